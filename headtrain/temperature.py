@@ -41,8 +41,8 @@ BINS = 15
 LEAST_ROWS = 100
 """Least number of held-out rows: half of fewer rows would determine one number poorly, and an error
 over 15 bins even worse."""
-MOST_ROWS = 20_000
-"""Maximum number of held-out rows that are used: 220 MB of logits of 1,365 classes."""
+MOST_ROWS, MOST_LOGITS = 20_000, 27_500_000
+"""Maximum number of held-out rows that are used, and of their logits: 220 MB of 1,365 classes."""
 LEAST_LEAD = 1e-4
 """Least lead of the largest logit, divided by T, over the second, in the row with the largest lead.
 With a smaller lead, the first and second answers are almost equally likely, and soon equal in
@@ -127,7 +127,8 @@ def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:
     order = np.argsort(labels, kind="stable")[np.count_nonzero(labels < 0) :]
     if len(order) < LEAST_ROWS:
         return None
-    spaced = np.linspace(0, len(order) - 1, num=min(len(order), MOST_ROWS)).astype(np.int64)
+    most = min(len(order), MOST_ROWS, max(LEAST_ROWS, MOST_LOGITS // len(left)))
+    spaced = np.linspace(0, len(order) - 1, num=most).astype(np.int64)
     # In halves of each class: every other row, in the order of classes.
     halves = (order[spaced[::2]], order[spaced[1::2]])
     (fit, of_fit), (judge, of_judge) = (

@@ -133,6 +133,10 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
     again = "computed anew" if change.action in ("more", "merge") else "replaced"
     arrived = {again: added.replaced, "added": len(change.classes) - added.replaced}
     done = [f"{number_of(count, 'class')} {what}" for what, count in arrived.items() if count]
+    if not change.classes:
+        say(f"No class was added: {facts.backbone} has {number_of(facts.num_classes, 'class')}")
+        say(f"Model at {out}")
+        return
     if more := change.data.get("more"):
         done.insert(0, f"{sum(more.values()):,} more images of {number_of(len(more), 'class')}")
     say(f"{', '.join(done)}: {facts.backbone} now has {number_of(facts.num_classes, 'class')}")
@@ -158,7 +162,12 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
             both = map(accuracy_in_words, (each.old, each.new))
             table.add_row(f"--new-share {each.new_share}{used}", *both)
         terminal.print(table)
-    if added.new.total < FEW:
+    if not added.new.total:
+        note(
+            "no image of added classes was tested: it takes a second image of a class, which does"
+            " not repeat the first, or a folder val"
+        )
+    elif added.new.total < FEW:
         note(
             f"{number_of(added.new.total, 'image')} of added classes tested: too few for an"
             " accuracy; give more in a folder val"
@@ -324,10 +333,11 @@ def merge(
 ) -> None:
     """Merge two models, to which different classes were added, into one.
 
-    Both must have the same network, and equal rows for the classes that they
-    share. All other classes are added to the shared classes at once, from the
-    features that the models remember: no image is needed. Neither MODEL nor OTHER
-    is changed.
+    Both must have the same network, and equal rows or features for the classes
+    that they share. All other classes are added to the shared classes at once, from
+    the features that the models remember: no image is needed. Equal features are
+    one class, whatever its names. A class that one model removed stays removed.
+    Neither MODEL nor OTHER is changed.
 
     clinit model merge scenes-north/ scenes-south/ --out scenes/
     """

@@ -25,7 +25,8 @@ from clinit.cli.frame.progress import doing
 from clinit.cli.frame.work_progress import extraction_progress, training_progress
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
-from clinit.files.paths import check_writable
+from clinit.files.paths import check_writable, instead_of
+from clinit.headtrain.model.settings import WRITES_MODELS
 
 if TYPE_CHECKING:
     from clinit.headtrain.events import Event, Observer
@@ -148,9 +149,9 @@ def check_file(path: Path, kind: str) -> None:
 def check_images(path: Path) -> None:
     """Check that a path is a folder, which may contain images."""
     if not path.is_dir():
+        remedy = "Give a folder that contains a folder of images for each class."
         raise ManifestError(
-            f"no folder of images at {path}",
-            remedy="Give a folder that contains a folder of images for each class.",
+            f"no folder of images at {path}", remedy=instead_of(path, remedy, Path.is_dir)
         )
 
 
@@ -166,7 +167,7 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
     """
     if not path.exists():
         raise ModelError(
-            f"no model file at {path}", remedy="Write one with `clinit export RUN --out FILE`."
+            f"no model at {path}", remedy=instead_of(path, WRITES_MODELS, _looks_like_model)
         )
     model = next(filter(_looks_like_model, images), None)
     if model is not None and not _looks_like_model(path):

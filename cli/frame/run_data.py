@@ -16,6 +16,7 @@ from clinit.cli.frame.console import note, say
 from clinit.cli.frame.progress import doing
 from clinit.errors import ExperimentError, HeadError, RecordError
 from clinit.extract.cache.folder import split_names
+from clinit.files.paths import instead_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData
@@ -67,7 +68,9 @@ def check_run(path: Path) -> None:
     if not path.exists():
         raise RecordError(
             f"no run record at {path}: there is no such folder",
-            remedy="Give a folder that `clinit train-head ... --out FOLDER` has written.",
+            remedy=instead_of(
+                path, "Give a folder that `clinit train-head ... --out FOLDER` has written."
+            ),
         )
 
 

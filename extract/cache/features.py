@@ -108,10 +108,14 @@ class FeatureSet:
         groups = None if self.groups is None else self.groups[chosen]
         return FeatureSet(features, self.labels[chosen], self.class_names, groups)
 
-    def without(self, known: FeatureSet) -> FeatureSet:
-        """Return the rows whose features, as float16, are not among the features of `known`."""
+    def fresh(self, known: FeatureSet) -> list[bool]:
+        """Return which rows, as float16, are not among the features of `known`."""
         seen = {row.tobytes() for row in known.features.astype(np.float16)}
-        fresh = [row.tobytes() not in seen for row in self.features.astype(np.float16)]
+        return [row.tobytes() not in seen for row in self.features.astype(np.float16)]
+
+    def without(self, known: FeatureSet) -> FeatureSet:
+        """Return the `fresh` rows."""
+        fresh = self.fresh(known)
         return FeatureSet(self.features[fresh], self.labels[fresh], self.class_names)
 
     def nothing(self, class_names: tuple[str, ...] | None = None) -> FeatureSet:

@@ -34,6 +34,7 @@ from clinit.extract.dataset.known import is_text
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file, make_folder
+from clinit.files.paths import instead_of
 
 _KEY = "clinit_head"
 _SEALED = "clinit-head/2"
@@ -243,8 +244,11 @@ def read_head(
         if not path.is_file():
             raise HeadError(
                 f"no head file at {path}",
-                remedy="`clinit extract` stores the pretrained head as head.safetensors in its"
-                " cache.",
+                remedy=instead_of(
+                    path,
+                    "`clinit extract` stores the pretrained head as head.safetensors in its cache.",
+                    Path.is_file,
+                ),
             )
         path.open("rb").close()  # safetensors would call a file without read permission absent
     except OSError as error:

@@ -21,7 +21,7 @@ from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, TaskStarted, ignore
 from clinit.headtrain.experiment import grown_heads, started_heads
 from clinit.headtrain.model.again import of_both, with_more
-from clinit.headtrain.model.audit import Audit, audit
+from clinit.headtrain.model.audit import Audit, Images, audit
 from clinit.headtrain.model.facts import Action, Change, ModelFacts
 from clinit.headtrain.model.images import (
     ImageJob,
@@ -54,6 +54,8 @@ FIRST_FIT: HeadFit = "ridge"
 to 3 points more accurate than `logistic`, which also needs two images of a class."""
 SHARES: tuple[NewShare, ...] = ("classes", 0.05, 0.2, 0.5)
 """Values of `--new-share` that are compared with the requested value."""
+MOST_COMPARED = 5_000
+"""Maximum number of old classes of a model for which they are compared: each takes a start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,9 +188,12 @@ def add_images(
     if old is not None:
         old = old_features(old, model, listener)
         data["old"] = old.description
+    with listener.doing("Looking at the images …"):
+        listed = images_to_audit(job)
     if more:
         action = "more"
-        left, images, data["more"] = with_more(model, images, old, listener)
+        left, images, facts = with_more(model, images, old, listener, listed)
+        data |= facts
         if old is not None and {*old.class_names}.isdisjoint(left.facts.class_names):
             old = None
     if old is not None:
@@ -197,11 +202,8 @@ def add_images(
         added = add(
             model, images, config, left=left, old=old, action=action, data=data, observer=observer
         )
-    with listener.doing("Looking for odd images …"):
-        added = _audited(added, model, old, job)
+    added = _audited(added, model, old, listed, listener)
     assert added.audit is not None
-    for line in added.audit.lines:
-        listener.warn(line)
     if strict and (count := len(added.audit.lines) + ("unreadable" in data)):
         raise ModelError(
             f"the audit of {job.images} found {number_of(count, 'problem')}; no class was added",
@@ -212,15 +214,22 @@ def add_images(
     return replace(added, onnx=written.onnx)
 
 
-def _audited(added: Addition, model: Model, old: Source | None, job: ImageJob) -> Addition:
+def _audited(
+    added: Addition, model: Model, old: Source | None, images: Images, listener: Listener
+) -> Addition:
     """Return the addition with an audit of its images, which is also recorded in the history."""
-    images, every = images_to_audit(job), model.facts.class_names
-    left = model.of_rows([r for r, name in enumerate(every) if name not in images.rows.class_names])
-    names, memory = left.facts.class_names, left.memory
-    real = [] if old is None else [old.train.named(names), old.val.named(names)]
-    real += [] if memory is None else [memory.held_out, memory.kept]
-    rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
-    found = audit(images, left.head, added.model.head, rows)
+    every = model.facts.class_names
+    with listener.doing("Looking for odd images …"):
+        left = model.of_rows(
+            [r for r, name in enumerate(every) if name not in images.rows.class_names]
+        )
+        names, memory = left.facts.class_names, left.memory
+        real = [] if old is None else [old.train.named(names), old.val.named(names)]
+        real += [] if memory is None else [memory.held_out, memory.kept]
+        rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
+        found = audit(images, left.head, added.model.head, rows)
+    for line in found.lines:
+        listener.warn(line)
     *earlier, change = added.model.facts.history
     told = replace(change, data={**change.data, "audit": found.content})
     facts = replace(added.model.facts, history=(*earlier, told))
@@ -351,9 +360,18 @@ def merge_models(
     data = {**data, "models": [model.origin, other.origin]}
     for each in (model, other):
         check_apart(out, Path(each.origin))
-    left, images, model = of_both(model, other)
-    with listener.training() as seen:
-        added = add(model, images, config, left=left, action="merge", data=data, observer=seen)
+    left, images, model, notes = of_both(model, other)
+    for note in notes:
+        listener.warn(note)
+    data |= {"notes": notes} if notes else {}
+    if images is None:
+        none = Top1(0, 0)
+        merged = left.after(Change.now("merge", (), data=data))
+        added = Addition(merged, 0, none, none, none, left_out=False, alone=none, balance=())
+    else:
+        with listener.training() as seen:
+            added = add(model, images, config, left=left, action="merge", data=data, observer=seen)
+        added = _audited(added, left, None, Images.stored(images.train, images.val), listener)
     with listener.doing("Putting backbone and head together …"):
         write_model(added.model, out, overwrite=overwrite)
     return added
@@ -393,6 +411,7 @@ def _grown_heads(
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))
     is_held_out = len(tested.labels) and len(images.val.labels)
     compared = config.init in LEFT_OUT and len(rows.labels) and not config.iterations
+    compared = compared and left.facts.num_classes <= MOST_COMPARED
     shares = list(dict.fromkeys([config.new_share, *(SHARES if compared else ())]))
     studies = [study.changed({"new_share": share}) for share in shares]
     sides = (
@@ -427,16 +446,14 @@ def _check_first(
     Raises:
         ModelError: If they cannot.
     """
-    why = None
+    remedy = "Leave out `--init`, `--iterations` and `--old`."
+    why = "its first head is fitted to all classes together, so there are no old rows"
     if len(names) < 2:
-        why = f"{examples(names)} would be its only class"
-    elif config.iterations or config.init != AddConfig().init or old is not None:
-        why = "its first head is fitted to all classes together, so there are no old rows"
-    if why is not None:
-        raise ModelError(
-            f"{model.origin} has no classifier: {why}",
-            remedy="Give two classes or more, without `--init`, `--iterations` and `--old`.",
-        )
+        why = f"{examples(names)} would be its only class, and the answer for every image"
+        remedy = "Give two classes or more."
+    elif not (config.iterations or config.init != AddConfig().init or old is not None):
+        return
+    raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
 
 
 def _known_names(

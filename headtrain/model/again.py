@@ -14,13 +14,18 @@ of sums and the float32 rounding of the remembered covariance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
+from clinit.headtrain.model.audit import Images
 from clinit.headtrain.model.images import Listener
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
@@ -33,8 +38,8 @@ rows differ by rounding, because they are stored divided by the temperatures of 
 
 
 def with_more(
-    model: Model, images: Source, old: Source | None, listener: Listener
-) -> tuple[Model, Source, dict[str, int]]:
+    model: Model, images: Source, old: Source | None, listener: Listener, listed: Images | None
+) -> tuple[Model, Source, dict[str, Any]]:
     """Remove classes from a model, and return all their images, so that they can be added again.
 
     Args:
@@ -42,11 +47,12 @@ def with_more(
         images: Features of more images of its classes.
         old: Features of earlier images of these classes, if available.
         listener: Notes images that the model has already seen.
+        listed: The same images with their paths, if they have any.
 
     Returns:
         The model without these classes and without classes of the same tasks; the features of all
         images of the removed classes, in the order of their classifier rows; the number of new
-        images by class.
+        images by class (`more`), and the images that the model has `seen`, for the history.
 
     Raises:
         ModelError: If training rows of a class are missing, or if no image is new.
@@ -57,91 +63,246 @@ def with_more(
     earlier = _learnt(model, names, old)
     seen = FeatureSet.joined([earlier.train, earlier.val], names)
     train, val = (each.without(seen) for each in (images.train, images.val))
+    facts: dict[str, Any] = {}
     if repeated := len(images.train.labels) - len(train.labels):
+        facts["seen"] = listed.of(seen) if listed else []
+        which = f" ({examples(facts['seen'])})" if listed else ""
         if not len(train.labels):
             raise ModelError(
-                f"the model has seen all of these {number_of(repeated, 'image')} already",
+                f"the model has seen all of these {number_of(repeated, 'image')} already{which}",
                 remedy="Give images that it has neither learnt nor held out.",
             )
         listener.note(
             f"{repeated:,} of {number_of(len(images.train.labels), 'image')} seen already:"
-            " they count once"
+            f" they count once{which}"
         )
     every = replace(
         images,
         train=FeatureSet.joined([earlier.train, train.named(names)], names),
         val=FeatureSet.joined([earlier.val, val.named(names)], names),
     )
-    counts = dict(zip(images.class_names, train.counts().tolist(), strict=True))
-    return _before(model, earlier.train), every, counts
+    facts["more"] = dict(zip(images.class_names, train.counts().tolist(), strict=True))
+    return _before(model, earlier.train), every, facts
 
 
-def of_both(model: Model, other: Model) -> tuple[Model, Source, Model]:
+class Merge(NamedTuple):
+    """Parts from which a model with the classes of two models is made."""
+
+    left: Model
+    """A model of the shared classes."""
+    images: Source | None
+    """The features of all images of all other classes; None if there are no other classes."""
+    model: Model
+    """The first model, with the history of both."""
+    notes: list[str]
+    """Which classes have one name now, and what became of removed classes."""
+
+
+def of_both(model: Model, other: Model) -> Merge:
     """Return the parts from which a model with the classes of two models is made.
 
-    Returns:
-        A model of the shared classes, the features of all images of all other classes, and the
-        first model with the history of both.
+    Equal stored features are one class, whatever its names; a name from `clinit rename` comes
+    first, the latest of two. A class that one model removed since both had it is left out.
 
     Raises:
         ModelError: If the networks differ, if a shared class differs, or if a model does not
             remember the training rows of all classes that the other model lacks.
     """
+    one, two = model.depends_on, other.depends_on
+    if differing := [name for name in one if one[name] != two[name]]:
+        raise ModelError(
+            f"{model.origin} and {other.origin} have different networks: they differ in"
+            f" {', '.join(differing)}",
+            remedy="Merge models of the same network; or add the images of one model to the other:"
+            " `clinit add MODEL IMAGES --out NEW`.",
+        )
+    pasts, notes = _pasts(model, other), list[str]()
+    pair = (
+        _without_removed(model, other, *pasts, notes),
+        _without_removed(other, model, *pasts[::-1], notes),
+    )
+    model, other = pair = _with_one_name(pair, pasts, notes)
     shared = _shared(model, other)
-    own = [tuple(n for n in each.facts.class_names if n not in shared) for each in (model, other)]
-    if not all(own):
+    own = [tuple(n for n in each.facts.class_names if n not in shared) for each in pair]
+    if not (all(own) or notes):
         raise ModelError(
             f"one of {model.origin} and {other.origin} has all classes of the other",
             remedy="Use the model with all classes; `clinit model show MODEL` lists its classes.",
         )
-    parts = [_learnt(each, mine, None) for each, mine in zip((model, other), own, strict=True)]
+    parts = [_learnt(each, n, None) if n else None for each, n in zip(pair, own, strict=True)]
     left, there = (
-        _before(each, part.train) for each, part in zip((model, other), parts, strict=True)
+        each if part is None else _before(each, part.train)
+        for each, part in zip(pair, parts, strict=True)
     )
     if there.memory is not None:
         memory = there.memory.of_rows([there.facts.class_names.index(name) for name in shared])
         left = replace(left, memory=memory if left.memory is None else memory.updated(left.memory))
-    names = own[0] + own[1]
-    train, val = (
-        FeatureSet.joined([rows.named(names) for rows in split], names)
-        for split in zip(*((part.train, part.val) for part in parts), strict=True)
-    )
     for change in other.facts.history:
         if change not in model.facts.history:
             model, left = model.after(change), left.after(change)
-    return left, Source(train, val), model
+    names = tuple(dict.fromkeys(own[0] + own[1]))
+    if not names:
+        return Merge(left, None, model, notes)
+    sides = [  # a class of both is taken from the first
+        [split.named(mine).named(names) for split in (part.train, part.val)]
+        for part, mine in zip(parts, (own[0], names[len(own[0]) :]), strict=True)
+        if part is not None
+    ]
+    train, val = (FeatureSet.joined(split, names) for split in zip(*sides, strict=True))
+    return Merge(left, Source(train, val), model, notes)
+
+
+class _Past(NamedTuple):
+    """Changes of a model since its history parted from the history of another model."""
+
+    origins: dict[str, str]
+    """Former names of renamed classes."""
+    added: set[str]
+    """Classes that came."""
+    removed: set[str]
+    """Former names of classes that went."""
+    renamed: dict[str, str]
+    """Date of each name that `clinit rename` has given, in the whole history."""
+
+
+def _pasts(model: Model, other: Model) -> tuple[_Past, _Past]:
+    histories = [each.facts.history for each in (model, other)]
+    pairs = zip(*histories, strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    pasts = []
+    for history in histories:
+        past = _Past({}, set(), set(), {})
+        for place, change in enumerate(history):
+            names = dict(change.settings.get("names", {})) if change.action == "rename" else {}
+            past.renamed.update(dict.fromkeys(names.values(), change.date))
+            if place < common:
+                continue
+            past.origins.update({new: past.origins.pop(old, old) for old, new in names.items()})
+            came = {new for old, new in names.items() if old in past.added}
+            past.added.difference_update(names)
+            past.added.update(came, change.classes if change.action in ("add", "merge") else ())
+            gone = change.classes if change.action == "remove" else ()
+            past.removed.update(past.origins.pop(name, name) for name in gone)
+        pasts.append(past)
+    return pasts[0], pasts[1]
+
+
+def _without_removed(
+    model: Model, other: Model, own: _Past, others: _Past, notes: list[str]
+) -> Model:
+    """Return the model without the classes that the other model has removed."""
+    candidates = [
+        name
+        for name in model.facts.class_names
+        if own.origins.get(name, name) in others.removed and name not in other.facts.class_names
+    ]
+    for name in (name for name in candidates if name in own.added):
+        notes.append(
+            f"{other.origin} has removed {name}, but {model.origin} has it from an addition of its"
+            " own: the new model has it too"
+        )
+    if not (gone := [name for name in candidates if name not in own.added]):
+        return model
+    notes.append(
+        f"left out {number_of(len(gone), 'class')} that {other.origin} has removed"
+        f" ({examples(gone)}); `clinit add` adds their images again"
+    )
+    return model.removed(gone, {"merged_with": other.origin})
+
+
+def _with_one_name(
+    pair: tuple[Model, Model], pasts: Sequence[_Past], notes: list[str]
+) -> tuple[Model, Model]:
+    """Return the models with one name for each class of both."""
+    model, other = pair
+    alike = {*_equal_rows(model, other)}
+    mine, theirs = ([n for n in each.facts.class_names if n not in alike] for each in pair)
+    new: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for name, same in _equal_classes(model, mine, other, theirs):
+        if name == same:
+            continue
+        is_later = pasts[1].renamed.get(same, "") > pasts[0].renamed.get(name, "")
+        if is_later:
+            new[0][name] = same
+        else:
+            new[1][same] = name
+        notes.append(
+            f"{name} of {model.origin} and {same} of {other.origin} are one class:"
+            f" {same if is_later else name}"
+        )
+    facts = {"merged": [each.origin for each in pair]}
+    return (
+        model.renamed(new[0], facts) if new[0] else model,
+        other.renamed(new[1], facts) if new[1] else other,
+    )
+
+
+def _equal_classes(
+    model: Model, mine: Sequence[str], other: Model, theirs: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield pairs of classes of equal stored features or, if a class has none, of equal rows."""
+    stored, others = _digests(model, mine), _digests(other, theirs)
+    by_digest = {digest: name for name, digest in stored.items()}
+    rows = _rows(model, mine)
+    for name, row in zip(theirs, _rows(other, theirs), strict=True):
+        if others.get(name) in by_digest:
+            yield by_digest[others[name]], name
+        elif len(mine) and row.any():
+            distances = np.abs(rows - row).max(axis=1)
+            nearest = int(distances.argmin())
+            is_known = mine[nearest] in stored and name in others
+            if distances[nearest] <= SAME * np.abs(row).max() and not is_known:
+                yield mine[nearest], name
+
+
+def _digests(model: Model, names: Collection[str]) -> dict[str, str]:
+    """Return a digest of the stored training features of each class that has any, in any order."""
+    if model.memory is None:
+        return {}
+    learnt, found = model.memory.learnt, {}
+    for label in np.unique(learnt.labels):
+        if (name := learnt.class_names[label]) in {*names}:
+            rows = learnt.features[learnt.labels == label].astype(np.float16)
+            found[name] = hashlib.sha256(
+                b"".join(sorted(row.tobytes() for row in rows))
+            ).hexdigest()
+    return found
+
+
+def _rows(model: Model, names: Sequence[str]) -> Float[np.ndarray, "classes dim_and_1"]:
+    rows = np.column_stack([model.head.weight, model.head.bias])
+    found: np.ndarray = rows[[*map(model.facts.class_names.index, names)]]
+    return found
+
+
+def _equal_rows(model: Model, other: Model) -> list[str]:
+    """Return the classes of equal names and rows, in the order of the first model."""
+    names = [name for name in model.facts.class_names if name in {*other.facts.class_names}]
+    limit = SAME * np.abs(model.head.weight).max(initial=0.0)
+    distances = np.abs(_rows(model, names) - _rows(other, names)).max(axis=1, initial=0.0)
+    return [name for name, far in zip(names, distances > limit, strict=True) if not far]
 
 
 def _shared(model: Model, other: Model) -> tuple[str, ...]:
-    """Return the classes that two models share, in the order of the first model.
+    """Return the classes with equal rows in two models, in the order of the first model.
+
+    Rows that were computed next to different classes differ. They are computed anew, if the two
+    models store the same features.
 
     Raises:
-        ModelError: If the networks differ, or if the rows of a class differ.
+        ModelError: If both the rows and the stored features of a class differ.
     """
-    both, one, two = f"{model.origin} and {other.origin}", model.depends_on, other.depends_on
-    if differing := [name for name in one if one[name] != two[name]]:
+    shared = _equal_rows(model, other)
+    both = {*model.facts.class_names} & {*other.facts.class_names} - {*shared}
+    one, two = (_digests(each, both) for each in (model, other))
+    if differs := [n for n in model.facts.class_names if n in both and one.get(n, n) != two.get(n)]:
         raise ModelError(
-            f"{both} have different networks: they differ in {', '.join(differing)}",
-            remedy="Merge models of the same network; or add the images of one model to the other:"
-            " `clinit add MODEL IMAGES --out NEW`.",
-        )
-    names = [name for name in model.facts.class_names if name in {*other.facts.class_names}]
-    rows, others = (
-        np.column_stack([each.head.weight, each.head.bias])[
-            [*map(each.facts.class_names.index, names)]
-        ]
-        for each in (model, other)
-    )
-    limit = SAME * np.abs(model.head.weight).max(initial=0.0)
-    distances = np.abs(rows - others).max(axis=1, initial=0.0)
-    if differs := [name for name, far in zip(names, distances > limit, strict=True) if far]:
-        raise ModelError(
-            f"{both} have different rows of {number_of(len(differs), 'class')}"
-            f" ({examples(differs)})",
+            f"{model.origin} and {other.origin} have different rows of"
+            f" {number_of(len(differs), 'class')} ({examples(differs)})",
             remedy="Remove or rename these classes in one model (`clinit remove`, `clinit rename`),"
             " or add the images of one model to the other: `clinit add MODEL IMAGES --out NEW`.",
         )
-    return tuple(names)
+    return tuple(shared)
 
 
 def _before(model: Model, came: FeatureSet) -> Model:

@@ -21,6 +21,7 @@ classes, but not with them.
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -50,7 +51,10 @@ TINY, DENSE, UNIFORM = 32, 0.1, 4.0
 """Least side in pixels; bytes per pixel below which an image is decoded; least standard deviation
 of its pixels, in grey levels of 255."""
 PLACES = ("within a class", "across classes", "in train and val")
-_BLOCK = 1024
+MOST_EQUALS = 4
+"""Maximum number of names in one line for a set of images that repeat each other."""
+_BLOCK = 2**22
+"""Number of distances that are computed at once: 32 MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -65,6 +69,23 @@ class Images:
     """SHA-256 of the files."""
     odd: Mapping[str, str]
     """Result of `oddity` by path, for odd images."""
+
+    @classmethod
+    def stored(cls, rows: FeatureSet, held_out: FeatureSet) -> Images:
+        """Return images of which only the features are known; they are numbered by class."""
+        both = FeatureSet.joined([rows, held_out], rows.class_names)
+        splits = ["train"] * len(rows.labels) + ["val"] * len(held_out.labels)
+        number, paths = Counter[str](), []
+        for label in both.labels:
+            number[name := both.class_names[label]] += 1
+            paths.append(f"{name} {number[name]}")
+        digests = [hashlib.sha256(row.tobytes()).hexdigest() for row in both.features]
+        return cls(rows=both, paths=paths, splits=splits, digests=digests, odd={})
+
+    def of(self, rows: FeatureSet) -> list[str]:
+        """Return the paths of the images whose features are among `rows`."""
+        fresh = self.rows.fresh(rows)
+        return [path for path, is_fresh in zip(self.paths, fresh, strict=True) if not is_fresh]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +125,7 @@ class Audit:
             ],
             **{
                 f"images repeated {place}": [
-                    " = ".join(each["images"]) for each in self.repeated if each["where"] == place
+                    _equals(each["images"]) for each in self.repeated if each["where"] == place
                 ]
                 for place in PLACES
             },
@@ -127,6 +148,11 @@ class Audit:
     def content(self) -> dict[str, Any]:
         """The findings as a mapping."""
         return asdict(self)
+
+
+def _equals(names: Sequence[str]) -> str:
+    rest = len(names) - MOST_EQUALS
+    return " = ".join(names[:MOST_EQUALS]) + (f" = {rest:,} more" if rest > 0 else "")
 
 
 def audit(images: Images, before: Head, after: Head, old: FeatureSet) -> Audit:
@@ -167,8 +193,13 @@ def answered(head: Head, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
     """Return the name of the predicted class of each row; empty if the head has no class."""
     if not head.num_classes:
         return np.full(len(features), "")
-    logits = features.astype(np.float32) @ head.weight.T.astype(np.float32) + head.bias
-    found: np.ndarray = np.array(head.class_names)[logits.argmax(axis=1)]
+    weight = head.weight.T.astype(np.float32)
+    step = max(1, _BLOCK // head.num_classes)
+    rows = [
+        (features[start : start + step].astype(np.float32) @ weight + head.bias).argmax(axis=1)
+        for start in range(0, len(features), step)
+    ]
+    found: np.ndarray = np.array(head.class_names)[np.concatenate([*rows, np.empty(0, np.int64)])]
     return found
 
 
@@ -251,22 +282,34 @@ def repeated(images: Images) -> list[dict[str, Any]]:
 
 
 def near_pairs(features: Float[np.ndarray, "rows dim"]) -> list[tuple[int, int]]:
-    """Return pairs of rows that are far nearer to each other than to other rows."""
-    rows = features.astype(np.float64)
+    """Return pairs of rows that are equal, or far nearer to each other than to other rows.
+
+    Of equal rows, each is paired with the first only: n equal rows have n^2 / 2 pairs. Of other
+    pairs, a row has fewer than `NEIGHBOURS`.
+    """
+    _, first, place = np.unique(features, axis=0, return_index=True, return_inverse=True)
+    same = first[place.reshape(-1)]
+    pairs = [(i, j) for j, i in enumerate(same.tolist()) if i < j]
+    number = np.sort(first)
+    rows = features[number].astype(np.float64)
     k = min(NEIGHBOURS, len(rows) - 1)
     if k < 2:
-        return []
+        return pairs
     near: list[tuple[int, int, float]] = []
     reach = np.empty(len(rows))
-    for start in range(0, len(rows), _BLOCK):
-        here = np.arange(start, min(start + _BLOCK, len(rows)))
+    step = max(1, _BLOCK // len(rows))
+    for start in range(0, len(rows), step):
+        here = np.arange(start, min(start + step, len(rows)))
         squares = _squares(rows[here], rows)
         squares[here - start, here] = np.inf
         reach[here] = NEAR**2 * np.partition(squares, k - 1, axis=1)[:, k - 1]
         low, other = np.nonzero(squares <= reach[here][:, None])
         found = squares[low, other]
         near += zip(here[low].tolist(), other.tolist(), found.tolist(), strict=True)
-    return [(i, j) for i, j, square in near if i < j and square <= reach[j]]
+    pairs += [
+        (int(number[i]), int(number[j])) for i, j, square in near if i < j and square <= reach[j]
+    ]
+    return sorted(pairs)
 
 
 def turned(old: FeatureSet, before: np.ndarray, after: np.ndarray) -> dict[str, Any]:

@@ -197,26 +197,25 @@ def image_features(
 
 def images_to_audit(job: ImageJob) -> Images:
     """Return all images of a job whose features are computed, and which of them are odd."""
-    digests = _CONTENT.load(job.folder / _CONTENT_FILE)["digests"]
+    content = _CONTENT.load(job.folder / _CONTENT_FILE)
     splits = open_cache(job.folder).splits
     parts = [split.load() for split in splits.values()]
     paths = [split.manifest.table["path"].to_numpy()[split.valid] for split in splits.values()]
     of_split = [name for name, part in zip(splits, parts, strict=True) for _ in part.labels]
     listed = np.concatenate(paths).tolist()
-    odd = {path: oddity((job.images / path).read_bytes()) for path in listed}
     return Images(
         rows=FeatureSet.joined(parts, parts[0].class_names),
         paths=listed,
         splits=of_split,
-        digests=[digests[path] for path in listed],
-        odd={path: why for path, why in odd.items() if why is not None},
+        digests=[content["digests"][path] for path in listed],
+        odd={path: why for path, why in content["odd"].items() if path in {*listed}},
     )
 
 
 def _same_content(
     manifests: Mapping[str, Manifest], root: Path, folder: Path
 ) -> dict[str, dict[str, str]]:
-    """Return the digests of the listed images, and of the images of earlier calls in `folder`.
+    """Return the digests of the images of this call and of earlier calls, and what is odd of them.
 
     The sizes in a manifest are not enough: an image can be replaced by another of equal size.
 
@@ -225,10 +224,13 @@ def _same_content(
     """
     file = folder / _CONTENT_FILE
     before = _CONTENT.load(file)["digests"] if file.exists() else {}
-    found = dict(before)
+    found, odd = dict(before), {}
     for path in (path for each in manifests.values() for path in each.table["path"]):
         try:
-            found[path] = hashlib.sha256((root / path).read_bytes()).hexdigest()
+            content = (root / path).read_bytes()
+            found[path] = hashlib.sha256(content).hexdigest()
+            if why := oddity(content):
+                odd[path] = why
         except OSError:  # the extraction reports it as unreadable
             found.pop(path, None)
     if changed := [path for path in before if found.get(path, before[path]) != before[path]]:
@@ -237,7 +239,7 @@ def _same_content(
             f" computed ({examples(changed)})",
             remedy=_CONTENT.remedy,
         )
-    return {"digests": found}
+    return {"digests": found, "odd": odd}
 
 
 def old_features(given: Source | Path, model: Model, listener: Listener) -> Source:

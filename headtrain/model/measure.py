@@ -39,15 +39,17 @@ class Balance(NamedTuple):
     new: Top1
 
 
-def first_left_out(images: FeatureSet, head: Head) -> LeftOut:
+def first_left_out(images: FeatureSet, head: Head) -> LeftOut | None:
     """Return leave-one-out logits of a first head, which `fit_head` computed by least squares.
 
     Here images that repeat each other count as one; `fit_head` counts each image, so that its head
-    differs a little.
+    differs a little. None if no class has two images that do not repeat each other.
     """
     assert head.origin is not None
     rows, groups, lam = Rows.of_head(head), repeating(groups_of(images)), head.origin["lam"]
     data = NewClasses(images.features, images.labels, rows, 0, head.num_classes, groups=groups)
+    if not data.has_pairs:
+        return None
     sample, statistics = CalibrationSet.of(data, LOSS).judgeable, data.statistics()
     solved = least_squares_head(statistics, lam)
     logits = leave_one_out(Start(init="least-square"), solved, sample, statistics, lam)
@@ -76,7 +78,7 @@ class Examined(NamedTuple):
         if found is None or (len(old.labels) and len(new.labels)):
             return cls(head, old, new)
         start = found.sample.data.start
-        adds = np.eye(head.num_classes, dtype=np.float32)[:, start:]
+        adds = np.eye(head.num_classes, head.num_classes - start, -start, dtype=np.float32)
         wide = replace(head, weight=np.concatenate([head.weight, adds], axis=1))
         is_new, gaps = found.sample.labels >= start, found.logits.cpu().numpy()
         parts = []
@@ -86,7 +88,7 @@ class Examined(NamedTuple):
             if not len(labels):
                 rows = take(found.sample.data.features, found.sample.drawn[chosen])
                 features, labels = to_numpy(rows).astype(np.float32), found.sample.labels[chosen]
-                added = gaps[chosen] - (features @ head.weight.T + head.bias)[:, start:]
+                added = gaps[chosen] - (features @ head.weight[start:].T + head.bias[start:])
             together = np.concatenate([features, added.astype(np.float32)], axis=1)
             parts.append(FeatureSet(together, labels, head.class_names))
         return cls(wide, *parts)

@@ -17,22 +17,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from msgspec import Meta
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.files.documents import DocumentKind
+from clinit.files.documents import Count, DocumentKind
+from clinit.files.tensors import Array
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
-ARRAYS = ("counts", "means", "covariance")
+ARRAYS = {
+    "counts": Array(("int64",), ("classes",)),
+    "means": Array(("float32",), ("classes", "dim")),
+    "covariance": Array(("float32",), ("dim", "dim")),
+}
 """Fields that are stored as tensors."""
 ROWS = ("held_out", "kept", "learnt")
-"""Fields that are stored as features and labels."""
-FACTS = ("class_names", "averaged", "freedom", "exact", "backbone")
-"""Fields that are stored in the description of the file, under `METADATA`."""
+"""Fields that are stored as features and labels; files of earlier versions lack `learnt`."""
+
+
+class Facts(TypedDict):
+    """Fields that are stored in the description of the file, under `METADATA`."""
+
+    class_names: tuple[str, ...]
+    averaged: Count
+    freedom: Annotated[float, Meta(ge=-1, le=1)]
+    exact: bool
+    backbone: dict[str, str]
+
+
+STORED = ARRAYS | {
+    f"{rows}{part}": Array(dtypes, (rows, *axes), below, is_optional=rows == "learnt")
+    for rows in ROWS
+    for part, dtypes, axes, below in (
+        ("", ("float16", "float32"), ("dim",), None),
+        ("_labels", ("int64",), (), "classes"),
+    )
+}
+"""All arrays of the file."""
 MOST_LEARNT = 500
 """If an added class has more training rows than this, only its statistics are remembered."""
 METADATA = "clinit_memory"

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError, DeviceError, ModelError
 from clinit.files.commit import commit_file
-from clinit.files.paths import check_readable
+from clinit.files.paths import check_readable, instead_of
 from clinit.headtrain.model.facts import METADATA, ModelFacts
 from clinit.headtrain.model.predict import Predictor
 from clinit.headtrain.model.reading import parse_facts
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 INPUT, OUTPUT = "images", "logits"
 TOLERANCE = 1e-3
 """Largest difference of logits, relative to the largest logit: float32 sums differ by order."""
+_REMEDY = "Write one with `clinit export RUN --out FOLDER --onnx`, or `clinit add --onnx`."
 _DIGEST = "clinit_sha256"
 _NO_DIGEST = "0" * 64
 
@@ -228,7 +229,7 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
             remedy="Use --device cpu, or install onnxruntime-gpu in place of onnxruntime.",
         )
     if not path.is_file():
-        raise _no_model(f"no model file at {path}")
+        raise ModelError(f"no model at {path}", remedy=instead_of(path, _REMEDY))
     check_readable(path, ModelError)
     content = path.read_bytes()
     try:
@@ -246,4 +247,4 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
 
 
 def _no_model(why: str) -> ModelError:
-    return ModelError(why, remedy="Write one with `clinit export RUN --out FOLDER --onnx`.")
+    return ModelError(why, remedy=_REMEDY)

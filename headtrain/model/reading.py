@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from safetensors import SafetensorError, safe_open
 
@@ -21,12 +21,13 @@ from clinit.extract.network.backbone import (
     load_backbone,
     read_model_args,
 )
-from clinit.files.paths import check_readable
+from clinit.files.paths import check_readable, instead_of
 from clinit.files.tensors import read_tensors
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
 from clinit.headtrain.model.memory import Memory, check_backbone
 from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.settings import WRITES_MODELS
 from clinit.machine import choose_device
 from clinit.words import contrast_digests
 
@@ -58,6 +59,11 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
     model = Model(facts, backbone, head, memory, str(path))
     if memory is not None:
         check_backbone(model.depends_on, memory.backbone)
+        if memory.dim != head.dim:
+            raise remembered.DOCUMENT.refusal(
+                f"{path} remembers features of {memory.dim:,} numbers, its network computes"
+                f" {head.dim:,}"
+            )
     return model
 
 
@@ -69,10 +75,12 @@ def read_facts(path: Path) -> ModelFacts:
     """
     file = path / MODEL_FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
-        run = path if (path / "run.json").is_file() else "RUN"
+        is_run = (path / "run.json").is_file()
         raise ModelError(
             f"{path} is a folder without a {MODEL_FILE}: it is not a model",
-            remedy=f"Give one that `clinit export {run} --out FOLDER` has written.",
+            remedy=f"Make one of this run: `clinit export {path} --out FOLDER`."
+            if is_run
+            else WRITES_MODELS,
         )
     if file.suffix == ".onnx":
         raise ModelError(
@@ -81,7 +89,7 @@ def read_facts(path: Path) -> ModelFacts:
             " `clinit.headtrain.model.onnx.load_onnx`.",
         )
     if not file.is_file():
-        raise _no_model(f"no model file at {file}")
+        raise ModelError(f"no model at {file}", remedy=instead_of(file, WRITES_MODELS))
     check_readable(file, ModelError)
     try:
         with safe_open(file, framework="numpy") as opened:
@@ -116,8 +124,8 @@ def parse_facts(text: str, path: Path) -> ModelFacts:
 def _no_model(why: str) -> ModelError:
     return ModelError(
         why,
-        remedy="Write one with `clinit export RUN --out FILE`. `clinit add` takes a network of timm"
-        " by `--backbone NAME --weights PATH`.",
+        remedy=f"{WRITES_MODELS} `clinit add` takes a network of timm by `--backbone NAME"
+        " --weights PATH`.",
     )
 
 
@@ -173,10 +181,13 @@ def read_memory(path: Path) -> Memory:
         StorageError: If the file is missing or may not be read.
         ModelError: If the file is damaged.
     """
-    tensors, facts = read_tensors(path, remembered.DOCUMENT, remembered.METADATA)
-    names = facts["class_names"] = tuple(facts["class_names"])
-    facts |= {name: tensors.get(name) for name in remembered.ARRAYS}
-    absent = {"learnt": tensors["kept"][:0], "learnt_labels": tensors["kept_labels"][:0]}
-    tensors = absent | tensors  # files of earlier versions lack learnt features
-    facts |= {n: FeatureSet(tensors[n], tensors[f"{n}_labels"], names) for n in remembered.ROWS}
-    return Memory(**facts)
+    tensors, facts = read_tensors(
+        path, remembered.DOCUMENT, remembered.METADATA, remembered.Facts, remembered.STORED
+    )
+    if "learnt" not in tensors:
+        tensors |= {"learnt": tensors["kept"][:0], "learnt_labels": tensors["kept_labels"][:0]}
+    fields: dict[str, Any] = {**facts, **{name: tensors[name] for name in remembered.ARRAYS}}
+    for name in remembered.ROWS:
+        labels, names = tensors[f"{name}_labels"], facts["class_names"]
+        fields[name] = FeatureSet(tensors[name], labels, names)
+    return Memory(**fields)

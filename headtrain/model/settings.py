@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 from clinit.headtrain.setting import Part, setting
 from clinit.headtrain.study.parts import LOSS, MAX_SEED, NEW_SHARE, Init, Loss, NewShare
 
+WRITES_MODELS = "Give a model that `clinit add`, `clinit remember` or `clinit export` has written."
 OldRows = Literal["auto", "kept", "pseudo", "head", "none"]
-
 
 LEFT_OUT: tuple[Init, ...] = ("class-mean", "least-square", "fitted", "imprint", "lda")
 """Starts whose leave-one-out logits have a closed form or are computed quickly."""

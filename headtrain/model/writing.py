@@ -224,7 +224,7 @@ def _crop_fraction(transform: Transform) -> float:
 
 def write_memory(memory: Memory, path: Path) -> None:
     """Write the memory of a model to a file in the draft of its folder."""
-    facts = {name: getattr(memory, name) for name in remembered.FACTS}
+    facts = {name: getattr(memory, name) for name in remembered.Facts.__annotations__}
     kind, key = remembered.DOCUMENT, remembered.METADATA
     path.write_bytes(tensors_bytes(memory.tensors(), facts, kind, key))
 

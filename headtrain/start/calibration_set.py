@@ -33,6 +33,9 @@ NEW_SHARE, PER_IMAGE, OF_SINGLE_IMAGES, MOST = 0.1, 0.8, 0.2, 0.5
 """Lowest weight of all new rows together for `--new-share auto`: min(0.1 + 0.8 / n, 0.5) with n
 images per new class, 0.2 if n = 1. Leave-one-out judges rows of n images by rows of n - 1, which
 are worse the smaller n is; a single image is not left out."""
+BLOCK_LOGITS = 2**24
+"""Maximum number of logits at a time: up to 4,096 classes, 4,096 rows; memory for more classes is
+linear in their number."""
 MAX_ROWS = 32_768
 """Maximum number of drawn rows. Far fewer rows determine two numbers well; 73 new classes give
 19 MB of logits."""
@@ -67,7 +70,7 @@ class CalibrationSet:
         weight = xp.astype(xp.concat([before.weight, after.weight]), dtype)
         bias = xp.astype(xp.concat([before.bias, after.bias]), dtype)
         fixed, moments = [], []
-        for block in slices(len(drawn)):
+        for block in slices(len(drawn), max(64, min(4096, BLOCK_LOGITS // classes))):
             others = as_type(take(data.features, drawn[block]), dtype) @ weight.T + bias
             logits = as_tensor(others)
             target = np.where(labels[block] < data.start, labels[block], -1)

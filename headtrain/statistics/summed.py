@@ -39,14 +39,20 @@ from clinit.extract.cache.read import CacheSplit, open_cache, refuse_shared_imag
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file
-from clinit.files.tensors import digest, read_tensors, tensors_bytes
+from clinit.files.tensors import Array, digest, read_tensors, tensors_bytes
 from clinit.headtrain.array import placed, slices
 from clinit.headtrain.groups import groups_of, one_of_each, repeating, shares_of
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, count
 from clinit.headtrain.statistics.moments import Block
 from clinit.ray_tasks import connected, run_tasks
 
-_ARRAYS = ("totals", "counts", "shift", "sums", "gram")
+_ARRAYS = {
+    "totals": Array(("int64",), ("classes",)),
+    "counts": Array(("int64", "float64"), ("classes",)),
+    "shift": Array(("float64",), ("dim",)),
+    "sums": Array(("float64",), ("classes", "dim")),
+    "gram": Array(("float64",), ("dim", "dim")),
+}
 _KEY = "clinit_statistics"
 _DOCUMENT = DocumentKind(
     title="the description of class statistics",
@@ -150,13 +156,10 @@ def read_summed(path: Path, *, part: bool = False) -> Summed:
         StatisticsError: If the file is of another kind, damaged, or only a part.
         StorageError: If the file is missing or cannot be read.
     """
-    arrays, content = read_tensors(path, _DOCUMENT, _KEY)
-    facts = _DOCUMENT.convert(content, _Facts, origin=f"the description in {path}")
-    names, dim = facts["class_names"], arrays.get("shift", np.zeros(0)).size
-    number, found = len(names), {name: array.shape for name, array in arrays.items()}
-    shapes = (number,), (number,), (dim,), (number, dim), (dim, dim)
-    if found != dict(zip(_ARRAYS, shapes, strict=True)) or len({*names}) < number:
-        raise _DOCUMENT.refusal(f"{path} is damaged: its arrays do not fit its classes")
+    arrays, facts = read_tensors(path, _DOCUMENT, _KEY, _Facts, _ARRAYS)
+    names = facts["class_names"]
+    if len({*names}) < len(names):
+        raise _DOCUMENT.refusal(f"{path} is damaged: a class is named twice")
     statistics = ClassStatistics(weighting=facts["weighting"], **arrays)
     if not (part or statistics.is_whole):
         there, every = statistics.counts.sum(), statistics.totals.sum()

@@ -13,7 +13,7 @@ from clinit.extract.cache.head import Head, foreign_to_head, read_head, write_he
 from clinit.extract.dataset.manifest import read_manifest
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
-from clinit.files.paths import check_free
+from clinit.files.paths import check_free, instead_of
 from clinit.headtrain.model.reading import read_facts
 
 NOBODY = 65534
@@ -124,3 +124,12 @@ def test_a_folder_is_replaced_as_a_whole_or_stays_as_it_was(
     monkeypatch.setattr("clinit.files.commit._exchanged", lambda *_: False)  # as on NFS
     commit_folder(folder, lambda draft: (draft / "newer").write_text("3"), overwrite=True)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["model", "newer"]
+
+
+def test_a_missing_path_is_answered_by_a_similar_one_of_its_kind(tmp_path: Path) -> None:
+    for name in ("scenes", "scenes-features"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "scene.txt").touch()
+    assert instead_of(tmp_path / "scene", "Other.", Path.is_dir).endswith("/scenes?")
+    assert instead_of(tmp_path / "scene", "Other.", Path.is_symlink) == "Other."
+    assert instead_of(tmp_path / "nowhere" / "scenes", "Other.") == "Other."

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clinit.errors import ClinitError, reason, unreadable
 from clinit.files.lock import remove_left_locks
-from clinit.words import printable
+from clinit.words import closest, printable
 
 
 def check_writable(path: Path, option: str = "--out") -> None:
@@ -64,6 +64,24 @@ def check_readable(path: Path, error: type[ClinitError]) -> None:
             f" {'folder' if path.is_dir() else 'device or a pipe'}",
             remedy="Give a file.",
         )
+
+
+def instead_of(
+    path: Path, remedy: str, is_right: Callable[[Path], bool] = lambda other: True
+) -> str:
+    """Return a question with the most similar path of the same folder that is right, or the remedy.
+
+    Args:
+        path: A path that does not exist.
+        remedy: What to do if no path is similar.
+        is_right: Whether a path is of the required kind.
+    """
+    try:
+        names = sorted(each.name for each in path.parent.iterdir() if is_right(each))
+    except OSError:
+        return remedy
+    found = closest(path.name, names)
+    return remedy if found is None else f"Did you mean {printable(path.with_name(found))}?"
 
 
 _WHOLES = {

@@ -4,11 +4,12 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from clinit.errors import ModelError
+from clinit.errors import CacheError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.again import of_both, with_more
@@ -54,7 +55,7 @@ def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 def more(model: Model, source: Source, config: AddConfig, old: Source | None = None) -> Model:
-    left, every, _ = with_more(model, source, old, LISTENER)
+    left, every, _ = with_more(model, source, old, LISTENER, None)
     return add(model, every, config, left=left, action="more").model
 
 
@@ -128,13 +129,14 @@ def test_rows_come_from_a_cache_or_what_is_kept_too(model: Model) -> None:
     check_equal(more(first, images("xy"), config), expected)
     # A class of the base is solved by itself.
     base = replace(model, memory=None)
-    left, every, _ = with_more(base, images("a", 5, 9), images("ab", 0, 5), LISTENER)
+    left, every, _ = with_more(base, images("a", 5, 9), images("ab", 0, 5), LISTENER, None)
     assert left.facts.class_names == tuple("bcde")
     np.testing.assert_array_equal(every.train.features, images("a").train.features)
 
 
 def merged(one: Model, other: Model, config: AddConfig) -> Model:
-    left, every, both = of_both(one, other)
+    left, every, both, _ = of_both(one, other)
+    assert every is not None
     return add(both, every, config, left=left, action="merge").model
 
 
@@ -152,6 +154,55 @@ def test_two_halves_merged_give_the_rows_of_all_at_once(model: Model, init: Init
     check_equal(merged(forgetful, other, config), expected)
 
 
+def changed(model: Model, **kinds: Any) -> Model:
+    """Return a model whose names are `renamed`, and without the classes `removed`."""
+    for kind, names in kinds.items():
+        model = getattr(model, kind)(names, {})
+    return model
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "names", "notes"),
+    [
+        ({"renamed": {"x": "X"}}, {"removed": ["y"]}, "abcdeX", 2),
+        ({"removed": ["y"]}, {"renamed": {"y": "Y"}}, "abcdex", 1),
+        ({"renamed": {"y": "Y"}, "removed": ["Y", "a"]}, {}, "bcdex", 1),
+        ({"renamed": {"x": "y", "y": "x"}}, {}, "abcdeyx", 2),
+        ({"renamed": {"b": "B"}}, {"renamed": {"c": "C"}}, "aBCdexy", 2),
+    ],
+)
+def test_a_class_is_one_under_two_names_and_stays_removed(
+    model: Model, mine: Any, theirs: Any, names: str, notes: int
+) -> None:
+    first = add(model, images("xy"), AddConfig()).model
+    one, other = changed(first, **mine), changed(first, **theirs)
+    for pair in ((one, other), (other, one)):
+        merge = of_both(*pair)
+        assert {*merge.left.facts.class_names} == {*names}
+        assert merge.images is None
+        assert len(merge.notes) == notes
+        assert [each.action for each in merge.model.facts.history][:2] == ["run", "add"]
+
+
+def test_the_same_images_in_two_additions_are_one_class(model: Model) -> None:
+    config = AddConfig()
+    one, other = (add(model, images(names), config).model for names in ("xy", "yz"))
+    expected = add(model, images("xyz"), config).model
+    check_equal(merged(one, other, config), expected)
+    other = changed(other, renamed={"y": "Y"})
+    found = merged(one, other, config)
+    assert found.facts.class_names == tuple("abcdexYz")
+    check_equal(changed(found, renamed={"Y": "y"}), expected)
+    # What one of them removes comes from the other's own addition.
+    without = changed(one, removed=["y"])
+    merge = of_both(without, other)
+    assert "y" not in merge.left.facts.class_names
+    assert (
+        "has it from an addition of its own"
+        in of_both(without, changed(other, renamed={"Y": "y"})).notes[0]
+    )
+
+
 def test_first_heads_are_solved_anew_and_merged_too(model: Model) -> None:
     empty, config = replace(model.of_rows([]), memory=None), AddConfig()
     one, other = (add(empty, images(names, 0, 5), config).model for names in ("wx", "yz"))
@@ -160,20 +211,42 @@ def test_first_heads_are_solved_anew_and_merged_too(model: Model) -> None:
     check_equal(merged(one, other, config), add(empty, images("wxyz"), config).model)
 
 
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("names", ["x", "xy", "xyz"])
+@pytest.mark.parametrize("has_head", [False, True])
+def test_every_number_of_images_and_classes_makes_rows(
+    model: Model, has_head: bool, names: str, count: int, copies: bool
+) -> None:
+    source, before = images(names, 0, count), model if has_head else model.of_rows([])
+    if copies:  # they count as one image
+        rows = source.train.features[source.train.labels * count]
+        source = Source(replace(source.train, features=rows), source.val)
+    if not has_head and len(names) == 1:
+        with pytest.raises(CacheError, match="at least two"):
+            add(before, source, AddConfig())
+        return
+    added = add(before, source, AddConfig())
+    assert added.model.facts.class_names == (*before.facts.class_names, *names)
+    assert np.isfinite(added.model.head.weight).all()
+    assert (added.new.total > 0) == (count > 1 and not copies)
+
+
 def test_what_would_not_be_exact_is_refused(model: Model) -> None:
     config = AddConfig(init="class-mean", old_rows="none")
     many = add(model, images("xy", stop=MOST_LEARNT + 1), config).model
     first, other, apart = (
-        add(model, images(each, 0, 5), config).model for each in ("xy", "yz", "zv")
+        add(model, images(*each), config).model
+        for each in (("xy", 0, 5), ("yz", 1, 5), ("zv", 0, 5))
     )
     moved = replace(apart, head=replace(apart.head, weight=apart.head.weight + 0.1))
     transform = replace(model.facts.transform, mean=(0.1, 0.2, 0.3))
     foreign = replace(apart, facts=replace(apart.facts, transform=transform))
     cases: dict[str, Callable[[], object]] = {
         "all of these 5 images already": lambda: with_more(
-            first, images("x", 0, 5), None, LISTENER
+            first, images("x", 0, 5), None, LISTENER, None
         ),
-        "of 2 classes (x, y)": lambda: with_more(many, images("x"), images("xy"), LISTENER),
+        "of 2 classes (x, y)": lambda: with_more(many, images("x"), images("xy"), LISTENER, None),
         "rows of 1 class (y)": lambda: of_both(first, other),
         "rows of 5 classes": lambda: of_both(first, moved),
         "images of 2 classes (x, y)": lambda: of_both(replace(first, memory=None), apart),

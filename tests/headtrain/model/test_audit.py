@@ -125,6 +125,20 @@ def test_images_that_repeat_are_found_wherever_they_are() -> None:
             expected.append((int(i), int(j)))
     assert near_pairs(features) == expected
     assert near_pairs(features[:2]) == []
+    # A set of equals is one row, however large it is.
+    equal = np.repeat(features[2::20], 400, axis=0)
+    assert len(near_pairs(equal)) == 3 * 399
+    many = audited(
+        Images(
+            rows=FeatureSet(equal, np.repeat([0, 1, 2], 400), NEW),
+            paths=[f"{n}.png" for n in range(1200)],
+            splits=["train"] * 1200,
+            digests=[str(n) for n in range(1200)],
+            odd={},
+        )
+    )
+    assert [len(each["images"]) for each in many.repeated] == [400] * 3
+    assert "0.png = 1.png = 2.png = 3.png = 396 more" in " ".join(many.lines)
 
 
 def test_old_images_that_turn_wrong_are_counted_with_their_answers() -> None:

@@ -240,7 +240,7 @@ def test_what_is_no_model_file_is_refused(folder: Path, tiny_run: Path, tmp_path
     for path, message in (
         (tmp_path / "damaged.safetensors", "SHA-256"),
         (tmp_path / "plain.safetensors", "does not name its classes"),
-        (tmp_path / "absent.safetensors", "no model file at "),
+        (tmp_path / "absent.safetensors", "no model at "),
         (tmp_path / "text.safetensors", "is not a model file"),
         (folder / "model.onnx", "is an ONNX file"),
         (tiny_run, r"without a model\.safetensors"),

@@ -1,6 +1,7 @@
 """What a model remembers: statistics in parts, other orders, and the file."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -116,17 +117,44 @@ def test_a_file_gives_back_what_was_written(rows: FeatureSet, tmp_path: Path) ->
     assert path.read_bytes() == (tmp_path / "again.safetensors").read_bytes()
 
 
+def forged() -> list[Any]:
+    """Return changes of a file that keep its seal, with the message of each."""
+    rows = FeatureSet(np.ones((5, 6), np.float32), np.arange(5), tuple("abcde"))
+    cases: dict[str, tuple[dict[str, Any], str]] = {
+        "labels outside": ({"kept_labels": np.arange(5, 10)}, "kept_labels contains 5 to 9"),
+        "unknown": ({"more": np.zeros(1)}, "array more is unknown"),
+        "names": ({"class_names": ["a"]}, r"array counts is int64 \(5,\), expected"),
+        "one of two": ({"learnt_labels": None}, "array learnt_labels is missing"),
+    }
+    for name, value in (("freedom", "1"), ("averaged", -1), ("backbone", None), ("exact", 0)):
+        cases[name] = {name: value}, f"is damaged: .*{name}"
+    for name, array in in_two_parts(rows).tensors().items():
+        bad = np.nan if array.dtype.kind == "f" else -1
+        cases |= {
+            f"{name} of another type": ({name: array.astype("u1")}, f"array {name} is uint8"),
+            f"{name} in a list": ({name: array[None]}, f"array {name} is .*, expected"),
+            f"{name} of too few": ({name: array[:4]}, f"array {name}.* is .*, expected"),
+            f"{name} out of range": ({name: np.full_like(array, bad)}, f"array {name} contains"),
+        }
+        if not name.startswith("learnt"):
+            cases[f"no {name}"] = {name: None}, f"array {name} is missing"
+    empty = re.compile("learnt.* (few|range)")
+    return [pytest.param(*case, id=n) for n, case in cases.items() if not empty.fullmatch(n)]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"seal": None}, "contains no description"),
         ({"bytes": b"\x00" * 64}, "is not a safetensors file"),
         ({"bit": -3}, "has changed since it was written"),
+        *forged(),
     ],
 )
 def test_a_file_of_what_no_memory_holds_is_refused(
-    rows: FeatureSet, tmp_path: Path, change: dict[str, Any], message: str
+    tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
+    rows = FeatureSet(np.ones((5, 6), np.float32), np.arange(5), tuple("abcde"))
     path, memory = tmp_path / "memory.safetensors", in_two_parts(rows)
     write_memory(memory, path)
     with safe_open(path, framework="numpy") as file:
@@ -134,7 +162,7 @@ def test_a_file_of_what_no_memory_holds_is_refused(
     del content["format"], content["sha256"]
     tensors = {n: np.ascontiguousarray(t) for n, t in memory.tensors().items()}
     for name, value in change.items():
-        (tensors if name in tensors else content)[name] = value
+        (tensors if name in tensors or name == "more" else content)[name] = value
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     content["tensors"] = digest(tensors)
     text = "" if "bytes" in change else remembered.DOCUMENT.text(content, indent=None)
