@@ -153,14 +153,12 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
     now = accuracy_in_words(added.new)
     table.add_row(f"added classes, {how}", f"{added.new.total:,}", "-", now)
     terminal.print(table)
-    if len(added.balance) > 1 and added.new.total:
-        old_heading = "old classes" if added.old.total else "stand-ins for old classes"
-        table = _table("weight of added classes", old_heading, "added classes")
-        table.add_row("before", accuracy_in_words(added.alone), "-")
-        for each in added.balance:
-            used = " (used)" if each is added.balance[0] else ""
+    if len({each[1:] for each in added.prices}) > 1 and added.new.total:
+        table = _table("points that old classes may lose", "old classes", "added classes")
+        for each in added.prices:
+            used = " (used)" if each.points == change.settings["max_old_loss"] else ""
             both = map(accuracy_in_words, (each.old, each.new))
-            table.add_row(f"--new-share {each.new_share}{used}", *both)
+            table.add_row(f"--max-old-loss {each.points:g}{used}", *both)
         terminal.print(table)
     if not added.new.total:
         note(

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
@@ -33,29 +35,28 @@ from clinit.headtrain.model.images import (
     measured,
     old_features,
 )
-from clinit.headtrain.model.measure import Balance, Examined, first_left_out
+from clinit.headtrain.model.measure import Examined, Price, first_left_out
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.onnx import OnnxCheck
 from clinit.headtrain.model.reading import open_model
-from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
+from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.model.writing import check_free, write_model
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
-from clinit.headtrain.start.scale import LeftOut
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.statistics.summed import Summed
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study.parts import NewShare, Start, Stream, Training
+from clinit.headtrain.study.parts import Start, Stream, Training
 from clinit.headtrain.study.study import Study
 from clinit.words import examples, number_of
 
 FIRST_FIT: HeadFit = "ridge"
 """How the first head of a network is fitted. With 3 to 50 classes of 1 to 20 images, `ridge` is up
 to 3 points more accurate than `logistic`, which also needs two images of a class."""
-SHARES: tuple[NewShare, ...] = ("classes", 0.05, 0.2, 0.5)
-"""Values of `--new-share` that are compared with the requested value."""
-MOST_COMPARED = 5_000
-"""Maximum number of old classes of a model for which they are compared: each takes a start."""
+PRICES = (0.0, 0.5, 1.0, 2.0, 4.0)
+"""Values of `--max-old-loss` that are compared with the requested value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,11 +75,13 @@ class Addition:
     """Accuracy of the new model on images of the added classes, held out or left out."""
     left_out: bool
     """Whether `new` is leave-one-out: each image is classified by rows computed without it."""
-    alone: Top1
-    """Correct of the rows of old classes behind `balance`, before classes were added."""
-    balance: tuple[Balance, ...]
-    """Accuracies for several values of `--new-share`, the requested value first. If no image of an
-    old class is held out, `old` is measured on the features that stand in for old images."""
+    prices: tuple[Price, ...] = ()
+    """Accuracies for several values of `--max-old-loss`, ascending, the requested value among them.
+    Empty unless the rows are discriminants and images of old classes are held out."""
+    taken: Top1 | None = None
+    """Without held-out images of old classes: how many of the features that stand in for them
+    (`total`) new classes take (`correct`). An estimate; None for rows that are not discriminants.
+    """
     audit: Audit | None = None
     """Audit of the images; None if `add` was called with features only."""
     onnx: OnnxCheck | None = None
@@ -281,15 +284,15 @@ def add(
     if left.memory is not None and not len(tested.labels):
         tested = left.memory.held_out
     if left.facts.class_names:
-        heads, kind = _grown_heads(left, images, given, tested, config, observer)
+        head, start, kind = _grown_head(left, images, given, tested, config, observer)
+        is_held_out = len(tested.labels) and len(images.val.labels)
+        answers = None if is_held_out or start.left_out is None else start.left_out()
     else:
-        first, _ = fit_head(images, FIRST_FIT)
-        heads = {config.new_share: (first, first_left_out(images.train, first))}
+        head, start = fit_head(images, FIRST_FIT)[0], None
+        answers = first_left_out(images.train, head)
         kind = f"none, because the model had no classes; its head was fitted ({FIRST_FIT})"
-    head, answers = heads[config.new_share]
     assert head.class_names is not None
-    tests = {share: Examined.of(*each, tested, images.val) for share, each in heads.items()}
-    balance, own = tuple(each.balance(s) for s, each in tests.items()), tests[config.new_share]
+    own = Examined.of(head, answers, tested, images.val)
     is_left_out, found = answers is not None and not len(images.val.labels), None
     # If the model has old classes, images of new classes alone would bias the temperature.
     if (len(tested.labels) or not left.facts.class_names) and len(own.new.labels):
@@ -305,14 +308,27 @@ def add(
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.facts.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
-    old_after = balance[0].old if len(tested.labels) else Top1(0, 0)
-    new_after = balance[0].new
+    after = own.price(config.max_old_loss)
+    old_after, new_after = after.old if len(tested.labels) else Top1(0, 0), after.new
+    balance, prices, taken = start and start.balance, [], None
+    if balance is not None and len(tested.labels):
+        now = balance.shift(config.max_old_loss)
+        for points in sorted({*PRICES, config.max_old_loss}):
+            shift = balance.shift(points) - now
+            prices.append(own.shifted(len(images.class_names), shift).price(points))
+    elif balance is not None:
+        taken = Top1(balance.lost, balance.judged)
     change = Change.now(
         action,
         images.class_names,
         task=task,
         images=dict(zip(images.class_names, images.train.counts().tolist(), strict=True)),
-        data={**(data or {}), "old_rows": kind, "left_out": is_left_out},
+        data={
+            **(data or {}),
+            "old_rows": kind,
+            "left_out": is_left_out,
+            **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
+        },
         settings=asdict(config),
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
     )
@@ -323,8 +339,8 @@ def add(
         old=old_after,
         new=new_after,
         left_out=is_left_out,
-        alone=_before(left.head, own.old),
-        balance=balance,
+        prices=tuple(prices),
+        taken=taken,
     )
 
 
@@ -367,7 +383,7 @@ def merge_models(
     if images is None:
         none = Top1(0, 0)
         merged = left.after(Change.now("merge", (), data=data))
-        added = Addition(merged, 0, none, none, none, left_out=False, alone=none, balance=())
+        added = Addition(merged, 0, none, none, none, left_out=False)
     else:
         with listener.training() as seen:
             added = add(model, images, config, left=left, action="merge", data=data, observer=seen)
@@ -377,22 +393,27 @@ def merge_models(
     return added
 
 
-def _grown_heads(
+def _grown_head(
     left: Model,
     images: Source,
     given: Source,
     tested: FeatureSet,
     config: AddConfig,
     observer: Observer,
-) -> tuple[dict[NewShare, tuple[Head, LeftOut | None]], str]:
-    """Run one task; return heads by `--new-share`, and the kind of old rows that were used.
+) -> tuple[Head, Initialisation, str]:
+    """Run one task; return the head, how its rows started, and the kind of old rows used.
 
-    The first head has the requested value. Heads with other values are computed only if no head
-    is trained, because they then cost little.
+    Discriminants read only old rows that are known. If images of old classes are held out, these
+    set the price.
     """
-    rows, kind = old_rows(
+    rows, kind, known = old_rows(
         config.old_rows, left.head, left.memory, images.train, given=given.train, seed=config.seed
     )
+    init, least = config.init, left.facts.num_classes / 2
+    if init == "auto":
+        init = "discriminant" if len(np.unique(known.labels)) >= least else "fitted"
+    if init == "discriminant" and len(known.labels) and not config.iterations:
+        rows = known
     on_gpu = left.backbone.config.device.startswith("cuda")
     study = Study(
         stream=Stream(
@@ -404,16 +425,11 @@ def _grown_heads(
             seed=config.seed,
             class_order=images.class_names,
         ),
-        start=Start(init=config.init, new_share=config.new_share),
+        start=Start(init=init, new_share=config.new_share, max_old_loss=config.max_old_loss),
         training=Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu"),
     )
     tasks = left.facts.tasks
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))
-    is_held_out = len(tested.labels) and len(images.val.labels)
-    compared = config.init in LEFT_OUT and len(rows.labels) and not config.iterations
-    compared = compared and left.facts.num_classes <= MOST_COMPARED
-    shares = list(dict.fromkeys([config.new_share, *(SHARES if compared else ())]))
-    studies = [study.changed({"new_share": share}) for share in shares]
     sides = (
         replace(left.head, fingerprint=""),
         Source(rows, tested),
@@ -421,21 +437,19 @@ def _grown_heads(
     )
     came_with = base or len(tasks)
     if config.iterations:
-        (head,) = grown_heads(*sides, studies, came_with=came_with, observer=observer)
-        return {config.new_share: (head, None)}, kind
+        (head,) = grown_heads(*sides, [study], came_with=came_with, observer=observer)
+        return head, Initialisation(Rows.of_head(head)), kind
     observer(TaskStarted(1, 1, 0))
-    found = {}
-    started = started_heads(*sides, studies, came_with=came_with)
-    for share, (head, start) in zip(shares, started, strict=True):
-        answers = start.left_out if not is_held_out else None
-        found[share] = head, answers and answers()
-    return found, kind
-
-
-def _before(head: Head, rows: FeatureSet) -> Top1:
-    """Return the accuracy on rows that may have further columns (`Examined`)."""
-    features = rows.features[:, : head.dim]
-    return accuracy(head, FeatureSet(features, rows.labels, rows.class_names))
+    ((head, start),) = started_heads(*sides, [study], came_with=came_with)
+    if start.balance is not None and len(tested.labels):
+        features, new = tested.features[:].astype(np.float32), len(images.class_names)
+        logits = features @ head.weight.T + head.bias
+        balance = start.balance.judged_by(logits[:, :-new], logits[:, -new:], tested.labels)
+        shift = balance.shift(config.max_old_loss)
+        moved = np.arange(head.num_classes) >= head.num_classes - new
+        head = replace(head, bias=(head.bias + shift * moved).astype(np.float32))
+        start = start.shifted(shift, balance)
+    return head, start, kind
 
 
 def _check_first(

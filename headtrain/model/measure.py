@@ -27,14 +27,14 @@ from clinit.headtrain.start.left_out import leave_one_out
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.start.scale import LOSS, LeftOut
 from clinit.headtrain.statistics.solve import least_squares_head
-from clinit.headtrain.study.parts import NewShare, Start
+from clinit.headtrain.study.parts import Start
 from clinit.headtrain.temperature import Temperature, temperature_of
 
 
-class Balance(NamedTuple):
-    """Accuracy on old and new classes for one value of `--new-share`."""
+class Price(NamedTuple):
+    """Accuracy on old and new classes if old classes may lose so many points."""
 
-    new_share: NewShare
+    points: float
     old: Top1
     new: Top1
 
@@ -53,7 +53,7 @@ def first_left_out(images: FeatureSet, head: Head) -> LeftOut | None:
     sample, statistics = CalibrationSet.of(data, LOSS).judgeable, data.statistics()
     solved = least_squares_head(statistics, lam)
     logits = leave_one_out(Start(init="least-square"), solved, sample, statistics, lam)
-    return LeftOut(sample, logits / head.origin.get("temperature", 1.0))
+    return LeftOut(data, sample.drawn, logits / head.origin.get("temperature", 1.0))
 
 
 class Examined(NamedTuple):
@@ -77,25 +77,31 @@ class Examined(NamedTuple):
         old, new = (rows.named(head.class_names) for rows in (old, new))
         if found is None or (len(old.labels) and len(new.labels)):
             return cls(head, old, new)
-        start = found.sample.data.start
+        start = found.data.start
         adds = np.eye(head.num_classes, head.num_classes - start, -start, dtype=np.float32)
         wide = replace(head, weight=np.concatenate([head.weight, adds], axis=1))
-        is_new, gaps = found.sample.labels >= start, found.logits.cpu().numpy()
+        is_new, gaps = found.labels >= start, found.logits.cpu().numpy()
         parts = []
         for held, chosen in ((old, ~is_new), (new, is_new)):
             features, labels = held.features[:].astype(np.float32), held.labels
             added = np.zeros((len(labels), len(adds.T)))
             if not len(labels):
-                rows = take(found.sample.data.features, found.sample.drawn[chosen])
-                features, labels = to_numpy(rows).astype(np.float32), found.sample.labels[chosen]
+                rows = take(found.data.features, found.drawn[chosen])
+                features, labels = to_numpy(rows).astype(np.float32), found.labels[chosen]
                 added = gaps[chosen] - (features @ head.weight[start:].T + head.bias[start:])
             together = np.concatenate([features, added.astype(np.float32)], axis=1)
             parts.append(FeatureSet(together, labels, head.class_names))
         return cls(wide, *parts)
 
-    def balance(self, new_share: NewShare) -> Balance:
+    def shifted(self, new: int, shift: float) -> Examined:
+        """Return the same with larger biases of the last `new` classes."""
+        moved = np.arange(self.head.num_classes) >= self.head.num_classes - new
+        bias = (self.head.bias + shift * moved).astype(np.float32)
+        return self._replace(head=replace(self.head, bias=bias))
+
+    def price(self, points: float) -> Price:
         """Return the accuracy on old and on new classes."""
-        return Balance(new_share, accuracy(self.head, self.old), accuracy(self.head, self.new))
+        return Price(points, accuracy(self.head, self.old), accuracy(self.head, self.new))
 
     def temperature(self) -> Temperature | None:
         """Return the temperature that fits the head to all images."""

@@ -44,7 +44,7 @@ def old_rows(
     *,
     given: FeatureSet | None = None,
     seed: int = 0,
-) -> tuple[FeatureSet, str]:
+) -> tuple[FeatureSet, str, FeatureSet]:
     """Return rows of the old classes: real or drawn features.
 
     For each class, `auto` takes the first available kind: given rows; kept rows (if at
@@ -59,7 +59,8 @@ def old_rows(
         seed: Seed of the drawn rows.
 
     Returns:
-        The rows, and their description: `4,000 synthetic features from class statistics`.
+        The rows, their description (`4,000 synthetic features from class statistics`), and the
+        rows among them that are known: real ones, or drawn from statistics of real ones.
 
     Raises:
         ModelError: If the model does not remember rows of the requested kind.
@@ -67,7 +68,7 @@ def old_rows(
     names = head.class_names
     assert names is not None
     if choice == "none":
-        return new.nothing(names), "none"
+        return new.nothing(names), "none", new.nothing(names)
     has_rows = np.zeros(len(names), dtype=bool)
     taken: list[FeatureSet] = []
     kinds: list[str] = []
@@ -93,6 +94,7 @@ def old_rows(
         take(memory.kept.part(enough), "real features stored in the model")
     if choice in ("auto", "pseudo") and memory is not None:
         draw(memory, "class statistics")
+    known = FeatureSet.joined([new.nothing(names), *taken], names)
     if choice in ("auto", "head") and not has_rows.all():
         draw(memory_of_head(head, new), "the classifier's weights")
     if not taken:
@@ -102,7 +104,7 @@ def old_rows(
             remedy=f"Leave out `--old-rows {choice}`; or let the model remember some, `clinit"
             " remember MODEL IMAGES --out NEW`, to keep rows with `--keep N`.",
         )
-    return FeatureSet.joined(taken, names), ", ".join(kinds)
+    return FeatureSet.joined(taken, names), ", ".join(kinds), known
 
 
 def _per_class(memory: Memory) -> int:

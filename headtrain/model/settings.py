@@ -6,12 +6,21 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from clinit.headtrain.setting import Part, setting
-from clinit.headtrain.study.parts import LOSS, MAX_SEED, NEW_SHARE, Init, Loss, NewShare
+from clinit.headtrain.study.parts import (
+    LOSS,
+    MAX_OLD_LOSS,
+    MAX_SEED,
+    NEW_SHARE,
+    Init,
+    Loss,
+    NewShare,
+)
 
+AddInit = Literal["auto"] | Init
 WRITES_MODELS = "Give a model that `clinit add`, `clinit remember` or `clinit export` has written."
 OldRows = Literal["auto", "kept", "pseudo", "head", "none"]
 
-LEFT_OUT: tuple[Init, ...] = ("class-mean", "least-square", "fitted", "imprint", "lda")
+LEFT_OUT = ("auto", "class-mean", "least-square", "discriminant", "fitted", "imprint", "lda")
 """Starts whose leave-one-out logits have a closed form or are computed quickly."""
 
 
@@ -43,9 +52,17 @@ class AddConfig(RememberConfig):
     """Settings for adding classes to a model."""
 
     panel: ClassVar[str] = "How classes are added"
-    new_share: NewShare = setting("auto", NEW_SHARE, above=0, most=0.99)
-    # Before training, fitted rows are 5 to 12 points more accurate on classes of 20 or more images.
-    init: Init = setting("fitted", "Initialisation of the rows of added classes.")
+    max_old_loss: float = setting(1.0, MAX_OLD_LOSS, least=0, most=100)
+    init: AddInit = setting(
+        "auto",
+        "Initialisation of the rows of added classes; auto: discriminant if at least half of the old"
+        " classes have images or statistics, else fitted, because features drawn from the weights"
+        " of a head say too little about the price.",
+    )
+    new_share: NewShare = setting(
+        "auto", f"Rows other than discriminants: {NEW_SHARE[0].lower()}{NEW_SHARE[1:]}",
+        above=0, most=0.99,
+    )  # fmt: skip
     iterations: int = setting(
         0, "Training updates of the whole head; 0 uses the rows as computed.", least=0
     )

@@ -74,6 +74,9 @@ class StartInfo(TypedDict, total=False):
     loss_after: Number | None
     steps: Count | None
     lam: Number | None
+    shrinkage: Number
+    """g of discriminants, with `quadratic` (rho)."""
+    quadratic: Number
     library: str | None
     seconds: Seconds | None
 

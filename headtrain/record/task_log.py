@@ -89,6 +89,8 @@ class TaskEntry:
                 "loss_after": start.loss_after,
                 "steps": start.steps,
                 "lam": start.lam,
+                **({} if start.shrinkage is None else {"shrinkage": start.shrinkage}),
+                **({} if start.quadratic is None else {"quadratic": start.quadratic}),
                 "library": start.library,
                 **({} if start.init is None else {"init": start.init}),
                 "seconds": sum(seconds.values()),

@@ -34,30 +34,33 @@ images that the rows were refined without. It is not raised further than left-ou
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from clinit.headtrain.array import beside, take, to_numpy
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import norm_factor
-from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw
+from clinit.headtrain.start.calibration_set import balanced_draw
 from clinit.headtrain.start.new_rows import NewClasses
-from clinit.headtrain.start.scale import LOSS, Initialisation, LeftOut
+from clinit.headtrain.start.scale import Balance, Initialisation, LeftOut
 
 SHRINKAGES = (0.95, 0.9, 0.7, 0.5, 0.3, 0.1, 0.03)
 QUADRATICS = (0.0, 0.25, 0.5, 0.75, 1.0)
 FOLDS = 5
 KEPT = 10.0
 """Weight of the prior in the refinement, in images; 1 to 60 differ by less than a point."""
+ALL = -2
+"""In place of a fold: no row is left out."""
+MOST_STEPS = 60
 OLD_ROWS, NEW_ROWS = 1024, 2048
 """Rows that judge; at least one of each class."""
 
@@ -84,10 +87,12 @@ class Discriminants:
     def of(cls, moments: Moments, shrinkage: float) -> Discriminants:
         """Factorise A; without any variance within classes, A is the identity."""
         means, centre, within = moments
-        level = np.trace(within) / len(within)
-        system = (1 - shrinkage) * within + (shrinkage * level or 1.0) * np.eye(len(within))
-        factor = np.tril(cho_factor(system, lower=True)[0])
-        return cls(moments, factor, cho_solve((factor, True), (means - centre).T).T)
+        system = (1 - shrinkage) * within
+        system[np.diag_indices_from(system)] += shrinkage * np.trace(within) / len(within) or 1.0
+        factor = cholesky(system, lower=True, overwrite_a=True, check_finite=False)
+        half = solve_triangular(factor, (means - centre).T, lower=True, check_finite=False)
+        weight = solve_triangular(factor, half, lower=True, trans="T", check_finite=False)
+        return cls(moments, factor, weight.T)
 
     def rows(self, quadratic: float) -> Rows:
         """Return u_c and b_c."""
@@ -96,7 +101,8 @@ class Discriminants:
 
     def own_part(self) -> float:
         """Return tr(A^-1 S): what the logit of the only image of a class owes to itself."""
-        return float(np.trace(cho_solve((self.factor, True), self.moments.within)))
+        half = solve_triangular(self.factor, self.moments.within, lower=True)
+        return float(np.trace(solve_triangular(self.factor, half, lower=True, trans="T")))
 
     def whitened(self, features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
         """Return L^-1 (h - m)."""
@@ -141,30 +147,6 @@ class Judges:
         return Judges(*picked, spread=self.spread)
 
 
-class Balance(NamedTuple):
-    """What decides the shift of the new biases, all relative to the refined rows."""
-
-    room: Float[np.ndarray, " right"]
-    """By how much the largest old logit of each old image that is answered right exceeds its
-    largest new logit, ascending; the image is lost if the shift is larger."""
-    judged: int
-    """Number of old images."""
-    needed: Float[np.ndarray, " left_out"]
-    """The shift from which each left-out new image is answered right."""
-    untested: bool
-    """Whether a new class has a single image, so that nothing shows how much it needs."""
-
-    def shift(self, points: float) -> float:
-        """Return the shift with the most new images right at a loss of `points` of old ones."""
-        if not len(self.room):
-            return 0.0
-        most = self.room[min(int(points / 100 * self.judged), len(self.room) - 1)] - 1e-9
-        useful = self.needed[self.needed < most]
-        if self.untested or not len(useful):
-            return float(most)
-        return float(min(most, max(useful.max() + 1e-9, 0.0)))
-
-
 def discriminant_rows(data: NewClasses, max_old_loss: float) -> Initialisation:
     """Return refined and balanced discriminants of the new classes.
 
@@ -183,46 +165,30 @@ def discriminant_rows(data: NewClasses, max_old_loss: float) -> Initialisation:
         rows = Rows(factor * found.weight, factor * found.bias)
         return _started(rows, data, Choice(0.0, shrinkage, quadratic, factor, 0.0))
     choice = problem.chosen()
-    rows = problem.refined(choice, None)
-    old, new = problem.left_out(choice, rows)
-    several = problem.new.fold >= 0
-    correct = problem.old.own >= problem.old.highest
-    needed = new[np.arange(len(new)), problem.new.labels]
-    wins = several & (needed >= new.max(1))
+    refined = dict(problem.refined(choice))
+    rows, (old, new) = refined[ALL], problem.left_out(refined)
+    tested, own = problem.new.fold >= 0, new[np.arange(len(new)), problem.new.labels]
+    correct, wins = problem.old.own >= problem.old.highest, tested & (own >= new.max(axis=1))
     balance = Balance(
-        room=np.sort((problem.old.highest - old.max(1))[correct]),
+        room=np.sort((problem.old.highest - old.max(axis=1))[correct]),
         judged=len(old),
-        needed=(problem.new.highest - needed)[wins],
-        untested=bool((~several).any()),
+        needed=(problem.new.highest - own)[wins],
+        untested=bool((~tested).any()),
     )
     shift = balance.shift(max_old_loss)
-    moved = Rows(rows.weight, rows.bias + shift)
-    judged = np.concatenate([np.ones(len(old), bool), several])
 
     def left_out() -> LeftOut:
-        every = np.concatenate([old, new]) + shift
-        sample = CalibrationSet.of(data, LOSS)
-        sample = sample.subset(np.isin(sample.drawn, problem.numbers[judged]))
-        order = np.argsort(problem.numbers[judged])
-        return LeftOut(sample, torch.from_numpy(every[judged][order]).to(sample.target.device))
+        judged = np.concatenate([np.ones(len(old), dtype=bool), tested])
+        logits = torch.from_numpy(np.concatenate([old, new])[judged] + shift)
+        return LeftOut(data, problem.numbers[judged], logits)
 
-    return _started(
-        moved,
-        data,
-        choice._replace(shift=choice.shift + shift),
-        left_out=left_out,
-        reshift=lambda points: balance.shift(points) - shift,
+    found = _started(
+        Rows(rows.weight, rows.bias + shift), data, choice._replace(shift=choice.shift + shift)
     )
+    return replace(found, left_out=left_out, balance=balance.moved(shift))
 
 
-def _started(
-    rows: Rows,
-    data: NewClasses,
-    choice: Choice,
-    *,
-    left_out: Callable[[], LeftOut] | None = None,
-    reshift: Callable[[float], float] | None = None,
-) -> Initialisation:
+def _started(rows: Rows, data: NewClasses, choice: Choice) -> Initialisation:
     return Initialisation(
         Rows(*(beside(data.head.weight, each) for each in (rows.weight, rows.bias))),
         factor=choice.scale,
@@ -230,8 +196,6 @@ def _started(
         shrinkage=choice.shrinkage,
         quadratic=choice.quadratic,
         library="numpy",
-        left_out=left_out,
-        reshift=reshift,
     )
 
 
@@ -316,37 +280,49 @@ class Problem:
         return odds / (1 + odds), images / (images + 2)
 
     def chosen(self) -> Choice:
-        """Return the least value of the objective over all g and rho.
+        """Return the least value of the objective, climbing down from g_0 in both directions."""
+        usual = _logit(self.usual[0])
+        costs = [_half_square(_logit(each) - usual, 1.5) for each in SHRINKAGES]
+        first = int(np.argmin(costs))
+        found = {first: self._best(SHRINKAGES[first], costs[first])}
+        for step in (-1, 1):
+            index = first + step
+            while 0 <= index < len(costs):
+                found[index] = self._best(SHRINKAGES[index], costs[index])
+                if found[index] > found[index - step]:
+                    break
+                index += step
+        return min(found.values())
 
-        Values whose prior alone exceeds the least value so far are not computed.
-        """
-        (usual, images), best = self.usual, Choice(np.inf, 0.0, 0.0, 1.0, 0.0)
-        whole = self.moments(None)
-        costs = {each: _half_square(_logit(each) - _logit(usual), 1.5) for each in SHRINKAGES}
-        for shrinkage in sorted(costs, key=costs.__getitem__):
-            if costs[shrinkage] >= best.value:
-                break
-            full = Discriminants.of(whole, shrinkage)
-            parts = [(fold, Discriminants.of(left, shrinkage)) for fold, left in self.remaining]
-            for quadratic in QUADRATICS:
-                cost = costs[shrinkage] + _half_square(quadratic - images, 0.35)
-                if cost >= best.value:
-                    continue
-                old = _logits(full.rows(quadratic), self.old.features)
-                new = self._judged(full, parts, quadratic)
-                value, scale, shift = self._calibrated(old, new)
-                found = Choice(value + cost, shrinkage, quadratic, scale, shift)
-                best = min(best, found)
-        return best
+    def _best(self, shrinkage: float, cost: float) -> Choice:
+        """Return the least value of the objective at one shrinkage, the cost of which is given."""
+        full = Discriminants.of(self.moments(None), shrinkage)
+        parts = [(fold, Discriminants.of(left, shrinkage)) for fold, left in self.remaining]
+        owes = full.own_part() if (self.new.fold < 0).any() else 0.0
+        found = []
+        for quadratic in QUADRATICS:
+            prior = cost + _half_square(quadratic - self.usual[1], 0.35)
+            old = _logits(full.rows(quadratic), self.old.features)
+            new = self._judged(full, parts, quadratic, owes)
+            value, scale, shift = self._calibrated(old, new)
+            found.append(Choice(value + prior, shrinkage, quadratic, scale, shift))
+        return min(found)
 
     def _judged(
-        self, full: Discriminants, parts: list[tuple[int, Discriminants]], quadratic: float
+        self,
+        full: Discriminants,
+        parts: list[tuple[int, Discriminants]],
+        quadratic: float,
+        owes: float,
     ) -> Float[np.ndarray, "rows new"]:
-        """Return the logits of new rows by rows that were computed without them."""
+        """Return the logits of new rows by rows that were computed without them.
+
+        `owes` is `own_part`, by which the logit of the only image of a class is lowered.
+        """
         new = self.new
         found = _logits(full.rows(quadratic), new.features)
         alone = np.flatnonzero(new.fold < 0)
-        found[alone, new.labels[alone]] -= full.own_part()
+        found[alone, new.labels[alone]] -= owes
         for fold, part in parts:
             out = new.fold == fold
             found[out] = _logits(part.rows(quadratic), new.features[out])
@@ -372,19 +348,33 @@ class Problem:
         end = minimize(objective, np.array([usual, 0.0]), jac=True, method="BFGS")
         return float(end.fun), float(np.exp(end.x[0])), float(end.x[1])
 
-    def refined(self, choice: Choice, left: int | None) -> Rows:
-        """Return the maximum a posteriori without the old and new rows of a fold."""
-        moments = dict(self.remaining).get(left) if left is not None else None
-        system = Discriminants.of(moments or self.moments(None), choice.shrinkage)
-        raw = system.rows(choice.quadratic)
-        old, new = (side.part(side.fold != left) for side in (self.old, self.new))
-        begin = choice.scale * raw.weight @ system.factor
-        bias = choice.scale * (raw.bias + raw.weight @ system.moments.centre) + choice.shift
-        start = np.concatenate([begin, bias[:, None]], axis=1)
-        sides = [
-            (side, np.concatenate([system.whitened(side.features), np.ones((n, 1))], axis=1), own)
-            for side, n, own in ((old, len(old.labels), None), (new, len(new.labels), new.labels))
-        ]
+    def refined(self, choice: Choice) -> Iterator[tuple[int, Rows]]:
+        """Yield the maximum a posteriori of all rows, and without the rows of each fold.
+
+        The shape of the prior is the same for all folds, its mean is not.
+        """
+        whole = Discriminants.of(self.moments(None), choice.shrinkage)
+        inputs = [whole.whitened(side.features) for side in (self.old, self.new)]
+        without = dict(self.remaining)
+        for left in (ALL, *range(FOLDS)):
+            part = Discriminants.of(without[left], choice.shrinkage) if left in without else whole
+            raw = part.rows(choice.quadratic)
+            begin = choice.scale * raw.weight @ whole.factor
+            bias = choice.scale * (raw.bias + raw.weight @ whole.moments.centre) + choice.shift
+            start = np.concatenate([begin, bias[:, None]], axis=1)
+            found = self._refined(start, inputs, left)
+            weight = solve_triangular(whole.factor, found[:, :-1].T, lower=True, trans="T").T
+            yield left, Rows(weight, found[:, -1] - weight @ whole.moments.centre)
+
+    def _refined(
+        self, start: Float[np.ndarray, "new columns"], inputs: list[np.ndarray], left: int
+    ) -> Float[np.ndarray, "new columns"]:
+        sides = []
+        for side, whitened in zip((self.old, self.new), inputs, strict=True):
+            stay = side.fold != left
+            ones = np.ones((int(stay.sum()), 1))
+            target = None if side is self.old else side.labels[stay]
+            sides.append((side.part(stay), np.concatenate([whitened[stay], ones], 1), target))
         strength = KEPT / max(1.0, float(self.counts.sum()))
 
         def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
@@ -396,26 +386,23 @@ class Problem:
                 total, slope = total + value, slope + gradient.T @ inputs
             return total, slope.ravel()
 
-        found = minimize(
-            objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 60}
-        ).x.reshape(start.shape)
-        weight = solve_triangular(system.factor, found[:, :-1].T, lower=True, trans="T").T
-        return Rows(weight, found[:, -1] - weight @ system.moments.centre)
+        options = {"maxiter": MOST_STEPS}
+        end = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+        return np.asarray(end.x).reshape(start.shape)
 
-    def left_out(
-        self, choice: Choice, rows: Rows
-    ) -> tuple[Float[np.ndarray, "old new"], Float[np.ndarray, "rows new"]]:
-        """Return the logits of judging rows by rows that were refined without them.
+    def left_out(self, refined: Mapping[int, Rows]) -> list[Float[np.ndarray, "rows new"]]:
+        """Return the logits of old and of new rows by rows that were refined without them.
 
         The only image of a class is judged by the rows themselves; `Balance` does not use it.
         """
-        old, new = (_logits(rows, side.features) for side in (self.old, self.new))
-        for fold in range(FOLDS):
-            fewer = self.refined(choice, fold)
-            for found, side in ((old, self.old), (new, self.new)):
+        logits = []
+        for side in (self.old, self.new):
+            found = _logits(refined[ALL], side.features)
+            for fold in range(FOLDS):
                 out = side.fold == fold
-                found[out] = _logits(fewer, side.features[out])
-        return old, new
+                found[out] = _logits(refined[fold], side.features[out])
+            logits.append(found)
+        return logits
 
 
 def _judges(data: NewClasses, rows: Int[np.ndarray, " rows"], fold: np.ndarray) -> Judges:

@@ -108,7 +108,7 @@ def initialise(
         return initialise(chosen, fewer, loss=loss, travel=travel).rows
 
     def left_out() -> LeftOut:
-        return LeftOut(judged, computed_again(judged, again, PARTS))
+        return LeftOut(data, judged.drawn, computed_again(judged, again, PARTS))
 
     return replace(found, left_out=left_out, **end._asdict())
 

@@ -62,6 +62,58 @@ from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study.parts import Start
 from clinit.headtrain.train.losses import LOSSES, FixedPart
 
+Ints = Int[np.ndarray, " _"]
+
+
+class Balance(NamedTuple):
+    """What decides the shift of the biases of new rows, relative to these rows."""
+
+    room: Float[np.ndarray, " right"]
+    """By how much the largest old logit of each old image that is answered right exceeds its
+    largest new logit, ascending: the image is lost if the shift is larger."""
+    judged: int
+    """Number of old images."""
+    needed: Float[np.ndarray, " left_out"]
+    """The shift from which each left-out new image is answered right, as far as one can."""
+    untested: bool
+    """Whether a new class has a single image, so that nothing shows how much it needs."""
+
+    def shift(self, points: float) -> float:
+        """Return the shift with the most new images right at a loss of `points` of old ones.
+
+        A shift above 0 that gains no left-out image is not taken.
+        """
+        if not len(self.room):
+            return 0.0
+        most = float(self.room[min(int(points / 100 * self.judged), len(self.room) - 1)]) - 1e-9
+        useful = self.needed[self.needed < most]
+        if self.untested or not len(useful):
+            return most
+        return min(most, max(float(useful.max()) + 1e-9, 0.0))
+
+    @property
+    def lost(self) -> int:
+        """Number of old images that the rows take as they are."""
+        return int((self.room <= 0).sum())
+
+    def moved(self, shift: float) -> Balance:
+        """Return the same relative to rows whose biases are larger by `shift`."""
+        return self._replace(room=self.room - shift, needed=self.needed - shift)
+
+    def judged_by(
+        self, old: Float[np.ndarray, "rows old"], new: Float[np.ndarray, "rows new"], labels: Ints
+    ) -> Balance:
+        """Return the same with other images of old classes as judges.
+
+        Args:
+            old: Their logits for the old rows of the head.
+            new: Their logits for the new rows.
+            labels: Their classes.
+        """
+        right = old.argmax(axis=1) == labels
+        room = np.sort((old.max(axis=1) - new.max(axis=1))[right])
+        return self._replace(room=room, judged=len(labels))
+
 
 class LeftOut(NamedTuple):
     """Scaled leave-one-out logits: each image's logits come from rows computed without it.
@@ -69,9 +121,16 @@ class LeftOut(NamedTuple):
     Only the factor and the shift of the rows have seen the image.
     """
 
-    sample: CalibrationSet
-    """The images."""
+    data: NewClasses
+    drawn: Int[np.ndarray, " rows"]
+    """Numbers of the images in the data."""
     logits: Float[Tensor, "rows new"]
+
+    @property
+    def labels(self) -> Int[np.ndarray, " rows"]:
+        """The class of each image."""
+        labels: np.ndarray = self.data.labels[self.drawn]
+        return labels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,13 +162,38 @@ class Initialisation:
     """Kind of the rows in a first task without base classes, which ignores `--init`; else None."""
     left_out: Callable[[], LeftOut] | None = None
     """Computes leave-one-out logits; None if the rows were scaled without leaving images out."""
-    reshift: Callable[[float], float] | None = None
-    """Returns the change of the biases of discriminants for another price in points of old
-    accuracy; None for other rows."""
+    balance: Balance | None = None
+    """What another price of discriminants in points of old accuracy would change; None for other
+    rows, and if no old class has a row."""
+
+    @property
+    def chosen(self) -> dict[str, float | None]:
+        """What a discriminant chose, for a record."""
+        return {"shrinkage": self.shrinkage, "quadratic": self.quadratic, "scale": self.factor}
+
+    def shifted(self, shift: float, balance: Balance) -> Initialisation:
+        """Return the same with biases and left-out logits that are larger by `shift`.
+
+        Args:
+            shift: Change of the biases.
+            balance: Relative to the present rows.
+        """
+        before = self.left_out
+
+        def left_out() -> LeftOut:
+            assert before is not None
+            found = before()
+            return found._replace(logits=found.logits + shift)
+
+        rows = Rows(self.rows.weight, self.rows.bias + shift)
+        found = None if before is None else left_out
+        return replace(
+            self, rows=rows, shift=self.shift + shift, left_out=found, balance=balance.moved(shift)
+        )
 
     def facts(self) -> Initialisation:
         """Return all facts without the rows and logits, which occupy device memory."""
-        return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)), left_out=None, reshift=None)
+        return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)), left_out=None, balance=None)
 
 
 CASTS, TURNS = 8, 4
@@ -127,7 +211,6 @@ TOLERANCE = 0.5
 """Maximum increase of the loss in episodes, in nats, when rows that will be trained are lengthened;
 a limit of 0.3 was a point worse next to a logistic head."""
 LOSS = LOSSES["ce"]
-Ints = Int[np.ndarray, " _"]
 
 
 class Episode(NamedTuple):
@@ -363,7 +446,7 @@ def _calibrated(
     if found.factor <= 0:
         return None, None
     scaled = found.factor * logits + found.shift + (0.0 if bias is None else bias)
-    return found, partial(LeftOut, sample, scaled) if leaves_out else None
+    return found, partial(LeftOut, sample.data, sample.drawn, scaled) if leaves_out else None
 
 
 def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: Any | None) -> Rows:

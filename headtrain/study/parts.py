@@ -44,6 +44,10 @@ NEW_SHARE = (
     " fitted rows; classes: each class weighs the same; auto: 0.1 + 0.8 / n with n images per"
     " new class, 0.5 at most (0.2 for n = 1), or the weight of classes if that is larger."
 )
+MAX_OLD_LOSS = (
+    "Discriminants: points of accuracy that old classes may lose to new ones, on images or features"
+    " of old classes that the rows were computed without."
+)
 DEVICE = "Device to compute on; auto: CUDA if available."
 PRECISION = (
     "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations are always"
@@ -202,13 +206,7 @@ class Start(Part):
         " rows.",
         least=0,
     )
-    max_old_loss: float = setting(
-        1.0,
-        "Discriminants: points of accuracy that old classes may lose, measured on old rows that the"
-        " new rows were computed without.",
-        least=0,
-        most=100,
-    )
+    max_old_loss: float = setting(1.0, MAX_OLD_LOSS, least=0, most=100)
     # Only `class` makes Eq. 3 of the paper the minimiser of its Eq. 1 for unequal classes.
     weighting: Weighting = setting(
         "class",
