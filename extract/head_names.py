@@ -10,7 +10,8 @@ from clinit.errors import HeadError
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import HEAD_FILE
 from clinit.extract.cache.summary import UNKNOWN, FileFacts
-from clinit.extract.dataset.known import read_class_names, read_dataset
+from clinit.extract.dataset.known import read_dataset
+from clinit.extract.dataset.names import read_class_names
 
 NAMED_EARLIER = "named by an earlier command"
 """Source of class names that another command has already stored with the head."""

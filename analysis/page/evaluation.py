@@ -18,7 +18,7 @@ from PIL import Image
 from clinit.analysis.metrics.evaluation import Evaluation, cells_of
 from clinit.analysis.page.page import fill, policy, read
 from clinit.extract.dataset.decode import decode
-from clinit.extract.dataset.known import in_words
+from clinit.extract.dataset.names import in_words
 from clinit.words import visible
 
 PAIRS, IMAGES, LOST = 12, 6, 24

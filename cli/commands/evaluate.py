@@ -15,7 +15,7 @@ from clinit.cli.frame.model_source import ModelArgument, check_file, check_image
 from clinit.cli.frame.options import AsJson, DeviceOption, described
 from clinit.cli.frame.progress import counting, doing
 from clinit.errors import ModelError
-from clinit.extract.dataset.known import in_words
+from clinit.extract.dataset.names import in_words
 from clinit.words import examples, number_of
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ def _listed(images: Path) -> Mapping[str, str]:
     with doing("Listing the images …"):
         split = "val" if "val" in available_splits(FOLDER, images) else "train"
         found = scan(FOLDER, images, split)
-    for warning in found.warnings:
-        warn(warning)
+    found.tell(warn, note)
     return dict(found.manifest.table.select("path", "class_name").iter_rows())
 
 

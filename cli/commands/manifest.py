@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.frame.console import out, say, warn
+from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import READ_AS_VAL, ReadSplit, described
 from clinit.cli.frame.progress import doing
@@ -61,8 +61,7 @@ def build(
     with claim_file(out), doing(f"Scanning {root} …"):
         scanned = scan(dataset, root, split.value, strict=strict, columns=columns)
         write_manifest(scanned.manifest, out)
-    for warning in scanned.warnings:
-        warn(warning)
+    scanned.tell(warn, note)
     _print_manifest(scanned.manifest)
     say(f"Wrote {out}")
 

@@ -30,7 +30,7 @@ from clinit.cli.frame.model_source import (
 from clinit.cli.frame.options import AsJson, Overwrite
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.study_options import takes
-from clinit.extract.dataset.known import in_words
+from clinit.extract.dataset.names import in_words
 from clinit.headtrain.model.settings import AddConfig, RememberConfig
 from clinit.words import number_of, visible
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
-from clinit.extract.dataset.known import MAX_NAME, is_text
+from clinit.extract.dataset.names import MAX_NAME, is_text
 from clinit.files.commit import draft_of
 from clinit.words import examples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +12,12 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset import layouts
+from clinit.extract.dataset.class_folders import LABELS, find_classes
 from clinit.extract.dataset.container_layouts import (
     container_splits,
     describe_containers,
     find_containers,
 )
-from clinit.extract.dataset.containers import split_folders
 from clinit.extract.dataset.known import (
     AS_TOLD,
     FOLDER,
@@ -49,6 +49,10 @@ LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
 }
 """Layouts of data sets on disk, by their names in the TOML files."""
 
+CONVERT = (
+    "Convert these photographs to JPEG, such as with ImageMagick:"
+    " `magick mogrify -format jpg CLASS/*.heic`."
+)
 _EXPECTED = {
     FOLDER: "Give a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class"
     " folders alone, which are taken as train; archives must be unpacked",
@@ -67,6 +71,14 @@ class Scan:
     manifest: Manifest
     warnings: tuple[str, ...]
     layout: str = ""
+    notes: tuple[str, ...] = ()
+
+    def tell(self, warn: Callable[[str], object], note: Callable[[str], object]) -> None:
+        """Call `warn` with each warning, and `note` with each note."""
+        for text in self.warnings:
+            warn(text)
+        for text in self.notes:
+            note(text)
 
 
 def scan(
@@ -102,16 +114,19 @@ def scan(
         raise ManifestError(
             f"no {split} image of {dataset} in {printable(root)} (layout {layout.kind}): "
             + "; ".join(listing.warnings or ("its folders are empty",)),
-            remedy=f"{_EXPECTED.get(dataset, 'Unpack the archives of the data set')}.",
+            remedy=CONVERT
+            if "converted" in "".join(listing.warnings)
+            else f"{_EXPECTED.get(dataset, 'Unpack the archives of the data set')}.",
         )
-    warnings = (*listing.warnings, *_count_warnings(description, manifest, split))
+    counts = _count_warnings(description, manifest, split)
+    warnings = (*description.warnings, *listing.warnings, *counts)
     if strict and warnings:
         raise ManifestError(
             f"{printable(root)} is not a complete {split} split of {dataset}: "
             + "; ".join(warnings),
             remedy="Complete the folder, or leave out --strict to accept it as it is.",
         )
-    return Scan(manifest, warnings, layout.kind)
+    return Scan(manifest, warnings, layout.kind, (*description.notes, *listing.notes))
 
 
 def scan_splits(
@@ -131,11 +146,17 @@ def scan_splits(
         strict: Whether to raise an error instead of returning warnings.
         doing: Shows a text while a split is scanned.
     """
+    told = set[str]()
     # If no split exists, scanning train raises an error that names the expected files.
     for split in splits or available_splits(dataset, root) or ("train",):
         with doing(f"Scanning {split} …"):
             found = scan(dataset, root, split, strict=strict)
-        yield found
+        warnings, notes = (
+            tuple(text for text in texts if text not in told)
+            for texts in (found.warnings, found.notes)
+        )
+        told.update(warnings, notes)
+        yield replace(found, warnings=warnings, notes=notes)
 
 
 def available_splits(dataset: str, root: Path) -> tuple[str, ...]:
@@ -169,25 +190,14 @@ def _open(dataset: str, root: Path, split: str, columns: Columns = AS_TOLD) -> t
 
 
 def _folder_dataset(tree: Tree, split: str) -> Dataset:
-    """Describe a tree of class folders.
-
-    The classes are taken from both splits, so that a label means the same in both. A folder named
-    train is a split only if it contains folders; otherwise it may be a class of vehicles. A folder
-    named test or valid is a split only next to train, or if the user requests the split test.
-    """
-    named = [name for name in tree.folders(".") if split_folders([name], split)]
-    folders = split_folders([name for name in named if tree.folders(name)], split)
-    if "train" not in folders and split != TEST:
-        folders = {"val": ("val",)} if "val" in folders.get("val", ()) else {}
-    if folders:
-        classes = sorted({each for first, *_ in folders.values() for each in tree.folders(first)})
-    else:
-        folders, classes = {"train": (".",)}, tree.folders(".")
+    found = find_classes(tree, split)
     return Dataset(
         name=FOLDER,
         title="this folder",
-        classes=tuple(classes),
-        layouts=(Layout(kind="class-folders", folders=folders),),
+        classes=found.classes,
+        layouts=(Layout(kind="class-folders", folders=found.folders),),
+        warnings=found.warnings,
+        notes=found.notes,
     )
 
 
@@ -212,7 +222,8 @@ def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) 
         return ManifestError(
             f"{printable(tree.root)} contains images ({printable(min(images))}) but no class"
             " folder",
-            remedy="If this is the folder of one class, give the folder that contains it.",
+            remedy="If this is the folder of one class, give the folder that contains it;"
+            f" or {LABELS}.",
         )
     top = tree.top()
     found = ", ".join(map(printable, top[:8])) or "nothing"

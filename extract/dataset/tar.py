@@ -31,7 +31,7 @@ import polars as pl
 
 from clinit.errors import ImageError, ManifestError, unreadable
 from clinit.extract.dataset.containers import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
-from clinit.extract.dataset.known import MAX_NAME, is_text
+from clinit.extract.dataset.names import MAX_NAME, is_text
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES
 from clinit.files.paths import check_readable
 from clinit.words import printable

@@ -79,12 +79,12 @@ class ExtractOptions(NetworkOptions):
         Args:
             doing: Shows a text while a folder is scanned.
             warn: Called with each difference from the description of the data set.
-            note: Called if there are no images to evaluate on.
+            note: Called with files that are left out, and if there are no images to evaluate on.
 
         Raises:
             ManifestError: If images are missing, or the manifest is of another split.
         """
-        found = {each.split: each for each in self._scan(doing, warn)}
+        found = {each.split: each for each in self._scan(doing, warn, note)}
         if self.dataset is not None and self.split is None and "val" not in found:
             note(f"{self.root} has no val split: no class can be evaluated")
         if self.limit_per_class is None:
@@ -92,7 +92,10 @@ class ExtractOptions(NetworkOptions):
         return {name: each.limit_per_class(self.limit_per_class) for name, each in found.items()}
 
     def _scan(
-        self, doing: Callable[[str], AbstractContextManager[object]], warn: Callable[[str], None]
+        self,
+        doing: Callable[[str], AbstractContextManager[object]],
+        warn: Callable[[str], None],
+        note: Callable[[str], None],
     ) -> Iterator[Manifest]:
         if self.dataset is not None:
             check_known(self.dataset)  # refuse a wrong name before the slow imports below
@@ -114,8 +117,7 @@ class ExtractOptions(NetworkOptions):
         for scanned in scan_splits(
             self.dataset, self.root, splits, strict=self.strict, doing=doing
         ):
-            for warning in scanned.warnings:
-                warn(warning)
+            scanned.tell(warn, note)
             yield scanned.manifest
 
     def run(

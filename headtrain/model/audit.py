@@ -37,7 +37,7 @@ from clinit.errors import ImageError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.decode import decode
-from clinit.extract.dataset.known import in_words, synonyms
+from clinit.extract.dataset.names import in_words, synonyms
 from clinit.words import examples, number_of
 
 KNOWN = 2 / 3

@@ -7,7 +7,7 @@ import shlex
 from importlib.resources import files
 from string import Template
 
-from clinit.extract.dataset.known import in_words
+from clinit.extract.dataset.names import in_words
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.words import escaped, lines_of_table, visible
 

@@ -122,8 +122,7 @@ def list_images(model: Model, job: ImageJob) -> dict[str, Scan]:
     with job.listener.doing("Listing the images …"):
         for scanned in scan_splits("folder", job.images):
             listing[scanned.manifest.split] = scanned
-            for warning in scanned.warnings:
-                job.listener.warn(warning)
+            scanned.tell(job.listener.warn, job.listener.note)
     if "train" not in listing:
         raise ManifestError(
             f"{job.images} contains a folder val, but no folder train",

@@ -18,7 +18,7 @@ from torch import nn
 
 from clinit.errors import BackboneError, ModelError
 from clinit.extract.cache.head import Head
-from clinit.extract.dataset.known import is_text
+from clinit.extract.dataset.names import is_text
 from clinit.extract.head_names import name_rows
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.run import ExtractConfig, Network, load_network

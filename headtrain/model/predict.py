@@ -36,7 +36,8 @@ from clinit.extract.arrays.open import FEATURES, find_name, open_array_file
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import ImageFiles
-from clinit.extract.dataset.known import MAX_PIXELS, title
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.dataset.names import title
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES
 from clinit.extract.network.compiled import Compile
 from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches

@@ -15,7 +15,7 @@ from clinit.analysis.report.report import Runs, load_runs, runs_of
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
-from clinit.extract.dataset.known import is_text
+from clinit.extract.dataset.names import is_text
 from clinit.extract.dataset.scan import scan_splits
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
