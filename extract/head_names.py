@@ -54,6 +54,8 @@ def find_head_names(
 
 
 _IMAGENET_ROWS = 1000
+ASSUMED = "ImageNet-1K (1,000 rows)"
+"""Source of names that are not stored with the weights, but assumed for the number of rows."""
 
 
 def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> tuple[Head, str]:
@@ -77,9 +79,12 @@ def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> t
     if choice == "dataset":
         names, source = class_names, "the classes of the data set"
     elif choice is not None:
-        names, source = read_class_names(Path(choice)), choice
+        remedy = "Write one name per line, every name once."
+        if head.num_classes == _IMAGENET_ROWS:
+            remedy += " ImageNet's rows can be named by synset: leave out `--head-classes`."
+        names, source = read_class_names(Path(choice), remedy), choice
     elif names is None and head.num_classes == _IMAGENET_ROWS:
-        names, source = read_dataset("imagenet1k").classes, "ImageNet-1K (1,000 rows)"
+        names, source = read_dataset("imagenet1k").classes, ASSUMED
     if names is not None and len(names) != head.num_classes:
         raise HeadError(
             f"{source}: {len(names):,} names for a classifier of {head.num_classes:,} rows",

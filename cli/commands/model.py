@@ -366,6 +366,8 @@ def show(model: ModelArgument, as_json: AsJson = False) -> None:
     say(f"Images: {facts.transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
+    if facts.assumed is not None:
+        say(f"Names of old classes: {facts.assumed}")
     say("The model has no memory of its classes" if memory is None else memory.describe())
     table = _table("when", "change", "classes", "images", "top-1 then: old, new")
     for change in facts.history:
@@ -418,6 +420,7 @@ def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
     return {
         "backbone": facts.backbone,
         "transform": facts.transform.describe(),
+        "assumed_names": facts.record.get("assumed_names"),
         "temperature": facts.temperature and asdict(facts.temperature),
         "classes": [{"class": name, "task": task} for name, task in named],
         "history": [asdict(change) for change in facts.history],

@@ -125,7 +125,7 @@ def find_class_folders(folders_of: Callable[[str], Sequence[str]], search: Searc
                 *counted(unknown, f"folders left out, no class of {dataset.title}"),
                 *counted(loose, "files left out, outside of any class folder"),
                 *counted(deeper, "images in folders inside a class folder, which count as its own"),
-                *_file_warnings(found),
+                *file_warnings(found),
             ),
             counted([path for each in (*found, *between) for path in each.left], LEFT),
         )
@@ -191,7 +191,7 @@ def find_listed(
                 *counted(without_line, f"images left out, without a line in {source.name}"),
                 *counted(without_file, f"lines of {source.name} without an image"),
                 *counted(images.folders, "folders left out, among the images"),
-                *_file_warnings([images]),
+                *file_warnings([images]),
             ),
             counted(images.left, LEFT),
         )
@@ -219,7 +219,8 @@ def _image_table(found: Sequence[Images]) -> pl.DataFrame:
     return pl.DataFrame([path, pl.Series("size_bytes", sizes, dtype=pl.Int64)])
 
 
-def _file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
+def file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
+    """Return warnings about files that are no images, and about broken links."""
     every = [path for images in found for path in images.others]
     unread = [path for path in every if path.lower().endswith(UNREAD_SUFFIXES)]
     others = [path for path in every if not path.lower().endswith(UNREAD_SUFFIXES)]

@@ -30,6 +30,7 @@ from clinit.extract.dataset.known import (
     Layout,
     read_dataset,
 )
+from clinit.extract.dataset.label_table import read_labelled
 from clinit.extract.dataset.manifest import CONTAINED_SCHEMA, SCHEMA, Manifest, is_contained
 from clinit.extract.dataset.tree import Tree
 from clinit.words import printable
@@ -72,6 +73,8 @@ class Scan:
     warnings: tuple[str, ...]
     layout: str = ""
     notes: tuple[str, ...] = ()
+    groups: pl.DataFrame | None = None
+    """Paths and groups of images, if a table of labels contains groups."""
 
     def tell(self, warn: Callable[[str], object], note: Callable[[str], object]) -> None:
         """Call `warn` with each warning, and `note` with each note."""
@@ -88,6 +91,7 @@ def scan(
     *,
     strict: bool = False,
     columns: Columns = AS_TOLD,
+    labels: str | None = None,
 ) -> Scan:
     """List the images of a split under `root`.
 
@@ -98,21 +102,29 @@ def scan(
         split: "train", "val", or "test": the test images, which become the split val.
         strict: Whether to raise an error instead of returning warnings.
         columns: Columns of Parquet files.
+        labels: For `folder`, a table of labels (`read_labelled`); None means class folders.
 
     Raises:
         ManifestError: If the data set is unknown, its files are missing or cannot be read, a link
             leaves the root, or `strict` is set and there are warnings.
     """
-    tree, description = _open(dataset, root, split, columns)
-    fitting, reasons = _try_layouts(tree, description, split)
-    if fitting is None:
-        raise _nothing_fits(tree, description, split, reasons)
-    layout, reader = fitting
-    listing = reader()
+    if labels is not None:
+        kind = "label-table"
+        description, listing = _labelled(dataset, root, split, labels)
+    else:
+        tree, description = _open(dataset, root, split, columns)
+        fitting, reasons = _try_layouts(tree, description, split)
+        if fitting is None:
+            raise _nothing_fits(tree, description, split, reasons)
+        layout, reader = fitting
+        kind, listing = layout.kind, reader()
     manifest = _manifest(description, split, listing)
+    groups = None
+    if "group" in listing.table.columns and listing.table["group"].count():
+        groups = listing.table.select("path", "group")
     if manifest.table.is_empty():
         raise ManifestError(
-            f"no {split} image of {dataset} in {printable(root)} (layout {layout.kind}): "
+            f"no {split} image of {dataset} in {printable(root)} (layout {kind}): "
             + "; ".join(listing.warnings or ("its folders are empty",)),
             remedy=CONVERT
             if "converted" in "".join(listing.warnings)
@@ -126,7 +138,7 @@ def scan(
             + "; ".join(warnings),
             remedy="Complete the folder, or leave out --strict to accept it as it is.",
         )
-    return Scan(manifest, warnings, layout.kind, (*description.notes, *listing.notes))
+    return Scan(manifest, warnings, kind, (*description.notes, *listing.notes), groups)
 
 
 def scan_splits(
@@ -135,6 +147,7 @@ def scan_splits(
     splits: Sequence[str] = (),
     *,
     strict: bool = False,
+    labels: str | None = None,
     doing: Callable[[str], AbstractContextManager[object]] = lambda words: nullcontext(),
 ) -> Iterator[Scan]:
     """Scan splits under `root`; yield one result per split.
@@ -144,13 +157,14 @@ def scan_splits(
         root: The folder of the data set.
         splits: The splits to scan; if empty, all existing splits.
         strict: Whether to raise an error instead of returning warnings.
+        labels: As in `scan`.
         doing: Shows a text while a split is scanned.
     """
     told = set[str]()
     # If no split exists, scanning train raises an error that names the expected files.
-    for split in splits or available_splits(dataset, root) or ("train",):
+    for split in splits or available_splits(dataset, root, labels) or ("train",):
         with doing(f"Scanning {split} …"):
-            found = scan(dataset, root, split, strict=strict)
+            found = scan(dataset, root, split, strict=strict, labels=labels)
         warnings, notes = (
             tuple(text for text in texts if text not in told)
             for texts in (found.warnings, found.notes)
@@ -159,7 +173,7 @@ def scan_splits(
         yield replace(found, warnings=warnings, notes=notes)
 
 
-def available_splits(dataset: str, root: Path) -> tuple[str, ...]:
+def available_splits(dataset: str, root: Path, labels: str | None = None) -> tuple[str, ...]:
     """Return which of "train" and "val" exist under `root`, without opening image files.
 
     Raises:
@@ -168,6 +182,9 @@ def available_splits(dataset: str, root: Path) -> tuple[str, ...]:
     """
     if dataset in (WEBDATASET, HUGGINGFACE):
         return tuple(container_splits(dataset, Tree.at(root)))
+    if labels is not None:
+        found = read_labelled(Tree.at(root), labels).splits
+        return tuple(split for split in SPLITS if split in found)
     tree, description = _open(dataset, root, "train")
     return tuple(split for split in SPLITS if _try_layouts(tree, description, split)[0])
 
@@ -199,6 +216,28 @@ def _folder_dataset(tree: Tree, split: str) -> Dataset:
         warnings=found.warnings,
         notes=found.notes,
     )
+
+
+def _labelled(dataset: str, root: Path, split: str, labels: str) -> tuple[Dataset, layouts.Listing]:
+    if dataset != FOLDER:
+        raise ManifestError(
+            f"--labels is for images of the data set `{FOLDER}`, not of {dataset}",
+            remedy=f"Give `{FOLDER}` as the data set, or leave out --labels.",
+        )
+    found = read_labelled(Tree.at(root), labels, split)
+    if split not in found.splits:
+        raise ManifestError(
+            f"{labels} labels no {split} image in {printable(root)}"
+            f" (splits with images: {', '.join(found.splits) or 'none'})"
+            + "".join(f"; {each}" for each in found.warnings),
+            remedy="Check that the paths in the table start in this folder, and its splits.",
+        )
+    listing = layouts.Listing(
+        found.splits[split],
+        (*found.warnings, *layouts.file_warnings([found.images])),
+        found.notes,
+    )
+    return Dataset(name=FOLDER, title="this folder", classes=found.classes, layouts=()), listing
 
 
 def _try_layouts(

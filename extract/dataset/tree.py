@@ -29,7 +29,7 @@ UNREAD_SUFFIXES = (
 """Suffixes of photographs that are left out, and that messages name."""
 
 _LEFT_BY_OTHERS = re.compile(
-    r"\..*|@eadir|#recycle|#snapshot|@recycle|@recently-snapshot|\$recycle\.bin|recycler"
+    r"\.(?!\.?$).+|@eadir|#recycle|#snapshot|@recycle|@recently-snapshot|\$recycle\.bin|recycler"
     r"|system volume information|network trash folder|temporary items|lost\+found|__macosx"
     r"|thumbs\.db|ehthumbs\w*\.db|desktop\.ini|picasa\.ini|zbthumbnail\.info|pspbrwse\.jbf"
     r"|.*\.lrdata|__pycache__|icon\r",

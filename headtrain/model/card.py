@@ -26,6 +26,8 @@ def card(facts: ModelFacts) -> str:
     probabilities = []
     if (caution := facts.caution) is not None:
         probabilities.append(f"{caution[0].upper()}{escaped(caution[1:])}.")
+    if facts.assumed is not None:
+        probabilities.append(f"Names of old classes: {escaped(facts.assumed)}.")
     if facts.temperature is not None:
         probabilities.append(
             f"Probabilities: {facts.temperature.describe()}. The rows of the classifier are already"
