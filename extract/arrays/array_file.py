@@ -167,6 +167,7 @@ def _number_texts(
     number = {name: label for label, name in enumerate(names)}
     unknown = [name[:60] for name in told if name not in number]
     if unknown:
+        near = near_names(unknown, names, "the file", "the list")
         raise CacheError(
             f"{origin} contains {len(unknown):,} labels that are not among the {len(names):,} class"
             f" names: {examples(unknown)}"

@@ -86,6 +86,26 @@ def test_the_order_of_the_disk_does_not_matter(
     assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
 
 
+WARNINGS = """
+train/Elk/1.png val/elk/1.png | val has elk, train has Elk
+a_b/1.png A-b/1.png | differ in spelling only: A-b and a_b
+elk/1.png elk/2019/1.png | images in folders inside a class folder, which count as its own: 1
+elk/1.png test/1.png | the folder test has images of its own: it is read as a class
+train/elk/1.png cow/1.png | folders left out, next to splits: 1 (for example cow)
+train/elk/1.png test/1.png | splits left out, whose images are in no class folder
+train/elk/1.png 1.png | files left out, outside of any class folder: 1 (for example 1.png)
+elk/1.png cow/ | 1 of 2 classes have no image in train (for example cow)
+"""
+
+
+@pytest.mark.parametrize("line", WARNINGS.strip().splitlines())
+def test_an_unusual_tree_is_read_with_a_warning(tmp_path: Path, line: str) -> None:
+    names, warning = line.split(" | ")
+    for name in names.split():
+        (tmp_path / name).mkdir() if name[-1] == "/" else put(tmp_path, name)
+    assert warning in "; ".join(scan("folder", tmp_path, "train").warnings)
+
+
 def test_other_files_are_left_out_and_counted(tmp_path: Path) -> None:
     put(tmp_path, "train/a/1.png", "train/a/notes.txt", "train/a/archive.tar", "train/a/png")
     put(tmp_path, "train/a/2.HEIC", "train/a/3.heic", "train/2.png", "train/read me.txt")
@@ -179,6 +199,21 @@ def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path, name: bytes)
         ([], "folder", "gone", "train", ["no folder at", "found nothing"]),
         (["x.tar"], "folder", "x.tar", "train", ["found a file"]),
         (["1.png"], "folder", ".", "train", ["contains images (1.png) but no class folder"]),
+        (
+            ["elk/1.png", "kitchen/tin/1.png"],
+            *("folder", ".", "train", ["kitchen contains no image but folders (tin)"]),
+        ),
+        (
+            ["birds/gull/1.png", "mammals/elk/1.png"],
+            *("folder", ".", "train", ["birds and ", "mammals contain no images but folders"]),
+        ),
+        (["cat/1.png", "dev/x/1.png"], "folder", ".", "train", ["dev contains no image but"]),
+        (
+            ["train_images/1.png", "test_images/1.png"],
+            *("folder", ".", "train", ["train_images contain images but no class folder"]),
+        ),
+        (["train/1.png"], "folder", ".", "train", ["train contains images but no class folder"]),
+        (["a/1.HEIC"], "folder", ".", "train", ["must be converted to JPEG (HEIC): 1"]),
         (["a/1.png"], "imagenet1k", ".", "test", ["imagenet1k has no test images"]),
         (
             ["train/cat/1.png", "ILSVRC2012_img_val/ILSVRC2012_val_00000001.JPEG", "meta.mat"],
