@@ -80,6 +80,8 @@ class _Level:
 
         def kind(name: str) -> str:
             path = _join(folder, name)
+            if not part_of(name) and tree.has_image(path):
+                return "own"
             inside = tree.folders(path)
             parts = [_join(path, each) for each in inside if is_filler(each)]
             if part_of(name) and len(parts) < len(inside):

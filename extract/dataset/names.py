@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -99,12 +98,10 @@ def names_in(path: Path) -> tuple[str, ...]:
 
 
 def _from_document(text: str, first: str) -> _Lines:
+    """Read JSON, or a Python dictionary: `{0: 'tench, Tinca tinca', ...}`."""
     content: Any = None
-    with suppress(ValueError, RecursionError):
-        content = json.loads(text)
-    if content is None:  # `{0: 'tench, Tinca tinca', ...}`, as ImageNet's names are passed around
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            content = ast.literal_eval(text.strip())
+    with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        content = ast.literal_eval(text.strip())
     if isinstance(content, dict):
         content = content.get("id2label", content)
         pairs = [(str(key), value) for key, value in content.items()]
