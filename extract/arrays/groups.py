@@ -16,7 +16,7 @@ from jaxtyping import Int
 
 from clinit.errors import CacheError, unreadable
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.dataset.parquet import DAMAGE, scan_parquet
+from clinit.extract.dataset.parquet import DAMAGE, read_table, scan_parquet
 from clinit.extract.dataset.scan import Scan
 from clinit.files.commit import commit_file
 
@@ -82,18 +82,14 @@ def record_scanned(folder: Path, scans: Iterable[Scan], labels: str | None) -> N
 
 def _read(source: Path, column: str, digits: int) -> pl.DataFrame:
     try:
-        if source.suffix.lower() == ".parquet":
-            lazy = scan_parquet(source)
-        else:
-            lazy = pl.scan_csv(source, infer_schema=False, glob=False)
-        names = lazy.collect_schema().names()
+        table = read_table(source)
+        names = table.columns
         if column not in names:
             raise ValueError(f"it has no column {column!r}; its columns are {', '.join(names)}")
         if "path" not in names:
             number = pl.int_range(pl.len()).cast(pl.String)
-            lazy = lazy.with_columns(path=number.str.zfill(digits))
-        table = lazy.select("path", column).collect()
-        return table.unique("path", keep="first", maintain_order=True)
+            table = table.with_columns(path=number.str.zfill(digits))
+        return table.select("path", column).unique("path", keep="first", maintain_order=True)
     except OSError as error:
         raise unreadable(source, error) from error
     except DAMAGE as error:

@@ -17,7 +17,7 @@ from clinit.extract.dataset.class_folders import PARTS_OF, part_of
 from clinit.extract.dataset.containers import checked_names
 from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.names import CLASS_COLUMNS, alike, usual_columns
-from clinit.extract.dataset.parquet import DAMAGE, scan_parquet
+from clinit.extract.dataset.parquet import DAMAGE, read_table
 from clinit.extract.dataset.tree import LEFT, Images, Tree
 from clinit.files.paths import check_readable
 from clinit.words import contrast, counted, listed
@@ -120,13 +120,7 @@ def _read(choice: str, tree: Tree) -> tuple[Path, pl.DataFrame, dict[str, str]]:
         raise ManifestError(f"no table at {source}", remedy="Give a CSV, TSV or Parquet file.")
     check_readable(source, ManifestError)
     try:
-        if source.suffix.lower() == ".parquet":
-            table = scan_parquet(source).collect()
-        else:
-            with source.open("rb") as file:
-                head = file.readline(2**16)
-            sign = next((sign for sign in ("\t", ",", ";") if sign.encode() in head), ",")
-            table = pl.read_csv(source, separator=sign, infer_schema=False, glob=False)
+        table = read_table(source)
     except OSError as error:
         raise unreadable(source, error) from error
     except DAMAGE as error:
