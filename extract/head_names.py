@@ -11,7 +11,7 @@ from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import HEAD_FILE
 from clinit.extract.cache.summary import UNKNOWN, FileFacts
 from clinit.extract.dataset.known import read_dataset
-from clinit.extract.dataset.names import read_class_names
+from clinit.extract.dataset.names import HEAD_LIST, read_class_names
 
 NAMED_EARLIER = "named by an earlier command"
 """Source of class names that another command has already stored with the head."""
@@ -79,10 +79,7 @@ def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> t
     if choice == "dataset":
         names, source = class_names, "the classes of the data set"
     elif choice is not None:
-        remedy = "Write one name per line, every name once."
-        if head.num_classes == _IMAGENET_ROWS:
-            remedy += " ImageNet's rows can be named by synset: leave out `--head-classes`."
-        names, source = read_class_names(Path(choice), remedy), choice
+        names, source = read_class_names(Path(choice), HEAD_LIST), choice
     elif names is None and head.num_classes == _IMAGENET_ROWS:
         names, source = read_dataset("imagenet1k").classes, ASSUMED
     if names is not None and len(names) != head.num_classes:

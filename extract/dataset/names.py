@@ -52,9 +52,11 @@ _PLACE = re.compile(r"/([a-z])/(\1.*)")
 _PATH = re.compile(r"/|\.{1,2}/|~|[A-Za-z]:\\")
 
 
-def read_class_names(
-    path: Path, remedy: str = "Write one name per line, every name once."
-) -> tuple[str, ...]:
+LIST = "Write one name per line, every name once."
+HEAD_LIST = f"{LIST} ImageNet's 1,000 rows can be named by synset: leave out `--head-classes`."
+
+
+def read_class_names(path: Path, remedy: str = LIST) -> tuple[str, ...]:
     """Read class names from UTF-8 text, as `names_in` does.
 
     Raises:

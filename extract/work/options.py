@@ -90,9 +90,9 @@ class ExtractOptions(NetworkOptions):
         if self.dataset is not None and self.split is None and "val" not in found:
             note(f"{self.root} has no val split: no class can be evaluated")
         if self.head_classes not in (None, "dataset"):
-            from clinit.extract.dataset.names import near_names, read_class_names
+            from clinit.extract.dataset.names import HEAD_LIST, near_names, read_class_names
 
-            named = read_class_names(Path(self.head_classes))
+            named = read_class_names(Path(self.head_classes), HEAD_LIST)
             own = next(iter(found.values())).manifest.class_names
             if near := near_names(own, named, "the data set", self.head_classes):
                 warn(near)
