@@ -16,6 +16,7 @@ from clinit.cli.frame.context import Context, command_line, overridden
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import (
     COMPUTATION,
+    LABELS_HELP,
     NETWORK,
     READ_AS_VAL,
     Autocast,
@@ -52,6 +53,7 @@ _OPTIONS: Mapping[str, Any] = {
         "Data",
         metavar="FILE",
     ),
+    "labels": option(str | None, LABELS_HELP, "Data", metavar="FILE"),
     "split": option(
         ReadSplit | None,
         "Extract only this split." + READ_AS_VAL,
@@ -149,10 +151,15 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
         if options.ray is not None:
             raise typer.BadParameter("--part and --ray exclude each other: give one")
     check_writable(options.out)
-    manifests = options.manifests(doing=doing, warn=warn, note=note)
+    scans = options.scans(doing=doing, warn=warn, note=note)
+    manifests = {split: each.manifest for split, each in scans.items()}
     with extraction_progress() as on_progress:
         options = replace(options, command=command_line())
         _print_results(options.run(manifests, on_progress, note))
+    if options.labels is not None:
+        from clinit.extract.arrays.groups import record_scanned
+
+        record_scanned(options.out, scans.values(), options.labels)
     if not (options.out / "head.safetensors").exists():
         tell_headless(options.out)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.frame.console import out, say, warn
+from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import READ_AS_VAL, ReadSplit, described
+from clinit.cli.frame.options import READ_AS_VAL, Labels, ReadSplit, described
 from clinit.cli.frame.progress import doing
 from clinit.words import number_of, size_text, visible
 
@@ -46,6 +46,7 @@ def build(
     ] = False,
     image_column: Annotated[str | None, _column("images")] = None,
     label_column: Annotated[str | None, _column("labels")] = None,
+    labels: Labels = None,
 ) -> None:
     """Write a manifest: the images of a split with their labels; check their number."""
     from clinit.extract.dataset.known import HUGGINGFACE, Columns
@@ -59,10 +60,9 @@ def build(
             f"--image-column and --label-column are for Parquet files ({HUGGINGFACE})"
         )
     with claim_file(out), doing(f"Scanning {root} …"):
-        scanned = scan(dataset, root, split.value, strict=strict, columns=columns)
+        scanned = scan(dataset, root, split.value, strict=strict, columns=columns, labels=labels)
         write_manifest(scanned.manifest, out)
-    for warning in scanned.warnings:
-        warn(warning)
+    scanned.tell(warn, note)
     _print_manifest(scanned.manifest)
     say(f"Wrote {out}")
 

@@ -20,7 +20,15 @@ import typer
 
 from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note, warn
-from clinit.cli.frame.options import COMPUTATION, NETWORK, described, fills, in_panel, option
+from clinit.cli.frame.options import (
+    COMPUTATION,
+    LABELS_HELP,
+    NETWORK,
+    described,
+    fills,
+    in_panel,
+    option,
+)
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.work_progress import extraction_progress, training_progress
 from clinit.errors import ManifestError, ModelError
@@ -61,6 +69,8 @@ ModelOut = Annotated[
 class NetworkOptions(options.NetworkOptions):
     """Options of a timm network, and of the features of the images."""
 
+    labels: str | None = None
+    """Table of labels, if the images are not in class folders."""
     features: Path | None = None
     """Folder of the cache; None means a folder next to the new model."""
 
@@ -84,6 +94,7 @@ _OPTIONS = {
     ),
     **in_panel(
         {
+            "labels": option(str | None, LABELS_HELP, metavar="FILE"),
             "features": option(
                 Path | None,
                 "Folder of the feature cache; existing features are not computed again.",
@@ -222,6 +233,7 @@ def opened(
             images=paths[-1],
             out=out,
             extraction=network.extraction(),
+            labels=network.labels,
             features=network.features,
             overwrite=overwrite,
             data=command_data(),
@@ -230,6 +242,8 @@ def opened(
         with doing("Loading the model …"):
             if network.backbone is not None:
                 model = stock_model(job.extraction)
+                if model.facts.assumed is not None:
+                    note(f"{model.facts.assumed} (other names: --head-classes FILE)")
             else:
                 model = open_model(paths[0], device=network.device)
         yield model, job

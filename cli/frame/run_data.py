@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from clinit.cli.frame.console import note, say
+from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.progress import doing
 from clinit.errors import ExperimentError, HeadError, RecordError
 from clinit.extract.cache.folder import split_names
@@ -93,9 +93,19 @@ def read_data(
 
     with doing("Reading the feature caches …"):
         *old, arriving = read_sources(*filter(None, (base, new)), memory=memory)
+    tell_near(arriving.class_names, old[0].class_names if old else (), "--new", "--base")
     return RunData.of(
         old[0] if old else None, arriving, heads, on_note=note, command=["clinit", *sys.argv[1:]]
     )
+
+
+def tell_near(names: Sequence[str], others: Sequence[str], of_names: str, of_others: str) -> None:
+    """Warn about names that differ in spelling only, before anything is computed."""
+    from clinit.extract.dataset.names import alike, near_names
+
+    for text in (near_names(names, others, of_names, of_others), alike(names)):
+        if text is not None:
+            warn(text)
 
 
 def read_images(images: Images, heads: Mapping[str, Path | None]) -> RunData:

@@ -30,8 +30,9 @@ from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_p
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import FILE as SUMMARY_FILE
 from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_summary
-from clinit.extract.dataset.known import SPLITS, read_class_names
+from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest, read_manifest, write_manifest
+from clinit.extract.dataset.names import read_class_names
 from clinit.files.lock import claim_folder
 from clinit.words import contrast
 

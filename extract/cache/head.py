@@ -30,7 +30,7 @@ from clinit.errors import CacheError, HeadError, unreadable
 from clinit.extract.arrays.array_file import parse_class_names
 from clinit.extract.arrays.numpy_files import NpzFile
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.dataset.known import is_text
+from clinit.extract.dataset.names import is_text
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file, make_folder

@@ -16,7 +16,8 @@ from jaxtyping import Bool, Int
 from clinit.errors import CacheError, ExperimentError, HeadError
 from clinit.extract.cache.fingerprint import check_same_backbone
 from clinit.extract.cache.head import Head
-from clinit.files.text import TextFileError, lines_of, read_text
+from clinit.extract.dataset.names import names_in, near_names
+from clinit.files.text import TextFileError
 from clinit.headtrain.groups import groups_of
 from clinit.headtrain.ram import copied_bytes
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
@@ -74,21 +75,18 @@ def split_into_tasks(
 
 
 def read_class_order(path: Path) -> tuple[str, ...]:
-    """Read class names, one per line; skip empty lines.
+    """Read class names, as `names_in` does.
 
     Raises:
-        ExperimentError: If the file is missing or contains no name.
+        ExperimentError: If the file is missing, contains no name or a name twice.
     """
     try:
-        names, problem = tuple(lines_of(read_text(path))), "it names no class"
+        return names_in(path)
     except TextFileError as error:
-        names, problem = (), str(error)
-    if not names:
         raise ExperimentError(
-            f"cannot read the class order {path}: {problem}",
+            f"cannot read the class order {path}: {error}",
             remedy="Give a text file with the name of one new class per line.",
-        )
-    return names
+        ) from error
 
 
 def named_order(
@@ -117,7 +115,8 @@ def named_order(
         if found:
             raise ExperimentError(
                 f"the class order does not fit: {number_of(len(found), 'class')} {problem}"
-                f" ({examples(found)})",
+                f" ({examples(found)})"
+                + _hint(near_names(found, class_names, "the order", "the new data")),
                 remedy="Name every new class once, one per line, as `clinit cache show` does.",
             )
     return np.array([label_of[name] for name in names if name in expected], dtype=np.int64)
@@ -198,6 +197,10 @@ def check_head(head: Head, base: Source, new: Source) -> None:
     )
 
 
+def _hint(text: str | None) -> str:
+    return "" if text is None else f"; {text}"
+
+
 def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
     """Return the head row of each base class; -1 for a class with neither head row nor data.
 
@@ -228,7 +231,8 @@ def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
         swapped = len(unknown) == np.count_nonzero(has_data)
         raise ExperimentError(
             f"{len(unknown):,} classes of the base cache are not in its head"
-            f" ({examples(unknown)}){': are --base and --new swapped?' if swapped else ''}",
+            f" ({examples(unknown)}){': are --base and --new swapped?' if swapped else ''}"
+            + _hint(near_names(unknown, names, "the cache", "the head")),
             remedy="Leave them out of the base cache, or extract it with --head-classes FILE"
             " if the head names its classes in another way.",
         )

@@ -139,8 +139,8 @@ def test_records_of_every_method_are_found_again(
     [
         ("new0 new1 new2", "1 class not named (new3)"),
         ("new0 new1 new2 new3 new4", "1 class not in the new data (new4)"),
-        ("new0 new1 new2 new3 new3", "1 class named more than once (new3)"),
-        ("", "it names no class"),
+        ("new0 new1 new2 new3 new3", "'new3' is in lines 4 and 5"),
+        ("", "the file contains no name"),
         (None, "No such file"),
     ],
 )

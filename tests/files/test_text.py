@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clinit.errors import CacheError, ExperimentError
-from clinit.extract.dataset.known import read_class_names
+from clinit.extract.dataset.names import read_class_names
 from clinit.files.text import LIMIT_BYTES, TextFileError, read_text
 from clinit.headtrain.stream.scenario import read_class_order
 

@@ -207,7 +207,7 @@ def test_the_rows_are_named_by_the_weights_the_data_set_or_a_file(
     ("content", "kind", "match"),
     [
         (b"a\nb\n", HeadError, "2 names for a classifier of 3 rows"),
-        (b"a\nb\na\n", CacheError, "a name occurs twice"),
+        (b"a\nb\na\n", CacheError, "'a' is in lines 1 and 3"),
         (b"\xff\n", CacheError, "cannot read the class names in"),
         (None, CacheError, r"cannot read the class names in .*names\.txt"),
     ],
