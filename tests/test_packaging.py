@@ -1,4 +1,5 @@
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -35,9 +36,11 @@ def test_no_module_imports_itself_through_others() -> None:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of wheel and sdist; the wheel is built from the sdist."""
-    folder = tmp_path_factory.mktemp("dist")
+    folder, copy = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("copy") / "source"
+    left_out = shutil.ignore_patterns("tests", "build", "dist", "site", ".[!c]*", "__pycache__")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=left_out)
     subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT],
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, copy],
         check=True,
         capture_output=True,
     )
