@@ -144,7 +144,8 @@ def test_rows_that_stay_are_summed_once(
 ) -> None:
     running = RunningStatistics()
     for number in range(1, TASKS + 1):
-        rows = task(number, RANDOM.permutation(rows_of(range(stop(number - 1)))))
+        random = np.random.default_rng(number)
+        rows = task(number, random.permutation(rows_of(range(stop(number - 1)))))
         features: Any = FEATURES[rows.rows]
         summed.clear()
         given = StreamedRows(features, np.asarray) if streamed else features
