@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -69,6 +70,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 BEGAN = time.monotonic()
+
+
+def pytest_sessionfinish() -> None:
+    """End the server of `tests.faults.process`, whose time counts only then."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

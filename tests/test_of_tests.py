@@ -19,7 +19,13 @@ DRAWS = re.compile(
 
 def called(node: ast.AST) -> str:
     """Return what is called, such as `time.sleep`; empty if the node is no call."""
-    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    return name_of(node.func) if isinstance(node, ast.Call) else ""
+
+
+def name_of(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{name_of(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def lists_in_any_order(node: ast.AST) -> bool:
