@@ -37,9 +37,9 @@ def lists_in_any_order(node: ast.AST) -> bool:
 
 def is_shared(node: ast.AST) -> bool:
     """Return whether it is a fixture of several tests, which draws before one is seeded."""
-    marks = getattr(node, "decorator_list", ())
-    is_seeded = any(called(each).endswith("manual_seed") for each in ast.walk(node))
-    return any("scope=" in ast.unparse(each) for each in marks) and not is_seeded
+    if not any("scope=" in ast.unparse(each) for each in getattr(node, "decorator_list", ())):
+        return False
+    return not any(called(each).endswith("manual_seed") for each in ast.walk(node))
 
 
 def complaints(source: str) -> Iterator[str]:
