@@ -68,10 +68,7 @@ FILES = (
 STEPS = (
     ("import clinit; clinit.Study", HEAVY),
     *((f"import clinit.headtrain.{module}", HEAVY) for module in SETTINGS),
-    (
-        "from clinit.cli.main import app; app(['--help'], standalone_mode=False)",
-        HEAVY | COMMANDS,
-    ),
+    ("from clinit.cli.main import app; app(['--help'], standalone_mode=False)", HEAVY | COMMANDS),
     *((MAIN.format(words), {"torch", "timm", "polars", "h5py", "scipy"}) for words in EARLY),
     *((MAIN.format(words), {"torch", "timm", "scipy"}) for words in POLARS),
     *((f"import clinit.{module}", {"torch"}) for module in FILES),

@@ -69,12 +69,7 @@ def test_images_that_are_not_there_are_named_with_what_to_do(
 @pytest.mark.parametrize(
     ("name", "settings", "seeds", "expected"),
     [
-        (
-            "last-layer",
-            [],
-            None,
-            [*SCALED, "iterations,buffer=12,240;24,1920", "seed=0:2"],
-        ),
+        ("last-layer", [], None, [*SCALED, "iterations,buffer=12,240;24,1920", "seed=0:2"]),
         (
             "last-layer",
             ["buffer=9", "eval-every=2"],
@@ -91,9 +86,7 @@ def test_a_reduced_setting_gives_way_to_what_is_set(
 
 
 @pytest.mark.slow
-def test_all_tables_and_figures_are_made_of_the_digits_in_a_reduced_setting(
-    tmp_path: Path,
-) -> None:
+def test_all_tables_and_figures_are_made_of_the_digits_in_a_reduced_setting(tmp_path: Path) -> None:
     """The whole command; a second call trains nothing."""
     out = tmp_path / "out"
 

@@ -91,9 +91,7 @@ def test_heads_that_share_the_start_of_the_first_task_go_on_as_they_would_alone(
     assert starts[0][1] != starts[1][1]
 
 
-def test_mistakes_are_those_of_the_head_on_test_images_at_the_end(
-    records: list[RunRecord],
-) -> None:
+def test_mistakes_are_those_of_the_head_on_test_images_at_the_end(records: list[RunRecord]) -> None:
     record = records[1]
     assert record.head is not None
     assert record.mistakes is not None

@@ -21,10 +21,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 
 INITS = ("random", "class-mean", "least-square")
 DIFFERING = (0, 1, 3)

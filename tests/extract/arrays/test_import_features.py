@@ -140,11 +140,7 @@ def test_files_of_another_content_are_refused(
     [
         (WORDS, {"split": "train"}, "already contains a complete split"),
         (WORDS, {"backbone": "dino"}, "backbone = clip, but this split has backbone = dino"),
-        (
-            np.array(["a", "b", "d", "e"]),
-            {},
-            "this split has classes = a, b, d, e",
-        ),
+        (np.array(["a", "b", "d", "e"]), {}, "this split has classes = a, b, d, e"),
         (WORDS, {"classes": "cba"}, "classes = a, b, c, but this split has classes = c, b, a"),
         (WORDS, {"classes": "abcd"}, "classes = a, b, c, but this split has classes = a, b, c, d"),
     ],

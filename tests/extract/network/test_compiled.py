@@ -34,13 +34,7 @@ def chosen(backbone: Backbone, wanted: Compile, images: int) -> tuple[Backbone, 
     """Return the network on its way, and what was noted."""
     notes: list[str] = []
     found = on_its_way(
-        backbone,
-        TRANSFORM,
-        wanted,
-        device=CPU,
-        batch_size=4,
-        images=images,
-        on_note=notes.append,
+        backbone, TRANSFORM, wanted, device=CPU, batch_size=4, images=images, on_note=notes.append
     )
     return found, notes
 
@@ -77,11 +71,7 @@ def test_a_few_images_are_not_worth_a_compilation(
     ],
 )
 def test_a_program_is_kept_if_it_is_faster(
-    backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
-    program_s: float,
-    is_kept: bool,
-    told: str,
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch, program_s: float, is_kept: bool, told: str
 ) -> None:
     """The clock advances with the calls of the network and of its program alone."""
     now = [0.0]

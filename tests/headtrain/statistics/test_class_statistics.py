@@ -6,10 +6,7 @@ import pytest
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import StreamedRows
-from clinit.headtrain.statistics.class_statistics import (
-    ClassStatistics,
-    Weighting,
-)
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.moments import MomentSums
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.train.past import RunningStatistics

@@ -252,11 +252,7 @@ REFUSED = [
     (False, {"method": "ncm", "correct": "wa"}, "--correct does not go with --method ncm"),
     (False, {"method": "naive", "correct": "bic"}, "--correct does not go with --method naive"),
     (False, {"iterations": 0, "correct": "wa"}, "--correct does not go with --iterations 0"),
-    (
-        False,
-        {"mix": "text", "anchor_strength": 0.1},
-        "--anchor-strength does not go with --anchor",
-    ),
+    (False, {"mix": "text", "anchor_strength": 0.1}, "--anchor-strength does not go with --anchor"),
     (False, {"method": "slda", "anchor": "l2"}, "--anchor does not go with --method slda"),
     (False, {"method": "naive", "old_rows": "statistics"}, "--old-rows does not go with --method"),
     (False, {"old_rows": "statistics", "buffer": 5}, "--buffer does not go with --old-rows stat"),
