@@ -73,9 +73,8 @@ V1 = {"proc/self/cgroup": "4:memory:/jobs/7\n3:cpuset:/\n1:cpu,cpuacct:/jobs/7\n
 def test_a_quota_of_either_version_bounds_the_cpus_and_is_rounded_up(
     write: Write, quota: str | int, cpus: int
 ) -> None:
-    is_v1 = isinstance(quota, int)
-    files = V1 | cpu_v1("/jobs/7", quota) if is_v1 else ROOT_V2 | v2("", cpu_max=quota)
-    assert cpu_count(write(files)) == cpus
+    v1 = V1 | cpu_v1("/jobs/7", quota) if isinstance(quota, int) else {}
+    assert cpu_count(write(v1 or ROOT_V2 | v2("", cpu_max=str(quota)))) == cpus
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "::\n", "0::/\n\0\n:::::\n", "1:cpu\n"])

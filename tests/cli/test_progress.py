@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import chain, repeat
 from threading import Event
 from types import SimpleNamespace
 
@@ -106,7 +106,7 @@ def test_a_log_tells_how_far_the_work_is(
 
 def test_a_log_tells_of_work_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     told, log = Event(), ProgressLog()
-    log._pauses = repeat(0.0)
+    log._pauses = chain(repeat(0.0))
     monkeypatch.setattr(progress_module, "_LEAST_S", 0.001)
     monkeypatch.setattr(progress_module, "_log", log)
     monkeypatch.setattr(progress_module, "_print_line", lambda line: told.set())
