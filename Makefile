@@ -37,13 +37,14 @@ test: $(READY) ## Run the fast tests (GPU tests only if there is a GPU)
 	@$(COMPILE)
 	@$(PYTEST) -m "not slow"
 
-# What some machines have: forced colours, another temporary folder, threads, a CPU without AVX-512.
+# What some machines have: forced colours, another temporary folder, a CPU without AVX-512, threads,
+# which wait asleep because two processes share two CPUs.
 test-odd: THREADS = 2
 test-odd: $(READY) ## Run the fast tests in another environment and in another order
 	@$(COMPILE)
 	@mkdir -p build/tmp
-	@FORCE_COLOR=1 TMPDIR=$(CURDIR)/build/tmp ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -m "not slow" \
-		--shuffle 1
+	@FORCE_COLOR=1 TMPDIR=$(CURDIR)/build/tmp ONEDNN_MAX_CPU_ISA=AVX2 OMP_WAIT_POLICY=PASSIVE \
+		$(PYTEST) -m "not slow" --shuffle 1
 
 # Kernels without AVX sum in another order, so tolerances that fit only one CPU fail here.
 test-all: $(READY) build/cupy ## Run all tests, with other CPU kernels and run-time type checks

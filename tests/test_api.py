@@ -9,12 +9,11 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import clinit
-from clinit.cli.main import app
 from clinit.errors import ExperimentError
 from clinit.headtrain import runs as runs_module
+from tests.cli.calls import call
 
 STUDY = {"tasks": 2, "iterations": 4, "eval_every": 2, "batch_size": 4, "buffer": 9}
 STUDY["device"] = "cpu"  # type: ignore[assignment]
@@ -67,7 +66,7 @@ def test_runs_that_the_command_has_recorded_are_not_trained_again(
     words = [f"--{name.replace('_', '-')}={value}" for name, value in STUDY.items()]
     places = [f"--base={caches[0]}", f"--new={caches[1]}", f"--out={tmp_path / 'runs'}"]
     command = ["train-head", *places, *words, "--init=random", "--seed=0:2"]
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert call(*command).exit_code == 0
     study = {**STUDY, "init": "random"}
     seeds = [{**study, "seed": seed} for seed in (0, 1)]
     fresh = clinit.train_heads(*caches, study, seeds=range(2))

@@ -8,12 +8,11 @@ from threading import Event
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
 from clinit.cli.frame import console
 from clinit.cli.frame import progress as progress_module
 from clinit.cli.frame.progress import Line, ProgressLog, counting, doing, progress
-from clinit.cli.main import app
+from tests.cli.calls import call
 from tests.cli.screen import Screen, on_terminal
 
 # What a bar and results do to each other, in a process of its own with a terminal.
@@ -154,5 +153,5 @@ def test_the_time_left_is_that_of_the_work_of_this_call(monkeypatch: pytest.Monk
 def test_a_command_is_quiet_wherever_the_option_stands(before: bool) -> None:
     words = ["recipe", "show", "table2-last-layer"]
     for quiet in (["-q", *words] if before else [*words, "--quiet"], words):
-        assert CliRunner().invoke(app, quiet).exit_code == 0
+        assert call(*quiet).exit_code == 0
         assert console.is_quiet() == (quiet != words)

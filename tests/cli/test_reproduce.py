@@ -18,6 +18,7 @@ from clinit.analysis.paper.tables import TABLES, table_named
 from clinit.cli.main import app
 from clinit.errors import ClinitError, ExperimentError
 from clinit.extract.cache.head import read_head, write_head
+from tests.cli.calls import checked
 
 SCALED = ["tasks=2", "batch_size=64", "eval_every=8"]
 
@@ -39,9 +40,7 @@ def caches(tiny_run: Path) -> list[str]:
 
 def test_a_dry_run_prints_the_commands(reproduce: Callable[..., Result], tmp_path: Path) -> None:
     tables = ("last-layer", "neural-collapse", "top-layers")
-    result = reproduce(*tables, "--dry-run", "--imagenet", "/data/imagenet")
-    assert result.exit_code == 0, result.output
-    shown = result.output
+    shown = checked(reproduce(*tables, "--dry-run", "--imagenet", "/data/imagenet"))
     for words in (
         "last-layer: The last layer learns (Table 2)",
         "$ clinit extract --dataset imagenet1k --config table2-last-layer --root /data/im",

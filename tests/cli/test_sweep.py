@@ -2,12 +2,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from clinit.cli.main import app
 from clinit.headtrain.record.format import find_records, read_info, read_record
 from clinit.headtrain.top.blocks import TopBlocks
-from tests.cli.calls import checked
+from tests.cli.calls import call, checked
 from tests.cli.made_cache import write_cache
 
 SMALL = ("device=cpu", "tasks=2", "iterations=4", "eval_every=2", "batch_size=8", "buffer=10")
@@ -20,7 +19,7 @@ def caches(tmp_path: Path) -> list[str]:
 
 
 def invoke(caches: list[str], out: Path, *words: str) -> Result:
-    return CliRunner().invoke(app, ["sweep", *caches, "--out", str(out), *SMALL, *words])
+    return call("sweep", *caches, "--out", out, *SMALL, *words)
 
 
 def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path) -> None:
@@ -71,15 +70,14 @@ TOP = ("--top", *SIZES, "probe=false", "device=cpu")
 def sweep(tiny_run: Path, tmp_path: Path) -> Callable[..., Result]:
     caches = tiny_run.parent / "caches"
     places = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "out"]
-    return lambda *words: CliRunner().invoke(app, ["sweep", *map(str, places), *words])
+    return lambda *words: call("sweep", *places, *words)
 
 
 def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
     sweep: Callable[..., Result], tiny_run: Path, tmp_path: Path
 ) -> None:
     grid = [*TOP, "rank=2", "init=random,least-square"]
-    result = sweep(*grid)
-    assert result.exit_code == 0, result.output
+    checked(sweep(*grid))
     found = {path.name: read_info(path)["id"] for path in find_records(tmp_path / "out")}
     assert found == {name: name for name in ("random", "least-square-calibrated")}
     assert not list((tmp_path / "out").glob("*.checkpoint"))
@@ -87,7 +85,7 @@ def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
     words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "alone"]
     options = [f"--{word.replace('_', '-')}" for word in SIZES]
     options += ["--no-probe", "--rank=2", "--init=least-square", "--device=cpu"]
-    alone = CliRunner().invoke(app, ["train-top", *map(str, words), *options])
+    alone = call("train-top", *words, *options)
     assert alone.exit_code == 0, alone.output
     one = read_record(tmp_path / "alone" / "least-square-calibrated")
     other = read_record(tmp_path / "out" / "least-square-calibrated")
@@ -112,8 +110,6 @@ def test_a_killed_run_is_resumed_when_the_grid_has_grown(
     sweep(*grid)
     (left,) = (tmp_path / "out").glob("*.checkpoint")
     monkeypatch.setattr(TopBlocks, "_save", save)
-    result = sweep(*grid, "seed=0:2")
-    assert result.exit_code == 0, result.output
-    assert "from its checkpoint" in result.output
+    assert "from its checkpoint" in checked(sweep(*grid, "seed=0:2"))
     assert not left.exists()
     assert len(find_records(tmp_path / "out")) == 2

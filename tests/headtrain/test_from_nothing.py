@@ -10,7 +10,6 @@ from sklearn.linear_model import Ridge
 
 from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.report import report_of
-from clinit.errors import ExperimentError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.record.format import RunRecord
@@ -234,13 +233,3 @@ def test_a_sweep_holds_out_rows_of_the_new_classes_alone() -> None:
     held = RunData.of(None, NEW).held_out(0.2, seed=0)
     assert not held.base.class_names
     assert len(held.new.val.labels) == 10
-
-
-def test_what_is_about_a_pretrained_head_is_refused() -> None:
-    head = Head(np.zeros((1, DIM), np.float32), np.zeros(1, np.float32), ("a",))
-    with pytest.raises(ExperimentError, match="without its base classes"):
-        RunData.of(None, NEW, {"": head})
-    with pytest.raises(ExperimentError, match="--head-width full"):
-        trained({"head_width": "full"})
-    with pytest.raises(ExperimentError, match=r"7 tasks .* 6 new classes"):
-        trained({"tasks": 7})

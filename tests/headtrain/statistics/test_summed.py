@@ -199,6 +199,7 @@ def test_a_diagnosis_of_the_file_is_that_of_the_cache(base: Path, tmp_path: Path
     assert clinit.diagnose(out, base / "head.safetensors").content() == pytest.approx(one)
 
 
+@pytest.mark.slow
 def test_a_model_draws_the_rows_of_classes_it_remembers_nothing_of(
     tiny_run: Path, tmp_path: Path
 ) -> None:
