@@ -192,14 +192,8 @@ def make_run() -> Callable[..., Path]:
             list(extract(manifests, folder / side, folder / "caches" / side, config))
         base, new = (read_source(folder / "caches" / side) for side in ("base", "new"))
         assert base.head is not None
-        stream = {
-            "tasks": 2,
-            "iterations": 8,
-            "eval_every": 4,
-            "batch_size": 4,
-            "buffer": 12,
-            "device": "cpu",
-        }
+        stream: dict[str, Any] = {"tasks": 2, "iterations": 8, "eval_every": 4, "batch_size": 4}
+        stream |= {"buffer": 12, "device": "cpu"}
         (record,) = run_experiment(base, new, base.head, [Study.of(stream)])
         write_record(record, folder / "run")
         return folder / "run"

@@ -23,13 +23,8 @@ from clinit.headtrain.study.study import Study
 DIM, NAMES = 7, tuple("uvwxyz")
 COUNTS = (9, 12, 5, 8, 6, 10)
 SIZES: Mapping[str, Any] = {
-    "tasks": 3,
-    "iterations": 6,
-    "eval_every": 3,
-    "batch_size": 4,
-    "buffer": 20,
-    "device": "cpu",
-    "class_order": NAMES,  # so that labels of the data are rows of the head
+    **{"tasks": 3, "iterations": 6, "eval_every": 3, "batch_size": 4, "buffer": 20},
+    **{"device": "cpu", "class_order": NAMES},  # so that labels of the data are rows of the head
 }
 
 
