@@ -10,15 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import clinit
-from clinit.cli.commands.model import (
-    accuracy_in_words,
-    add,
-    merge,
-    remember,
-    remove,
-    rename,
-    show,
-)
+from clinit.cli.commands.model import accuracy_in_words, add, merge, remember, remove, rename, show
 from clinit.errors import ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
 from clinit.headtrain.model.export import export_run

@@ -36,6 +36,7 @@ from clinit.headtrain.statistics.summed import (
 )
 from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.headtrain.study.study import Study
+from tests.conftest import unwritten
 from tests.headtrain.model.test_add import arriving
 from tests.headtrain.stream.made_caches import CLASSES, DIM, write_base, write_new, write_split
 from tests.headtrain.sweep.test_ray import FakeRay
@@ -134,10 +135,9 @@ def test_a_killed_part_is_summed_again_and_the_others_are_kept(
     assert sum_caches([base], out, part=first) is None
     assert part_file(out, first).read_bytes() == kept
     whole = sum_caches([base], out, part=Part(2, 2))
-    again = out.stat()
     assert whole is not None
-    assert sum_caches([base], out, part=first) is not None  # it is there
-    assert out.stat() == again
+    with unwritten(out):
+        assert sum_caches([base], out, part=first) is not None  # it is there
 
 
 def test_caches_and_nodes_of_a_cluster_give_the_rows_of_all(
@@ -199,6 +199,7 @@ def test_a_diagnosis_of_the_file_is_that_of_the_cache(base: Path, tmp_path: Path
     assert clinit.diagnose(out, base / "head.safetensors").content() == pytest.approx(one)
 
 
+@pytest.mark.slow
 def test_a_model_draws_the_rows_of_classes_it_remembers_nothing_of(
     tiny_run: Path, tmp_path: Path
 ) -> None:
