@@ -13,7 +13,7 @@ from clinit.extract.cache.head import Head, foreign_to_head, read_head, write_he
 from clinit.extract.dataset.manifest import read_manifest
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
-from clinit.files.paths import check_free
+from clinit.files.paths import check_free, own_folder
 from clinit.headtrain.model.reading import read_facts
 
 NOBODY = 65534
@@ -124,3 +124,27 @@ def test_a_folder_is_replaced_as_a_whole_or_stays_as_it_was(
     monkeypatch.setattr("clinit.files.commit._exchanged", lambda *_: False)  # as on NFS
     commit_folder(folder, lambda draft: (draft / "newer").write_text("3"), overwrite=True)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["model", "newer"]
+
+
+@pytest.mark.parametrize("hostile", ["none", "open", "link", "above", "file", "no home"])
+def test_programs_are_kept_only_where_no_other_user_can_have_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: str
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative" if hostile == "no home" else str(cache))
+    (cache / "clinit").mkdir(parents=True)
+    folder = cache / "clinit" / "programs"
+    match hostile:
+        case "open":
+            folder.mkdir()
+            folder.chmod(0o777)
+        case "link":
+            (cache / "elsewhere").mkdir(mode=0o700)
+            folder.symlink_to(cache / "elsewhere")
+        case "above":
+            cache.chmod(0o777)
+        case "file":
+            folder.touch()
+    found = own_folder("programs")
+    assert (found == folder) == (hostile == "none")
+    assert found.stat().st_mode & 0o777 == 0o700

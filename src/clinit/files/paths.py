@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import stat
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from clinit.errors import ClinitError, reason, unreadable
@@ -64,6 +68,38 @@ def check_readable(path: Path, error: type[ClinitError]) -> None:
             f" {'folder' if path.is_dir() else 'device or a pipe'}",
             remedy="Give a file.",
         )
+
+
+def own_folder(name: str) -> Path:
+    """Return a folder for cached files that this user trusts, made if it does not exist.
+
+    It is `clinit/NAME` in the user's folder for caches. If another user may have written to it, or
+    it cannot be made, it is a new folder, which is removed when the process ends.
+    """
+    with suppress(OSError, RuntimeError):  # no home folder, or one that cannot be written
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        if cache.is_absolute():  # as the specification of XDG demands
+            cache.mkdir(parents=True, exist_ok=True)
+            folder = cache.resolve() / "clinit" / name
+            folder.parent.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if _is_own(folder) and os.access(folder, os.W_OK):
+                return folder
+    fresh = Path(tempfile.mkdtemp(prefix="clinit-"))
+    atexit.register(shutil.rmtree, fresh, ignore_errors=True)
+    return fresh
+
+
+def _is_own(folder: Path) -> bool:
+    """Return whether only this user may write to a folder, or exchange a folder above it."""
+    made, above = folder.lstat(), [each.lstat() for each in folder.parents]
+    is_private = stat.S_ISDIR(made.st_mode) and not made.st_mode & 0o077
+    return (made.st_uid, is_private) == (os.geteuid(), True) and all(
+        stat.S_ISDIR(each.st_mode)
+        and each.st_uid in (0, os.geteuid())
+        and (not each.st_mode & stat.S_IWOTH or each.st_mode & stat.S_ISVTX)
+        for each in above
+    )
 
 
 _WHOLES = {
