@@ -31,8 +31,8 @@ from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.nn.functional import pad
 
+from clinit.extract.network.checkpoint import failure
 from clinit.extract.network.transform import Transform
-from clinit.extract.network.weights import failure
 from clinit.files.paths import own_folder
 
 Compile = Literal["auto", "on", "off"]

@@ -146,6 +146,8 @@ def extract(
             remedy="Leave out `--views`, or extract the split train too.",
         )
     network = network or load_network(config)
+    if network.backbone.note:
+        on_note(network.backbone.note)
     _refuse_other_backbone(out, network.fingerprint)
     names, head = HeadNames(), network.backbone.head
     if head is not None:
