@@ -23,7 +23,7 @@ from jaxtyping import Int
 from clinit.errors import CacheError, HeadError
 from clinit.extract.arrays.array_file import StoredFeatures, Take, number_labels
 from clinit.extract.arrays.open import FEATURES, LABELS, ArrayFile, find_name, open_array_file
-from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.fingerprint import Fingerprint, mismatches
 from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
 from clinit.extract.cache.plan import Plan, read_plan, settle_plan, shard_name
 from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
@@ -333,14 +333,11 @@ class _Writer:
             return
         folder, names = found
         there, here = read_plan(folder), self.plan
-        both = there.fingerprint.without_rows.differences(here.fingerprint.without_rows)
+        both = mismatches(there.fingerprint, here.fingerprint, (there.dim, here.dim))
         differing = [(each.name, *each.told) for each in both]
-        for name, one, other in (
-            ("width", str(there.dim), str(here.dim)),
-            ("classes", ", ".join(names), ", ".join(self.manifest.class_names)),
-        ):
-            if one != other:
-                differing.append((name, *contrast(one, other)))
+        one, other = (", ".join(each) for each in (names, self.manifest.class_names))
+        if one != other:
+            differing.append(("classes", *contrast(one, other)))
         for name, one, other in differing:
             raise CacheError(
                 f"{folder} has {name} = {one}, but this split has {name} = {other}",

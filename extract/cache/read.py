@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float, Int
 from clinit.errors import CacheError, ManifestError, unreadable
 from clinit.extract.arrays.groups import read_groups
 from clinit.extract.cache.features import FeatureSet, StoredRows
-from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.fingerprint import Fingerprint, mismatches
 from clinit.extract.cache.folder import SUMMARY_FILE, check_view, split_names, view_folders
 from clinit.extract.cache.head import Head, read_head, tensors_sha256
 from clinit.extract.cache.plan import WRITE_AGAIN, Plan, read_plan, shard_name
@@ -259,7 +259,7 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
     first, *others = splits.values()
     plain = first.fingerprint.without_rows
     for other in others:
-        for each in plain.differences(other.fingerprint.without_rows):
+        for each in mismatches(plain, other.fingerprint, (first.dim, other.dim)):
             one, two = each.told
             raise CacheError(
                 f"the splits of {path} contain features of different backbones: {each.name} ="

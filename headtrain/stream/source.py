@@ -161,7 +161,8 @@ def _no_rows(summed: Summed, memory: int | None) -> Source:
 
 def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
     first, *others = sources
-    fingerprint = joined_fingerprint([each.fingerprint for each in sources])
+    widths = [each.train.dim for each in sources]
+    fingerprint = joined_fingerprint([each.fingerprint for each in sources], widths)
     refuse_shared_images(caches)
     joined = Source(
         train=_concatenated([each.train for each in sources]),
