@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import out, say, warn
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import READ_AS_VAL, ReadSplit, described
@@ -51,14 +52,13 @@ def build(
     from clinit.extract.dataset.known import HUGGINGFACE, Columns
     from clinit.extract.dataset.manifest import write_manifest
     from clinit.extract.dataset.scan import scan
-    from clinit.files.lock import claim_file
 
     columns = Columns(image_column, label_column)
     if columns != Columns() and dataset != HUGGINGFACE:
         raise typer.BadParameter(
             f"--image-column and --label-column are for Parquet files ({HUGGINGFACE})"
         )
-    with claim_file(out), doing(f"Scanning {root} …"):
+    with claimed_file(out), doing(f"Scanning {root} …"):
         scanned = scan(dataset, root, split.value, strict=strict, columns=columns)
         write_manifest(scanned.manifest, out)
     for warning in scanned.warnings:

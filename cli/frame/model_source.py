@@ -25,9 +25,12 @@ from clinit.cli.frame.progress import doing
 from clinit.cli.frame.work_progress import extraction_progress, training_progress
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
+from clinit.files.lock import claim_file
 from clinit.files.paths import check_writable
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from clinit.headtrain.events import Event, Observer
     from clinit.headtrain.model.images import ImageJob, Listener
     from clinit.headtrain.model.model import Model
@@ -143,6 +146,14 @@ def check_file(path: Path, kind: str) -> None:
     if path.suffix != f".{kind}":
         raise typer.BadParameter(f"--{kind} needs a file that ends in .{kind}, got {path}")
     check_writable(path, f"--{kind}")
+
+
+def save_csv(path: Path, table: pl.DataFrame) -> None:
+    """Write a table as CSV, atomically; Polars also quotes carriage returns in names."""
+    from clinit.files.commit import commit_file
+
+    with claim_file(path, on_busy=lambda: None):
+        commit_file(path, table.write_csv)
 
 
 def check_images(path: Path) -> None:

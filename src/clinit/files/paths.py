@@ -19,15 +19,17 @@ from clinit.words import printable
 def check_writable(path: Path, option: str = "--out") -> None:
     """Check that a file or folder can be written, as far as possible without writing.
 
-    The check reads the permissions and the free space of the nearest existing folder.
+    The check reads the permissions and the free space of the nearest existing folder. Nothing may
+    be written into another result, such as a model folder, which could not be replaced from then
+    on.
 
     Raises:
         ClinitError: If `path` cannot be written.
     """
-    if why := obstacle(path):
+    if why := _part_of(path) or obstacle(path):
         raise ClinitError(
             f"cannot write {path}: {why}",
-            remedy=f"Choose a place that you can write to with `{option}`.",
+            remedy=f"Choose another place with `{option}`, one that you can write to.",
         )
 
 
@@ -103,12 +105,10 @@ def _is_own(folder: Path) -> bool:
 
 
 _WHOLES = {
-    "run.json": "run record",
-    "*/plan.json": "feature cache",
-    "model.safetensors": "model folder",
+    "run record": ("run.json",),
+    "feature cache": ("train/plan.json", "val/plan.json"),
 }
-"""Pattern of a file -> kind of result. A folder with such a file is one result: its files belong
-together."""
+"""Kind of result -> files of which it has at least one. Its files belong together."""
 
 
 def check_free(
@@ -152,10 +152,21 @@ def check_free(
 
 
 def _part_of(path: Path) -> str | None:
-    """Return a message if a file is part of a result; None for single files and for folders."""
-    if not path.is_file():
-        return None
-    found = [what for marker, what in _WHOLES.items() if any(path.parent.glob(marker))]
-    if found == ["model folder"] and not (path.parent / "config.json").is_file():
-        return None  # a single model file of this name, in a folder of the user
-    return f"it is part of the {found[0]} {path.parent}" if found else None
+    """Return a message if a path is in the folder of a result; None otherwise."""
+    for folder in path.resolve().parents:
+        for what, markers in _WHOLES.items():
+            if any((folder / marker).is_file() for marker in markers):
+                return f"it is part of the {what} {folder}"
+        if _is_model_folder(folder):
+            return f"it is part of the model folder {folder}"
+    return None
+
+
+def _is_model_folder(folder: Path) -> bool:
+    """Return whether clinit has written a model folder: a user may keep single models anywhere."""
+    if not (folder / "config.json").is_file():
+        return False
+    with suppress(OSError), (folder / "model.safetensors").open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        return b'"clinit_model"' in file.read(min(length, 2**24))
+    return False
