@@ -199,9 +199,9 @@ class _Unfailing(io.FileIO):
 
 def ignore_full_log() -> None:
     """Ignore all errors of writing to standard error."""
-    if sys.stderr is not None and sys.stderr is sys.__stderr__:  # not closed, not of a test
-        log = io.BufferedWriter(_Unfailing(sys.stderr.fileno(), "w", closefd=False))
-        sys.stderr = io.TextIOWrapper(log, sys.stderr.encoding, line_buffering=True)
+    if (given := sys.__stderr__) is not None and sys.stderr is given:  # not closed, not of a test
+        log = io.BufferedWriter(_Unfailing(given.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(log, given.encoding, line_buffering=True)
 
 
 def replace_what_cannot_be_printed() -> None:
