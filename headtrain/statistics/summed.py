@@ -43,12 +43,16 @@ from clinit.files.lock import claim_file
 from clinit.files.tensors import digest, read_tensors, tensors_bytes
 from clinit.headtrain.array import placed, slices
 from clinit.headtrain.groups import groups_of, one_of_each, repeating, shares_of
-from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, count
+from clinit.headtrain.statistics.class_statistics import (
+    ARRAYS,
+    ClassStatistics,
+    Weighting,
+    count,
+)
 from clinit.headtrain.statistics.moments import Block
 from clinit.ray_tasks import connected, run_tasks
 from clinit.words import contrast
 
-_ARRAYS = ("totals", "counts", "shift", "sums", "gram")
 _KEY = "clinit_statistics"
 _DOCUMENT = DocumentKind(
     title="the description of class statistics",
@@ -88,7 +92,7 @@ class Summed:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """All numbers by name, as they are stored."""
-        return {name: getattr(self.statistics, name) for name in _ARRAYS}
+        return {name: getattr(self.statistics, name) for name in ARRAYS}
 
     @property
     def digest(self) -> str:
@@ -157,7 +161,7 @@ def read_summed(path: Path, *, part: bool = False) -> Summed:
     names, dim = facts["class_names"], arrays.get("shift", np.zeros(0)).size
     number, found = len(names), {name: array.shape for name, array in arrays.items()}
     shapes = (number,), (number,), (dim,), (number, dim), (dim, dim)
-    if found != dict(zip(_ARRAYS, shapes, strict=True)) or len({*names}) < number:
+    if found != dict(zip(ARRAYS, shapes, strict=True)) or len({*names}) < number:
         raise _DOCUMENT.refusal(f"{path} is damaged: its arrays do not fit its classes")
     statistics = ClassStatistics(weighting=facts["weighting"], **arrays)
     if not (part or statistics.is_whole):
