@@ -29,6 +29,7 @@ from clinit.extract.network.backbone import (
 from clinit.extract.network.compiled import on_its_way
 from clinit.extract.network.transform import Transform, make_transform
 from clinit.extract.views import View
+from clinit.extract.work.grow import grow, has_grown
 from clinit.extract.work.settings import Settings
 from clinit.extract.work.split_run import Progress, SplitResult, SplitRun
 from clinit.files.lock import claim_file, make_folder
@@ -185,11 +186,12 @@ def extract(
         ]
         make_folder(runs[0].folder)
         for run in runs:
-            if run is runs[0] or (run.folder / PLAN_FILE).exists():
+            started = run is runs[0] or (run.folder / PLAN_FILE).exists()
+            if started and not has_grown(run.plan, run.folder):
                 settle_plan(run.plan, run.folder)  # refuse a wrong plan now, not after hours
     for run in runs:
         make_folder(run.folder)
-        yield run.run()
+        yield grow(run, on_note) if has_grown(run.plan, run.folder) else run.run()
 
 
 def _on_its_way(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import shutil
 import stat
@@ -10,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from clinit.errors import ClinitError, reason, unreadable
 from clinit.files.lock import remove_left_locks
@@ -46,6 +48,36 @@ def obstacle(path: Path) -> str | None:
     if room.f_blocks and not room.f_bavail:
         return "no space is left on its storage"
     return None
+
+
+Kind = Literal["file", "folder", "other"]
+
+
+def kind_of(path: Path) -> Kind | None:
+    """Return what is at a path, after links; None for nothing, or a link to nothing.
+
+    Raises:
+        StorageError: If this cannot be known, as a folder above may not be entered.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a NUL in the name
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise unreadable(printable(path), error) from error
+    return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other"
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a regular file, see `kind_of`."""
+    return kind_of(path) == "file"
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder, see `kind_of`."""
+    return kind_of(path) == "folder"
 
 
 def check_readable(path: Path, error: type[ClinitError]) -> None:
