@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from clinit.errors import ExperimentError
+from clinit.files.paths import is_file
 from clinit.words import did_you_mean
 
 
@@ -143,7 +144,7 @@ def _file_of(module: str) -> Path:
         place, folders = found.origin, found.submodule_search_locations
         if folders is None and depth < len(names):
             raise ModuleNotFoundError(f"No module named {module!r}: {name!r} is not a package")
-    if place is None or not Path(place).is_file():
+    if place is None or not is_file(Path(place)):
         raise ModuleNotFoundError(f"No file of a module named {module!r}")
     return Path(place)
 

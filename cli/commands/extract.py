@@ -28,7 +28,7 @@ from clinit.cli.frame.progress import doing
 from clinit.cli.frame.work_progress import extraction_progress
 from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.work.options import ExtractOptions
-from clinit.files.paths import check_writable
+from clinit.files.paths import check_writable, exists
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
     with extraction_progress() as on_progress:
         options = replace(options, command=command_line())
         _print_results(options.run(manifests, on_progress, note))
-    if not (options.out / "head.safetensors").exists():
+    if not exists(options.out / "head.safetensors"):
         tell_headless(options.out)
 
 

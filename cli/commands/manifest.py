@@ -12,6 +12,7 @@ from clinit.cli.frame.console import out, say, warn
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import READ_AS_VAL, ReadSplit, described
 from clinit.cli.frame.progress import doing
+from clinit.files.paths import exists, is_file
 from clinit.words import number_of, size_text, visible
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def show(
     from clinit.extract.dataset.known import Dataset, check_known, known_datasets, read_dataset
     from clinit.extract.dataset.manifest import read_manifest
 
-    known = manifest in known_datasets() and not Path(manifest).is_file()
-    if Path(manifest).name == manifest and not (Path(manifest).suffix or Path(manifest).exists()):
+    known = manifest in known_datasets() and not is_file(Path(manifest))
+    if Path(manifest).name == manifest and not (Path(manifest).suffix or exists(Path(manifest))):
         check_known(manifest, described=True)
     found = read_dataset(manifest) if known else read_manifest(Path(manifest))
     if classes:

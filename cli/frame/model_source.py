@@ -26,7 +26,7 @@ from clinit.cli.frame.work_progress import extraction_progress, training_progres
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
 from clinit.files.lock import claim_file
-from clinit.files.paths import check_writable
+from clinit.files.paths import check_writable, exists, is_file, is_folder
 
 if TYPE_CHECKING:
     import polars as pl
@@ -115,7 +115,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
             f"--out must be a folder, or a file that ends in .safetensors, got {out}"
         )
     check_writable(out)
-    if out.exists() or out.is_symlink():
+    if exists(out) or out.is_symlink():
         from clinit.headtrain.model.writing import check_free
 
         check_free(out, overwrite=overwrite)
@@ -158,7 +158,7 @@ def save_csv(path: Path, table: pl.DataFrame) -> None:
 
 def check_images(path: Path) -> None:
     """Check that a path is a folder, which may contain images."""
-    if not path.is_dir():
+    if not is_folder(path):
         raise ManifestError(
             f"no folder of images at {path}",
             remedy="Give a folder that contains a folder of images for each class.",
@@ -175,7 +175,7 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
     Raises:
         ModelError: If `path` does not exist, or is not a model although one of `images` is.
     """
-    if not path.exists():
+    if not exists(path):
         raise ModelError(
             f"no model file at {path}", remedy="Write one with `clinit export RUN --out FILE`."
         )
@@ -188,9 +188,9 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
 
 
 def _looks_like_model(path: Path) -> bool:
-    if path.is_dir():
-        return (path / "model.safetensors").is_file()
-    return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and path.is_file()
+    if is_folder(path):
+        return is_file(path / "model.safetensors")
+    return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and is_file(path)
 
 
 @contextmanager

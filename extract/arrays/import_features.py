@@ -33,6 +33,7 @@ from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_sum
 from clinit.extract.dataset.known import SPLITS, read_class_names
 from clinit.extract.dataset.manifest import Manifest, read_manifest, write_manifest
 from clinit.files.lock import claim_folder
+from clinit.files.paths import is_file
 from clinit.words import contrast
 
 SHARD_ROWS = 16_384
@@ -109,7 +110,7 @@ def import_features(
     manifest = _manifest(order, labels, names, dim * _ITEM_BYTES[features.dtype], config)
     fingerprint = Fingerprint.of_import(backbone=config.backbone, dtype=dtype)
     stored = out / HEAD_FILE
-    there = stored if stored.is_file() else None
+    there = stored if is_file(stored) else None
     head, head_classes = _head(config.head or there, dim, names, fingerprint, on_note)
     digested = FileFacts.of(source.path, source.name)
     plan = Plan(
@@ -159,7 +160,7 @@ def _other_classes(out: Path, split: str) -> tuple[Path, tuple[str, ...]] | None
     """Return the folder of the other split of the cache at `out`, and its class names."""
     other = out / ("val" if split == "train" else "train")
     path = other / "manifest.parquet"
-    return (other, read_manifest(path).class_names) if path.is_file() else None
+    return (other, read_manifest(path).class_names) if is_file(path) else None
 
 
 def _labels(
@@ -319,7 +320,7 @@ class _Writer:
     def _remove_unfinished(self) -> None:
         """Remove an unfinished import of other files, which the user may have corrected since."""
         folder = self.folder
-        if not (folder / "plan.json").is_file() or (folder / SUMMARY_FILE).is_file():
+        if not is_file(folder / "plan.json") or is_file(folder / SUMMARY_FILE):
             return
         found = read_plan(folder)
         if found != self.plan and found.fingerprint.is_imported:

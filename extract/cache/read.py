@@ -38,6 +38,7 @@ from clinit.extract.cache.plan import WRITE_AGAIN, Plan, read_plan, shard_name
 from clinit.extract.cache.shard import Shard, file_sha256, fill, read_shard
 from clinit.extract.cache.summary import Summary, read_summary
 from clinit.extract.dataset.manifest import Manifest, read_manifest
+from clinit.files.paths import is_file
 
 HEAD_FILE = "head.safetensors"
 _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
@@ -221,7 +222,7 @@ def open_split(path: Path) -> CacheSplit:
         CacheError: If the split is missing or its extraction is unfinished.
     """
     plan = read_plan(path)
-    if not (path / SUMMARY_FILE).is_file():
+    if not is_file(path / SUMMARY_FILE):
         present = sum(_SHARD_NAME.fullmatch(file.name) is not None for file in path.iterdir())
         raise CacheError(
             f"{path} contains {present:,} of {plan.num_shards:,} shards:"
@@ -240,7 +241,7 @@ def open_cache(path: Path) -> Cache:
     """
     splits = {name: open_split(path / name) for name in split_names(path)}
     head_path = path / HEAD_FILE
-    head = read_head(head_path) if head_path.is_file() else None
+    head = read_head(head_path) if is_file(head_path) else None
     check_one_backbone(path, splits, head)
     return Cache(path, splits, head)
 

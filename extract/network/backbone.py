@@ -46,6 +46,7 @@ from clinit.extract.network.weights import (
     pretrained_network,
     weights_in,
 )
+from clinit.files.paths import is_folder
 from clinit.machine import choose_device
 from clinit.words import cut_short
 
@@ -283,7 +284,7 @@ def load_backbone(
     choose_device(config.device)
     _check_name(config.name)
     folder = None
-    if config.weights is not None and config.weights.is_dir():
+    if config.weights is not None and is_folder(config.weights):
         folder = TimmFolder.read(config.weights, config.name)
         file, arguments = weights_in(config.weights), folder.model_args
         config = replace(config, weights=file, model_args={**arguments, **config.model_args})

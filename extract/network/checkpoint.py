@@ -26,7 +26,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from clinit.errors import BackboneError, ClinitError, MachineError
-from clinit.files.paths import check_readable
+from clinit.files.paths import check_readable, exists
 from clinit.machine import out_of_memory
 from clinit.words import examples, size_text
 
@@ -77,7 +77,7 @@ def read_checkpoint(path: Path, source: Path | None = None) -> Checkpoint:
         MachineError: If there is too little memory.
     """
     opened = source or path
-    if not opened.exists():
+    if not exists(opened):
         raise BackboneError(
             f"no weights at {path}", remedy="Give a .safetensors or .pth file with `--weights`."
         )

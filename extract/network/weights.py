@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.extract.network.checkpoint import Checkpoint, failure, gray_remedy
+from clinit.files.paths import is_file
 from clinit.files.text import TextFileError, read_text
 from clinit.machine import out_of_memory
 from clinit.words import cut_short, examples, listed, number_of
@@ -110,7 +111,7 @@ def weights_in(folder: Path) -> Path:
         each for end in ("safetensors", "pth", "bin") for each in sorted(folder.glob(f"*.{end}"))
     ]
     for path in (*known, *others):
-        if path.is_file():
+        if is_file(path):
             return path
     raise BackboneError(
         f"no weights in {folder}: it has no {listed(_FILES[:2], 'or')}",

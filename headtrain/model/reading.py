@@ -24,7 +24,7 @@ from clinit.extract.network.backbone import (
     read_model_args,
 )
 from clinit.extract.network.checkpoint import read_checkpoint
-from clinit.files.paths import check_readable, is_folder
+from clinit.files.paths import check_readable, exists, is_file, is_folder
 from clinit.files.tensors import read_tensors
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
@@ -95,9 +95,9 @@ def read_facts(path: Path, held: Mapping[str, Path] = {}) -> ModelFacts:
     Raises:
         ModelError: If there is no model at `path`, or it is damaged.
     """
-    file = path / MODEL_FILE if path.is_dir() else path
-    if path.is_dir() and not file.exists():
-        run = path if (path / "run.json").is_file() else "RUN"
+    file = path / MODEL_FILE if is_folder(path) else path
+    if is_folder(path) and not exists(file):
+        run = path if is_file(path / "run.json") else "RUN"
         raise ModelError(
             f"{path} is a folder without a {MODEL_FILE}: it is not a model",
             remedy=f"Give one that `clinit export {run} --out FOLDER` has written.",
@@ -108,7 +108,7 @@ def read_facts(path: Path, held: Mapping[str, Path] = {}) -> ModelFacts:
             remedy="Give it to `clinit predict`; in Python, to"
             " `clinit.headtrain.model.onnx.load_onnx`.",
         )
-    if not file.is_file():
+    if not is_file(file):
         raise _no_model(f"no model file at {file}")
     check_readable(file, ModelError)
     try:
@@ -162,7 +162,7 @@ def read_network(
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-    file = path / MODEL_FILE if path.is_dir() else path
+    file = path / MODEL_FILE if is_folder(path) else path
     config = BackboneConfig(
         name=facts.backbone,
         weights=file,

@@ -40,6 +40,7 @@ from clinit.extract.cache.read import CacheSplit, open_cache, refuse_shared_imag
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file
+from clinit.files.paths import exists, is_file
 from clinit.files.tensors import digest, read_tensors, tensors_bytes
 from clinit.headtrain.array import placed, slices
 from clinit.headtrain.groups import groups_of, one_of_each, repeating, shares_of
@@ -271,7 +272,7 @@ def sum_caches(
     if (whole := _found(out, wanted)) is not None:
         _remove_parts(out, part.count)  # left by a merge that was killed
         return whole
-    if out.exists():
+    if exists(out):
         raise _in_the_way(out, "is damaged, or not a file of statistics")
     own = part_file(out, part)
     for each in out.parent.glob(f"{glob.escape(out.stem)}.part-*-of-*{out.suffix}"):
@@ -309,7 +310,7 @@ def part_file(out: Path, part: Part) -> Path:
 def _merged(out: Path, wanted: Summed, number: int) -> Summed | None:
     """Merge the parts into `out`, and remove them; None while a part is missing."""
     files = [part_file(out, Part(n + 1, number)) for n in range(number)]
-    if not all(file.is_file() for file in files):
+    if not all(is_file(file) for file in files):
         return None
     parts = []
     for file in files:
@@ -326,7 +327,7 @@ def _merged(out: Path, wanted: Summed, number: int) -> Summed | None:
 
 def _remove_parts(out: Path, number: int) -> None:
     for file in (part_file(out, Part(n + 1, number)) for n in range(number)):
-        if file != out and file.is_file():
+        if file != out and is_file(file):
             file.unlink(missing_ok=True)
 
 
@@ -337,7 +338,7 @@ def _found(path: Path, wanted: Summed, *, part: bool = False) -> Summed | None:
         StatisticsError: If they are of other rows or of another weighting.
     """
     found = None
-    if path.is_file():
+    if is_file(path):
         with suppress(StatisticsError):
             found = read_summed(path, part=part)
     if found is None:

@@ -1,6 +1,7 @@
 """"""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,13 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import clinit
 from clinit.errors import HeadError, StorageError
 from clinit.extract.cache.head import Head, foreign_to_head, read_head, write_head
+from clinit.extract.cache.read import open_cache
 from clinit.extract.dataset.manifest import read_manifest
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
 from clinit.files.paths import check_free, own_folder
 from clinit.headtrain.model.reading import read_facts
+from clinit.headtrain.record.format import read_record
 
 NOBODY = 65534
 READERS = (read_head, read_manifest, read_facts)
@@ -148,3 +152,33 @@ def test_programs_are_kept_only_where_no_other_user_can_have_written(
     found = own_folder("programs")
     assert (found == folder) == (hostile == "none")
     assert found.stat().st_mode & 0o777 == 0o700
+
+
+BARE = re.compile(r"\.(exists|is_file|is_dir)\(\)")
+BELOW = ("files/commit.py", "files/lock.py", "files/paths.py", "doctor.py", "machine.py")
+LATER = ("extract/dataset", "headtrain/model")
+
+
+def test_only_one_function_asks_what_is_at_a_path() -> None:
+    """pathlib raises, or answers no, for what is below a folder that may not be entered."""
+    package = Path(clinit.__file__).parent
+    rooms = [package, *(each for each in package.iterdir() if each.is_symlink())]
+    found = [
+        f"{path}: {line}"
+        for room in rooms
+        for path in sorted(room.rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if BARE.search(line) and not str(path).endswith(BELOW)
+        if not any(room in str(path) for room in LATER)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("read", [read_facts, open_cache, read_record, read_manifest, read_head])
+def test_what_is_below_a_closed_folder_is_not_told_absent(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    (tmp_path / "closed").mkdir()
+    with without_rights(tmp_path / "closed"), pytest.raises(StorageError) as caught:
+        read(tmp_path / "closed" / "result")
+    assert "Permission denied" in str(caught.value)

@@ -70,6 +70,11 @@ def kind_of(path: Path) -> Kind | None:
     return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other"
 
 
+def exists(path: Path) -> bool:
+    """Return whether anything is at a path, see `kind_of`."""
+    return kind_of(path) is not None
+
+
 def is_file(path: Path) -> bool:
     """Return whether there is a regular file, see `kind_of`."""
     return kind_of(path) == "file"
