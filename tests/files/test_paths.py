@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import clinit
-from clinit.errors import HeadError, StorageError
+from clinit.errors import ClinitError, HeadError, StorageError
 from clinit.extract.cache.head import Head, foreign_to_head, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.dataset.manifest import read_manifest
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
-from clinit.files.paths import check_free, own_folder
+from clinit.files.paths import check_free, check_writable, own_folder
 from clinit.headtrain.model.reading import read_facts
 from clinit.headtrain.record.format import read_record
 
@@ -182,3 +182,30 @@ def test_what_is_below_a_closed_folder_is_not_told_absent(
     with without_rights(tmp_path / "closed"), pytest.raises(StorageError) as caught:
         read(tmp_path / "closed" / "result")
     assert "Permission denied" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        ({"train/plan.json": b""}, "feature cache"),
+        ({"run.json": b""}, "run record"),
+        (
+            {"config.json": b"", "model.safetensors": bytes([16, *[0] * 7]) + b'{"clinit_model":'},
+            "model",
+        ),
+        ({"config.json": b"", "model.safetensors": bytes(99)}, None),
+        ({"plan.json": b"", "config.json": b""}, None),
+    ],
+)
+def test_nothing_is_written_into_another_result(
+    tmp_path: Path, files: dict[str, bytes], what: str | None
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    for place in (tmp_path / "table.csv", tmp_path / "deep" / "er" / "page.html"):
+        if what is None:
+            check_writable(place, "--csv")
+        else:
+            with pytest.raises(ClinitError, match=f"part of the {what}"):
+                check_writable(place, "--csv")
