@@ -11,7 +11,13 @@ import typer
 
 from clinit.cli.frame.console import note, out, print_json, say, warn
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.model_source import ModelArgument, check_file, check_images, check_model
+from clinit.cli.frame.model_source import (
+    ModelArgument,
+    check_file,
+    check_images,
+    check_model,
+    save_csv,
+)
 from clinit.cli.frame.options import AsJson, DeviceOption, Labels, described
 from clinit.cli.frame.progress import counting, doing
 from clinit.errors import ModelError
@@ -142,12 +148,8 @@ def _check_known(classes: Mapping[str, str], known: Sequence[str], model: Path) 
 
 
 def _write(found: Evaluation, title: str, images: Path, files: Mapping[str, Path | None]) -> None:
-    from clinit.files.commit import commit_file
-    from clinit.files.lock import claim_file
-
     if (csv := files["csv"]) is not None:
-        with claim_file(csv, on_busy=lambda: None):
-            commit_file(csv, found.table.write_csv)
+        save_csv(csv, found.table)
     if (html := files["html"]) is not None:
         from clinit.analysis.page.evaluation import evaluation_page
         from clinit.analysis.page.page import save_page

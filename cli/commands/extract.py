@@ -29,7 +29,7 @@ from clinit.cli.frame.progress import doing
 from clinit.cli.frame.work_progress import extraction_progress
 from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.work.options import ExtractOptions
-from clinit.files.paths import check_writable
+from clinit.files.paths import check_writable, exists
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
         from clinit.extract.arrays.groups import record_scanned
 
         record_scanned(options.out, scans.values(), options.labels)
-    if not (options.out / "head.safetensors").exists():
+    if not exists(options.out / "head.safetensors"):
         tell_headless(options.out)
 
 

@@ -33,10 +33,13 @@ from clinit.cli.frame.progress import doing
 from clinit.cli.frame.work_progress import extraction_progress, training_progress
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
-from clinit.files.paths import check_writable, instead_of
+from clinit.files.lock import claim_file
+from clinit.files.paths import check_writable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.model.settings import WRITES_MODELS
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from clinit.headtrain.events import Event, Observer
     from clinit.headtrain.model.images import ImageJob, Listener
     from clinit.headtrain.model.model import Model
@@ -124,7 +127,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
             f"--out must be a folder, or a file that ends in .safetensors, got {out}"
         )
     check_writable(out)
-    if out.exists() or out.is_symlink():
+    if exists(out) or out.is_symlink():
         from clinit.headtrain.model.writing import check_free
 
         check_free(out, overwrite=overwrite)
@@ -157,9 +160,17 @@ def check_file(path: Path, kind: str) -> None:
     check_writable(path, f"--{kind}")
 
 
+def save_csv(path: Path, table: pl.DataFrame) -> None:
+    """Write a table as CSV, atomically; Polars also quotes carriage returns in names."""
+    from clinit.files.commit import commit_file
+
+    with claim_file(path, on_busy=lambda: None):
+        commit_file(path, table.write_csv)
+
+
 def check_images(path: Path) -> None:
     """Check that a path is a folder, which may contain images."""
-    if not path.is_dir():
+    if not is_folder(path):
         remedy = "Give a folder that contains a folder of images for each class."
         raise ManifestError(
             f"no folder of images at {path}", remedy=instead_of(path, remedy, Path.is_dir)
@@ -176,7 +187,7 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
     Raises:
         ModelError: If `path` does not exist, or is not a model although one of `images` is.
     """
-    if not path.exists():
+    if not exists(path):
         raise ModelError(
             f"no model at {path}", remedy=instead_of(path, WRITES_MODELS, _looks_like_model)
         )
@@ -189,9 +200,9 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
 
 
 def _looks_like_model(path: Path) -> bool:
-    if path.is_dir():
-        return (path / "model.safetensors").is_file()
-    return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and path.is_file()
+    if is_folder(path):
+        return is_file(path / "model.safetensors")
+    return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and is_file(path)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.progress import doing
 from clinit.errors import ExperimentError, HeadError, RecordError
 from clinit.extract.cache.folder import split_names
-from clinit.files.paths import instead_of
+from clinit.files.paths import exists, instead_of, is_file
 
 if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData
@@ -38,10 +38,10 @@ def check_caches(
         CacheError: If a path is not a cache.
         HeadError: If the head file does not exist.
     """
-    for path in (*paths, *(each for each in or_files if not each.is_file())):
+    for path in (*paths, *(each for each in or_files if not is_file(each))):
         if path is not None:
             split_names(path)
-    if head is not None and not head.is_file():
+    if head is not None and not is_file(head):
         raise HeadError(
             f"no head file at {head}",
             remedy="`clinit extract` stores the pretrained head as head.safetensors in its cache.",
@@ -65,7 +65,7 @@ def check_run(path: Path) -> None:
     Raises:
         RecordError: If it does not exist.
     """
-    if not path.exists():
+    if not exists(path):
         raise RecordError(
             f"no run record at {path}: there is no such folder",
             remedy=instead_of(

@@ -19,6 +19,7 @@ from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.dataset.parquet import DAMAGE, read_table, scan_parquet
 from clinit.extract.dataset.scan import Scan
 from clinit.files.commit import commit_file
+from clinit.files.paths import is_file
 
 GROUPS_FILE = "groups.parquet"
 _FORMAT = "clinit-groups/1"
@@ -106,7 +107,7 @@ def read_groups(folder: Path, manifest: Manifest) -> Int[np.ndarray, " rows"] | 
         CacheError: If the file is damaged, or belongs to other images.
     """
     path = folder / GROUPS_FILE
-    if not path.is_file():
+    if not is_file(path):
         return None
     try:
         metadata = pl.read_parquet_metadata(path)

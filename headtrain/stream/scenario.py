@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int
 
-from clinit.errors import CacheError, ExperimentError, HeadError
+from clinit.errors import ExperimentError, HeadError
 from clinit.extract.cache.fingerprint import check_same_backbone
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import names_in, near_names
@@ -174,18 +174,12 @@ class Scenario:
         return np.repeat(np.arange(len(sizes)), sizes)
 
 
-def check_head(head: Head, base: Source, new: Source) -> None:
-    """Check that the head reads the features of both sides.
+def check_head(head: Head, base: Source) -> None:
+    """Check that the head reads the features of its base.
 
     Raises:
         HeadError: If width or backbone of head and features differ.
-        CacheError: If the two sides differ in width.
     """
-    if new.train.dim != base.train.dim:
-        raise CacheError(
-            f"the new features are {new.train.dim} wide, the base features {base.train.dim}",
-            remedy="Extract both with the same backbone.",
-        )
     of_head, of_base = f"width {head.dim}", f"width {base.train.dim}"
     if head.dim == base.train.dim:
         if not base.fingerprint.fields or base.fingerprint.fits(head.fingerprint):
@@ -252,8 +246,9 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
             classes, or there are too many tasks.
     """
     if base.class_names:
-        check_same_backbone(base.fingerprint, new.fingerprint)
-    check_head(head, base, new)
+        widths = base.train.dim, new.train.dim
+        check_same_backbone(base.fingerprint, new.fingerprint, widths)
+    check_head(head, base)
     base_rows = map_to_head(base, head)
     arriving = np.flatnonzero(new.train.counts())
     order = (

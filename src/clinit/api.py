@@ -21,6 +21,7 @@ from clinit.extract.dataset.scan import scan_splits
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.lock import claim_folder
+from clinit.files.paths import is_file
 from clinit.headtrain import runs
 from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.events import Observer, ignore
@@ -229,7 +230,7 @@ def diagnose(
             the split.
     """
     folder = cache.path if isinstance(cache, Source) else cache
-    if head is not None and Path(folder).is_file():
+    if head is not None and is_file(Path(folder)):
         chosen = head if isinstance(head, Head) else read_head(Path(head))
         return diagnose_summed(read_summed(Path(folder)), chosen, lam=lam)
     opened = open_cache(Path(folder))

@@ -132,7 +132,8 @@ def test_a_killed_part_is_summed_again_and_the_others_are_kept(
     with pytest.raises(KeyboardInterrupt):
         sum_caches([base], out, part=Part(2, 2))
     monkeypatch.setattr(Summed, "write", write)
-    assert sum_caches([base], out, part=first) is None
+    with pytest.raises(StatisticsError, match=r"part-2-of-2.* is damaged"):
+        sum_caches([base], out, part=first)
     assert part_file(out, first).read_bytes() == kept
     whole = sum_caches([base], out, part=Part(2, 2))
     assert whole is not None
@@ -249,6 +250,15 @@ def trained(**study: Any) -> Callable[[Path, Path, Path], object]:
     return lambda base, new, out: clinit.train_heads([out, base], new, study)
 
 
+def part_beside(count: int = 2, **changes: Any) -> Callable[[Path, Path, Path], object]:
+    def call(base: Path, new: Path, out: Path) -> object:
+        other = out.with_name("other.safetensors")
+        sum_caches([base], other, part=Part(1, 2))
+        return sum_caches([base], other, part=Part(2, count), **changes)
+
+    return call
+
+
 @pytest.mark.parametrize(
     ("call", "error", "fact"),
     [
@@ -256,7 +266,13 @@ def trained(**study: Any) -> Callable[[Path, Path, Path], object]:
         (flipped, StatisticsError, "has changed"),
         (a_part, StatisticsError, "119 of 196"),
         (fewer_classes, StatisticsError, "1 classes"),
-        (lambda base, new, out: clinit.sum_caches([new], out), StatisticsError, "already"),
+        (
+            lambda base, new, out: clinit.sum_caches([new], out),
+            StatisticsError,
+            "classes .* differ",
+        ),
+        (part_beside(weighting="sample"), StatisticsError, r"weighting \(class / sample\) differ"),
+        (part_beside(3), StatisticsError, "another number of parts than 3"),
         (lambda base, new, out: clinit.sum_caches([base, base], out), CacheError, "more than one"),
         (trained(), ExperimentError, "rehearsal reads rows"),
         (trained(method="ridge"), ExperimentError, "ridge reads rows"),
