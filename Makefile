@@ -8,7 +8,7 @@ CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*
 EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),[cuda12],[cuda13]))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all gpu check docs reference format weigh clean
+.PHONY: help demo test test-odd test-all test-ray gpu check docs reference format weigh clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -29,22 +29,40 @@ demo: $(READY) ## Run the whole pipeline on handwritten digits, offline, in abou
 # file run in one process, because they share fixtures. Files keep their order, slow ones first,
 # instead of being sorted by their number of tests.
 COMPILE := $(BIN)/python -m compileall -q cli extract headtrain analysis src/clinit
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
+THREADS = 1
+PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
 	--dist loadfile --no-loadscope-reorder
 
 test: $(READY) ## Run the fast tests (GPU tests only if there is a GPU)
 	@$(COMPILE)
 	@$(PYTEST) -m "not slow"
 
+# What some machines have: forced colours, another temporary folder, a CPU without AVX-512, threads,
+# which wait asleep because two processes share two CPUs.
+test-odd: THREADS = 2
+test-odd: $(READY) ## Run the fast tests in another environment and in another order
+	@$(COMPILE)
+	@mkdir -p build/tmp
+	@FORCE_COLOR=1 TMPDIR=$(CURDIR)/build/tmp ONEDNN_MAX_CPU_ISA=AVX2 OMP_WAIT_POLICY=PASSIVE \
+		$(PYTEST) -m "not slow" --shuffle 1
+
 # Kernels without AVX sum in another order, so tolerances that fit only one CPU fail here.
 test-all: $(READY) build/cupy ## Run all tests, with other CPU kernels and run-time type checks
 	@$(COMPILE)
 	@CLINIT_CUPY=$(CURDIR)/build/cupy OPENBLAS_CORETYPE=Prescott ATEN_CPU_CAPABILITY=default $(PYTEST) \
-		--jaxtyping-packages=clinit,checked.check
+		--jaxtyping-packages=clinit,checked.check --hypothesis-profile=random
 
 # CuPy can be imported without a GPU. Only the test that checks its names reads this folder.
 build/cupy: $(READY)
 	@$(BIN)/python -m pip install --quiet --no-deps --target $@ cupy-cuda13x
+	@touch $@
+
+# Ray is large, so only its own tests get it, on a cluster in a network of its own.
+test-ray: $(READY) build/ray ## Run the tests that need Ray; 260 MB are downloaded for them
+	@PYTHONPATH=$(CURDIR)/build/ray $(BIN)/python -m pytest -rs tests/headtrain/sweep/test_ray.py
+
+build/ray: $(READY)
+	@$(BIN)/python -m pip install --quiet --target $@ "ray>=2.40"
 	@touch $@
 
 # The script has a time limit.

@@ -9,6 +9,7 @@ import typer
 
 from clinit.cli.frame.console import (
     hush,
+    ignore_full_log,
     replace_what_cannot_be_printed,
     say,
     show_messages_of_libraries,
@@ -98,7 +99,9 @@ def main() -> None:
     """Run the command line; report errors and signals in words, without a traceback."""
     set_thread_defaults(os.environ)  # before anything loads PyTorch
     keep_freed_memory(os.environ)
+    os.environ["MPLBACKEND"] = "agg"  # a notebook's backend exists only in its own process
     heed_signals()
+    ignore_full_log()
     replace_what_cannot_be_printed()
     show_messages_of_libraries()
     try:

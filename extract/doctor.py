@@ -76,6 +76,7 @@ def examine(out: Path) -> Iterator[Finding]:
         "CUDA": check_cuda,
         "CuPy": check_cupy,
         "storage": partial(check_storage, out),
+        "programs": check_programs,
         "limits": check_limits,
     }
     for subject, check in checks.items():
@@ -196,6 +197,17 @@ def _can_lock(path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def check_programs() -> Iterator[Finding]:
+    """Tell where PyTorch keeps compiled networks, and look for a compiler."""
+    from clinit.extract.network.compiled import keep_programs_private
+
+    folder = keep_programs_private()
+    if shutil.which(compiler := os.environ.get("CXX", "g++")) is None:
+        yield warning("programs", f"no {compiler}: networks are not compiled", "Install g++.")
+    else:
+        yield ok("programs", f"compiled networks are kept in {folder}")
 
 
 def check_limits() -> Iterator[Finding]:

@@ -10,7 +10,8 @@ from clinit.errors import HeadError
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import HEAD_FILE
 from clinit.extract.cache.summary import UNKNOWN, FileFacts
-from clinit.extract.dataset.known import read_class_names, read_dataset
+from clinit.extract.dataset.known import read_dataset
+from clinit.extract.dataset.names import HEAD_LIST, read_class_names
 
 NAMED_EARLIER = "named by an earlier command"
 """Source of class names that another command has already stored with the head."""
@@ -53,6 +54,8 @@ def find_head_names(
 
 
 _IMAGENET_ROWS = 1000
+ASSUMED = "ImageNet-1K (1,000 rows)"
+"""Source of names that are not stored with the weights, but assumed for the number of rows."""
 
 
 def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> tuple[Head, str]:
@@ -76,9 +79,9 @@ def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> t
     if choice == "dataset":
         names, source = class_names, "the classes of the data set"
     elif choice is not None:
-        names, source = read_class_names(Path(choice)), choice
+        names, source = read_class_names(Path(choice), HEAD_LIST), choice
     elif names is None and head.num_classes == _IMAGENET_ROWS:
-        names, source = read_dataset("imagenet1k").classes, "ImageNet-1K (1,000 rows)"
+        names, source = read_dataset("imagenet1k").classes, ASSUMED
     if names is not None and len(names) != head.num_classes:
         raise HeadError(
             f"{source}: {len(names):,} names for a classifier of {head.num_classes:,} rows",

@@ -17,6 +17,7 @@ import numpy as np
 from clinit.errors import RecordError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
+from clinit.files.paths import is_file
 from clinit.headtrain.events import BankStarted, Observer, ignore
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.groups import groups_of, held_out_rows
@@ -186,7 +187,7 @@ def places_of(studies: Sequence[Study], out: Path, *, overwrite: bool = False) -
     named = zip(studies, names_of(studies), strict=True)
     places = {study: found.get(study.identity, out / name) for study, name in named}
     check_free(
-        (place for place in places.values() if overwrite or not (place / INFO).is_file()),
+        (place for place in places.values() if overwrite or not is_file(place / INFO)),
         overwrite=overwrite,
     )
     return places
@@ -216,7 +217,7 @@ def left_of(
         return dict(places)
     left = {}
     for study, place in places.items():
-        if not (place / INFO).is_file():
+        if not is_file(place / INFO):
             left[study] = place
             continue
         stored = read_info(place)

@@ -13,18 +13,21 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
+import sysconfig
+import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from clinit.errors import ExperimentError
+from clinit.files.paths import is_file
 from clinit.words import did_you_mean
 
 
@@ -61,29 +64,43 @@ class Imported(str):
         return self.partition("@")[0]
 
     def load(self) -> Callable[..., Any]:
-        """Import the function.
+        """Import the function; if a call of it fails or exits, it raises an `ExperimentError`.
 
         Raises:
             ExperimentError: If the import fails, or the object is no function, or its source has
                 another digest.
         """
-        return self._imported()[0]
+        function = self._imported()[0]
+
+        @wraps(function, updated=())
+        def named(*arguments: Any) -> Any:
+            try:
+                with _here():
+                    return function(*arguments)
+            except (Exception, SystemExit) as error:
+                if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):
+                    raise
+                raise ExperimentError(
+                    f"{self.path} fails: {_in_words(error)}",
+                    remedy="Correct the function: docs/extend.md shows what it is called with.",
+                ) from error
+
+        return named
 
     def _imported(self) -> tuple[Callable[..., Any], str]:
         (module, _, name), wanted = self.path.partition(":"), self.partition("@")[2]
-        if "" not in sys.path:  # the working folder, after all other folders
-            sys.path.append("")
         function: Any = None
         try:
-            # The digest of a file is compared before the file runs; for a function of `__main__`,
-            # the digest of its own source.
-            digest = "" if module == "__main__" else _digest(_file_of(module).read_bytes())
-            if not digest or wanted in ("", digest):
-                function = attrgetter(name)(import_module(module))
+            # The digest of a file is compared before the file runs, or anything of its package;
+            # for a function of `__main__`, the digest of its own source.
+            with _here():
+                digest = "" if module == "__main__" else _digest(_file_of(module).read_bytes())
+                if not digest or wanted in ("", digest):
+                    function = attrgetter(name)(import_module(module))
             digest = digest or _digest(inspect.getsource(function).encode())
         except (Exception, SystemExit) as error:
             raise ExperimentError(
-                f"cannot import {self.path}: {type(error).__name__}: {error}",
+                f"cannot import {self.path}: {_in_words(error)}",
                 remedy="Give package.module:function, of a module in this folder, in an installed"
                 " package, or in a folder that PYTHONPATH names.",
             ) from error
@@ -101,13 +118,44 @@ class Imported(str):
         return function, digest
 
 
+@contextmanager
+def _here() -> Iterator[None]:
+    """Let imports find modules in the working folder, after all other folders."""
+    if "" in sys.path:
+        yield
+        return
+    sys.path.append("")
+    try:
+        yield
+    finally:
+        sys.path.remove("")
+
+
 def _file_of(module: str) -> Path:
+    """Return the file of a module; nothing is imported, not even the packages above it."""
     place = getattr(sys.modules.get(module), "__file__", None)
-    if place is None and (found := find_spec(module)) is not None:
-        place = found.origin
-    if place is None:
-        raise ModuleNotFoundError(f"No module named {module!r}")
+    names, folders = module.split("."), None
+    for depth in range(1, len(names) + 1) if place is None else ():
+        name = ".".join(names[:depth])
+        finders = (each for each in sys.meta_path if hasattr(each, "find_spec"))
+        found = next(filter(None, (each.find_spec(name, folders) for each in finders)), None)
+        if found is None:
+            raise ModuleNotFoundError(f"No module named {name!r}")
+        place, folders = found.origin, found.submodule_search_locations
+        if folders is None and depth < len(names):
+            raise ModuleNotFoundError(f"No module named {module!r}: {name!r} is not a package")
+    if place is None or not is_file(Path(place)):
+        raise ModuleNotFoundError(f"No file of a module named {module!r}")
     return Path(place)
+
+
+def _in_words(error: BaseException) -> str:
+    """Return an error of a user's code, with the line of that code."""
+    others = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), __file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if not each.filename.startswith(others)]
+    where = f" ({own[-1].filename}, line {own[-1].lineno}: {own[-1].line})" if own else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def _digest(source: bytes) -> str:

@@ -3,16 +3,23 @@ import hashlib
 import json
 import os
 import pickle
+import random
+import resource
 import shutil
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from hypothesis import settings
 from PIL import Image
 
 from clinit.files.documents import content_sha256
@@ -22,6 +29,22 @@ from clinit.files.documents import content_sha256
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 sys.dont_write_bytecode = False
 
+# What a terminal, a CI or a user has set is no part of these tests. It goes before other modules
+# are imported, because many read it once.
+TOLD = (
+    *("FORCE_COLOR", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLORTERM", "PY_COLORS", "TERM"),
+    *("COLUMNS", "LINES", "TERMINAL_WIDTH", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
+    *("PYTHONWARNINGS", "MPLBACKEND"),
+)
+for _name in TOLD:
+    os.environ.pop(_name, None)
+
+# The same examples each time, and no limit that a busy machine exceeds; `make test-all` draws new
+# ones (`--hypothesis-profile=random`).
+settings.register_profile("fixed", deadline=None, derandomize=True)
+settings.register_profile("random", deadline=None, print_blob=True)
+settings.load_profile("fixed")
+
 # A power failure is no part of these tests, and to wait for the disk is much of their time.
 os.fsync = lambda file: None  # type: ignore[assignment]
 
@@ -29,10 +52,48 @@ TINY_MODEL = "convnextv2_atto"
 TINY_ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", metavar="SEED", help="another order of files, tests backwards")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put files with slow tests first, so that no process is left with one of them at the end."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    files = list(dict.fromkeys(item.path for item in items))
+    if seed := config.getoption("--shuffle"):
+        random.Random(seed).shuffle(files)
+        items.reverse()
+    else:
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        files.sort(key=lambda path: path not in slow)
+    place = {path: number for number, path in enumerate(files)}
+    items.sort(key=lambda item: place[item.path])
+
+
+BEGAN = time.monotonic()
+
+
+def pytest_sessionfinish() -> None:
+    """End the server of `tests.faults.process`, whose time counts only then."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print how long all took: CPU time of this process and of all that have ended below it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        cpu_s = sum(each.ru_utime + each.ru_stime for each in used)
+        wall_s = time.monotonic() - BEGAN
+        terminalreporter.write_line(f"{wall_s / 60:.1f} min, {cpu_s / 60:.1f} min of CPU time")
+
+
+@pytest.fixture(autouse=True)
+def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clear what may have been set since, and seed every generator that tests share."""
+    for name in TOLD:
+        monkeypatch.delenv(name, raising=False)
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
@@ -131,19 +192,30 @@ def make_run() -> Callable[..., Path]:
             list(extract(manifests, folder / side, folder / "caches" / side, config))
         base, new = (read_source(folder / "caches" / side) for side in ("base", "new"))
         assert base.head is not None
-        stream = {
-            "tasks": 2,
-            "iterations": 8,
-            "eval_every": 4,
-            "batch_size": 4,
-            "buffer": 12,
-            "device": "cpu",
-        }
+        stream: dict[str, Any] = {"tasks": 2, "iterations": 8, "eval_every": 4, "batch_size": 4}
+        stream |= {"buffer": 12, "device": "cpu"}
         (record,) = run_experiment(base, new, base.head, [Study.of(stream)])
         write_record(record, folder / "run")
         return folder / "run"
 
     return make
+
+
+def until(is_met: Callable[[], object]) -> None:
+    """Wait until a condition is met, however busy the machine is."""
+    late = time.monotonic() + 300
+    while not is_met():
+        assert time.monotonic() < late, "waited in vain"
+        Event().wait(0.005)
+
+
+@contextmanager
+def unwritten(*files: Path) -> Iterator[None]:
+    """Assert that nothing writes or replaces files: their date, of long ago, stays."""
+    for path in files:
+        os.utime(path, (1, 1))
+    yield
+    assert {path.stat().st_mtime for path in files} == {1.0}
 
 
 SPLITS = ("train", "val")

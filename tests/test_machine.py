@@ -67,20 +67,14 @@ V1 = {"proc/self/cgroup": "4:memory:/jobs/7\n3:cpuset:/\n1:cpu,cpuacct:/jobs/7\n
     [
         *[("200000 100000", 2), ("150000 100000", 2), ("10000 100000", 1), ("50000 10000", 5)],
         *[("900000 100000", 8), ("max 100000", 8), ("", 8), ("many of them", 8), ("100000", 8)],
-        *[("0 100000", 8), ("100000 0", 8)],
+        *[("0 100000", 8), ("100000 0", 8), (250_000, 3), (20_000, 1), (-1, 8), (10**7, 8)],
     ],
 )
-def test_a_quota_of_version_2_bounds_the_cpus_and_is_rounded_up(
-    write: Write, quota: str, cpus: int
+def test_a_quota_of_either_version_bounds_the_cpus_and_is_rounded_up(
+    write: Write, quota: str | int, cpus: int
 ) -> None:
-    assert cpu_count(write(ROOT_V2 | v2("", cpu_max=quota))) == cpus
-
-
-@pytest.mark.parametrize(("quota", "cpus"), [(250_000, 3), (20_000, 1), (-1, 8), (10**7, 8)])
-def test_a_quota_of_version_1_bounds_the_cpus_and_is_rounded_up(
-    write: Write, quota: int, cpus: int
-) -> None:
-    assert cpu_count(write(V1 | cpu_v1("/jobs/7", quota))) == cpus
+    v1 = V1 | cpu_v1("/jobs/7", quota) if isinstance(quota, int) else {}
+    assert cpu_count(write(v1 or ROOT_V2 | v2("", cpu_max=str(quota)))) == cpus
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "::\n", "0::/\n\0\n:::::\n", "1:cpu\n"])

@@ -5,10 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from clinit.cli.main import app
 from clinit.extract.cache.read import open_cache
+from tests.cli.calls import done
 
 pytestmark = [
     pytest.mark.realdata,
@@ -24,9 +23,7 @@ NETWORKS = {
 
 
 def clinit(*arguments: object) -> str:
-    shown = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert shown.exit_code == 0, shown.output
-    return shown.output
+    return done(*arguments)
 
 
 def extract(name: str, dataset: str, folder: str, out: Path, *options: object) -> None:

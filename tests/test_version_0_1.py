@@ -20,6 +20,7 @@ from clinit.extract.cache.verify import verify
 from clinit.headtrain.record.format import changed_parameters, read_record
 from clinit.headtrain.stream.source import read_base_head
 from clinit.headtrain.top.activations import StoredRows
+from tests.cli.calls import checked
 
 DATA = Path(__file__).parent / "data" / "v0.1"
 
@@ -34,9 +35,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str) -> str:
-    shown = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert shown.exit_code == 0, shown.output
-    return shown.output
+    return checked(CliRunner().invoke(app, list(words), catch_exceptions=False))
 
 
 def formats(folder: Path) -> dict[str, set[str]]:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from matplotlib import rc_context
+from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
@@ -58,10 +58,8 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
     installed = {font.name for font in fontManager.ttflist}
     fonts = ["DejaVu Sans", *(font for font in _FURTHER_FONTS if font in installed)]
     # Letters stay letters in PDF and SVG files: they can be searched and edited.
-    letters = rc_context(
-        {"svg.fonttype": "none", "pdf.fonttype": 42, "text.usetex": False, "font.family": fonts}
-    )
-    with letters, warnings.catch_warnings():
+    letters = {"svg.fonttype": "none", "pdf.fonttype": 42, "font.family": fonts}
+    with style.context(["default", letters]), warnings.catch_warnings():
         # A letter without a glyph is drawn as a box, so a warning would add nothing.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         drawn = figure_of(name, runs)

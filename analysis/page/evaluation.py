@@ -17,8 +17,8 @@ from PIL import Image
 
 from clinit.analysis.metrics.evaluation import Evaluation, cells_of
 from clinit.analysis.page.page import fill, policy, read
-from clinit.extract.dataset.decode import decode
-from clinit.extract.dataset.known import in_words
+from clinit.extract.dataset.decode import decode, read_whole
+from clinit.extract.dataset.names import in_words
 from clinit.words import visible
 
 PAIRS, IMAGES, LOST = 12, 6, 24
@@ -78,7 +78,7 @@ def _table(rows: pl.DataFrame) -> str:
 
 def _figure(root: Path, image: str) -> str:
     """Return an embedded thumbnail, `data:image/jpeg;base64,…`, with its name."""
-    pixels = decode((root / image).read_bytes())
+    pixels = decode(read_whole(root / image))
     small, content = Image.fromarray(pixels.permute(1, 2, 0).numpy()), io.BytesIO()
     small.thumbnail((SIDE, SIDE))
     small.save(content, "JPEG", quality=80)

@@ -11,6 +11,7 @@ from clinit.analysis.paper.tables import Table
 from clinit.errors import ClinitError, ExperimentError
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
+from clinit.files.paths import is_file, is_folder
 from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.stream.source import head_digest
@@ -202,7 +203,7 @@ def _extraction(table: Table, places: Places, data: str, folder: Path) -> Step:
 def recorded(folder: Path, studies: Sequence[Study]) -> list[Path]:
     """Return the records of studies below a folder."""
     wanted = {study.identity for study in studies}
-    found = find_records(folder) if folder.is_dir() else []
+    found = find_records(folder) if is_folder(folder) else []
     return [path for path in found if identity_of(settings_of(read_info(path))) in wanted]
 
 
@@ -230,7 +231,7 @@ def _is_aligned(head: Path, base: Path) -> bool:
     Raises:
         ExperimentError: If it was aligned from another head than the head of the base cache.
     """
-    if not head.is_file():
+    if not is_file(head):
         return False
     facts = read_head(head).alignment or {}
     own = open_cache(base).head

@@ -14,6 +14,7 @@ from clinit.cli.frame.context import command_line
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import READ_AS_VAL, CacheArgument, ReadSplit, Split, described
 from clinit.cli.frame.progress import counting
+from clinit.files.paths import check_writable
 from clinit.words import number_of
 
 
@@ -93,6 +94,7 @@ def import_(
         labels_name=labels_name,
         command=command_line(),
     )
+    check_writable(out)
     with counting("rows") as count:
         written = import_features(
             features, labels, out, config, on_note=note, on_rows=partial(count, "Writing")
@@ -138,6 +140,7 @@ def export(
     from clinit.extract.arrays.export_features import export_features
     from clinit.extract.cache.read import open_cache
 
+    check_writable(out, "OUT")
     opened = open_cache(cache)
     splits = [opened.split(split.value)] if split else list(opened.splits.values())
     with counting() as show:

@@ -14,7 +14,7 @@ from clinit.cli.frame.context import Context, Run, runner
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.progress import doing
 from clinit.errors import ClinitError
-from clinit.files.paths import check_writable
+from clinit.files.paths import check_writable, exists
 
 _MARKER = ".clinit-demo"
 
@@ -51,8 +51,8 @@ def demo(
 def _prepare(folder: Path) -> None:
     """Make an empty folder: clear the folder of an earlier demo, refuse any other content."""
     check_writable(folder)
-    if folder.exists() and any(folder.iterdir()):
-        if not (folder / _MARKER).exists():
+    if exists(folder) and any(folder.iterdir()):
+        if not exists(folder / _MARKER):
             raise ClinitError(
                 f"{folder} is not empty and was not written by an earlier demo",
                 remedy="Choose another folder with `clinit demo --out`.",

@@ -19,6 +19,7 @@ from clinit.cli.frame.options import (
 )
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.run_data import check_caches
+from clinit.files.paths import is_file
 from clinit.words import number_of
 
 STORED = "pretrained"
@@ -45,7 +46,7 @@ def diagnose(
     """
     if not math.isfinite(lam):
         raise typer.BadParameter(f"--lambda must be a finite number, got {lam}")
-    if cache.is_file() and split:
+    if is_file(cache) and split:
         raise typer.BadParameter(f"{cache} contains statistics, which have no --split")
     check_caches(head=None if head == STORED else Path(head), or_files=[cache])
     from clinit.analysis.metrics.diagnosis import diagnose_split, diagnose_summed
@@ -58,7 +59,7 @@ def diagnose(
 
     name, stored = "", None
     rows: CacheSplit | Summed
-    if cache.is_file():
+    if is_file(cache):
         rows = read_summed(cache)
     else:
         opened = open_cache(cache)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +11,17 @@ import typer
 
 from clinit.cli.frame.console import note, out, print_json, say, warn
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.model_source import ModelArgument, check_file, check_images, check_model
-from clinit.cli.frame.options import AsJson, DeviceOption, described
+from clinit.cli.frame.model_source import (
+    ModelArgument,
+    check_file,
+    check_images,
+    check_model,
+    save_csv,
+)
+from clinit.cli.frame.options import AsJson, DeviceOption, Labels, described
 from clinit.cli.frame.progress import counting, doing
 from clinit.errors import ModelError
-from clinit.extract.dataset.known import in_words
+from clinit.extract.dataset.names import in_words, near_names
 from clinit.words import examples, number_of
 
 if TYPE_CHECKING:
@@ -47,6 +53,7 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
     device: DeviceOption = "auto",
+    labels: Labels = None,
 ) -> None:
     """Measure a model on a folder of images: accuracy, confusions, calibration, rejection.
 
@@ -64,9 +71,8 @@ def evaluate(
     for kind, file in written.items():
         if file is not None:
             check_file(file, kind)
-    classes = _listed(images)
-    found = _answered(model, images, classes, device)
-    _check_known(found, model)
+    classes = _listed(images, labels)
+    found = _answered(model, images, classes, device, is_checked=True)
     if against is not None:
         found = found.against(_answered(against, images, classes, device))
     _write(found, f"{model} on {images}" + f", against {against}" * bool(against), images, written)
@@ -81,19 +87,20 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _listed(images: Path) -> Mapping[str, str]:
+def _listed(images: Path, labels: str | None) -> Mapping[str, str]:
     from clinit.extract.dataset.known import FOLDER
     from clinit.extract.dataset.scan import available_splits, scan
 
     with doing("Listing the images …"):
-        split = "val" if "val" in available_splits(FOLDER, images) else "train"
-        found = scan(FOLDER, images, split)
-    for warning in found.warnings:
-        warn(warning)
+        split = "val" if "val" in available_splits(FOLDER, images, labels) else "train"
+        found = scan(FOLDER, images, split, labels=labels)
+    found.tell(warn, note)
     return dict(found.manifest.table.select("path", "class_name").iter_rows())
 
 
-def _answered(path: Path, root: Path, classes: Mapping[str, str], device: str) -> Evaluation:
+def _answered(
+    path: Path, root: Path, classes: Mapping[str, str], device: str, *, is_checked: bool = False
+) -> Evaluation:
     from clinit.analysis.metrics.evaluation import evaluate
     from clinit.headtrain.model.classifier import Classifier
     from clinit.headtrain.model.onnx import load_onnx
@@ -109,6 +116,8 @@ def _answered(path: Path, root: Path, classes: Mapping[str, str], device: str) -
             predictor = Classifier(opened.facts, opened.backbone)
             if opened.memory is not None and len(opened.memory.held_out.labels):
                 rejection = Rejection.at_rate("energy", RATE, opened.head, opened.memory)
+    if is_checked:
+        _check_known(classes, predictor.facts.class_names, path)
     with counting("images") as count:
         batches = predictor.batches(
             [root / image for image in classes],
@@ -118,12 +127,15 @@ def _answered(path: Path, root: Path, classes: Mapping[str, str], device: str) -
         return evaluate(predictor.facts, classes, batches, rejection)
 
 
-def _check_known(found: Evaluation, model: Path) -> None:
+def _check_known(classes: Mapping[str, str], known: Sequence[str], model: Path) -> None:
     """Note the folders that are not classes of the model; refuse if there is no other folder."""
-    strangers = found.strangers["class"]
-    names = strangers.unique(maintain_order=True).to_list()
+    every = {*known}
+    strangers = [name for name in classes.values() if name not in every]
+    names = list(dict.fromkeys(strangers))
+    if near := near_names(names, known, "the folder", "the model"):
+        warn(near)
     told = examples(list(map(in_words, names)))
-    if names and not len(found.known):
+    if names and len(strangers) == len(classes):
         raise ModelError(
             f"none of the {len(names):,} folders ({told}) is named as a class of the model",
             remedy=f"Rename the folders: `clinit model show {model}` lists the class names.",
@@ -136,12 +148,8 @@ def _check_known(found: Evaluation, model: Path) -> None:
 
 
 def _write(found: Evaluation, title: str, images: Path, files: Mapping[str, Path | None]) -> None:
-    from clinit.files.commit import commit_file
-    from clinit.files.lock import claim_file
-
     if (csv := files["csv"]) is not None:
-        with claim_file(csv, on_busy=lambda: None):
-            commit_file(csv, found.table.write_csv)
+        save_csv(csv, found.table)
     if (html := files["html"]) is not None:
         from clinit.analysis.page.evaluation import evaluation_page
         from clinit.analysis.page.page import save_page

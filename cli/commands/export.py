@@ -16,7 +16,7 @@ from clinit.cli.frame.model_source import FILE_SUFFIXES, check_onnx_out
 from clinit.cli.frame.options import Overwrite, RecordedBase, RecordedNew, described
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.run_data import check_run
-from clinit.files.paths import check_writable
+from clinit.files.paths import check_writable, is_folder
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -166,12 +166,12 @@ def _show_network(exported: Export) -> None:
     for part in (exported.memory, network.onnx):
         if part is not None:
             say(part.describe())
-    is_folder, path = exported.path.is_dir(), shlex.quote(str(exported.path))
+    as_folder, path = is_folder(exported.path), shlex.quote(str(exported.path))
     say(f"In Python: model = {facts.loading_line(exported.path)}.eval()")
     say()
-    say(f"Model {'folder' if is_folder else 'file'} at {exported.path}; try it:")
+    say(f"Model {'folder' if as_folder else 'file'} at {exported.path}; try it:")
     say(f"clinit predict {path} IMAGE…")
-    if is_folder:
+    if as_folder:
         say()
         say("Its model card is README.md: add the licence there. To upload it (clinit does not):")
         say(f"hf upload USER/NAME {path} . --private --exclude memory.safetensors")

@@ -16,6 +16,7 @@ from clinit.cli.frame.context import Context, command_line, overridden
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import (
     COMPUTATION,
+    LABELS_HELP,
     NETWORK,
     READ_AS_VAL,
     Autocast,
@@ -28,7 +29,7 @@ from clinit.cli.frame.progress import doing
 from clinit.cli.frame.work_progress import extraction_progress
 from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.work.options import ExtractOptions
-from clinit.files.paths import check_writable
+from clinit.files.paths import check_writable, exists
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ _OPTIONS: Mapping[str, Any] = {
         "Data",
         metavar="FILE",
     ),
+    "labels": option(str | None, LABELS_HELP, "Data", metavar="FILE"),
     "split": option(
         ReadSplit | None,
         "Extract only this split." + READ_AS_VAL,
@@ -149,11 +151,16 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
         if options.ray is not None:
             raise typer.BadParameter("--part and --ray exclude each other: give one")
     check_writable(options.out)
-    manifests = options.manifests(doing=doing, warn=warn, note=note)
+    scans = options.scans(doing=doing, warn=warn, note=note)
+    manifests = {split: each.manifest for split, each in scans.items()}
     with extraction_progress() as on_progress:
         options = replace(options, command=command_line())
         _print_results(options.run(manifests, on_progress, note))
-    if not (options.out / "head.safetensors").exists():
+    if options.labels is not None:
+        from clinit.extract.arrays.groups import record_scanned
+
+        record_scanned(options.out, scans.values(), options.labels)
+    if not exists(options.out / "head.safetensors"):
         tell_headless(options.out)
 
 

@@ -12,7 +12,7 @@ from clinit.cli.frame.console import note, say
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import CacheArgument, Overwrite, described
 from clinit.cli.frame.progress import counting, doing
-from clinit.cli.frame.run_data import check_caches
+from clinit.cli.frame.run_data import check_caches, tell_near
 
 if TYPE_CHECKING:
     from clinit.extract.cache.head import Head
@@ -67,6 +67,7 @@ def _fitted(cache: Path, by: HeadFit) -> Head:
         source = read_source(cache)
     for text in source.notes:
         note(text)
+    tell_near(source.class_names, (), "", "")
     titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
     with counting("searches") as count:  # shows nothing for methods without a search
         found, notes = fit_head(

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.frame.console import out, say, warn
+from clinit.cli.frame.claim import claimed_file
+from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import READ_AS_VAL, ReadSplit, described
+from clinit.cli.frame.options import READ_AS_VAL, Labels, ReadSplit, described
 from clinit.cli.frame.progress import doing
+from clinit.files.paths import exists, is_file
 from clinit.words import number_of, size_text, visible
 
 if TYPE_CHECKING:
@@ -46,23 +48,22 @@ def build(
     ] = False,
     image_column: Annotated[str | None, _column("images")] = None,
     label_column: Annotated[str | None, _column("labels")] = None,
+    labels: Labels = None,
 ) -> None:
     """Write a manifest: the images of a split with their labels; check their number."""
     from clinit.extract.dataset.known import HUGGINGFACE, Columns
     from clinit.extract.dataset.manifest import write_manifest
     from clinit.extract.dataset.scan import scan
-    from clinit.files.lock import claim_file
 
     columns = Columns(image_column, label_column)
     if columns != Columns() and dataset != HUGGINGFACE:
         raise typer.BadParameter(
             f"--image-column and --label-column are for Parquet files ({HUGGINGFACE})"
         )
-    with claim_file(out), doing(f"Scanning {root} …"):
-        scanned = scan(dataset, root, split.value, strict=strict, columns=columns)
+    with claimed_file(out), doing(f"Scanning {root} …"):
+        scanned = scan(dataset, root, split.value, strict=strict, columns=columns, labels=labels)
         write_manifest(scanned.manifest, out)
-    for warning in scanned.warnings:
-        warn(warning)
+    scanned.tell(warn, note)
     _print_manifest(scanned.manifest)
     say(f"Wrote {out}")
 
@@ -81,8 +82,8 @@ def show(
     from clinit.extract.dataset.known import Dataset, check_known, known_datasets, read_dataset
     from clinit.extract.dataset.manifest import read_manifest
 
-    known = manifest in known_datasets() and not Path(manifest).is_file()
-    if Path(manifest).name == manifest and not (Path(manifest).suffix or Path(manifest).exists()):
+    known = manifest in known_datasets() and not is_file(Path(manifest))
+    if Path(manifest).name == manifest and not (Path(manifest).suffix or exists(Path(manifest))):
         check_known(manifest, described=True)
     found = read_dataset(manifest) if known else read_manifest(Path(manifest))
     if classes:

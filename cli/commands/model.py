@@ -30,7 +30,7 @@ from clinit.cli.frame.model_source import (
 from clinit.cli.frame.options import AsJson, Overwrite
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.study_options import takes
-from clinit.extract.dataset.known import in_words
+from clinit.extract.dataset.names import in_words
 from clinit.headtrain.model.settings import AddConfig, RememberConfig
 from clinit.words import number_of, visible
 
@@ -374,6 +374,8 @@ def show(model: ModelArgument, as_json: AsJson = False) -> None:
     say(f"Images: {facts.transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
+    if facts.assumed is not None:
+        say(f"Names of old classes: {facts.assumed}")
     say("The model has no memory of its classes" if memory is None else memory.describe())
     table = _table("when", "change", "classes", "images", "top-1 then: old, new")
     for change in facts.history:
@@ -426,6 +428,7 @@ def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
     return {
         "backbone": facts.backbone,
         "transform": facts.transform.describe(),
+        "assumed_names": facts.record.get("assumed_names"),
         "temperature": facts.temperature and asdict(facts.temperature),
         "classes": [{"class": name, "task": task} for name, task in named],
         "history": [asdict(change) for change in facts.history],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
@@ -18,7 +16,7 @@ from rich.text import Text
 from clinit.cli.frame.console import err, note, out, print_json, say, warn
 from clinit.cli.frame.context import Context, given
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.model_source import check_file, check_model
+from clinit.cli.frame.model_source import check_file, check_model, save_csv
 from clinit.cli.frame.options import (
     AsJson,
     CompileOption,
@@ -260,18 +258,19 @@ def _write_table(
         rejection: The rule that makes images unknown, if any.
         of_features: Whether the predictions are for rows of features.
     """
-    from clinit.files.commit import commit_file
-    from clinit.files.lock import claim_file
+    import polars as pl
 
     columns = (*OF_FEATURES, *COLUMNS[1:]) if of_features else COLUMNS
     columns = columns if rejection is None else (*columns, *OF_REJECTION)
-    text = io.StringIO()
-    table = csv.DictWriter(text, columns, lineterminator="\n")
-    table.writeheader()
-    for row in _rows(predictions, rejection):
-        table.writerow(row | {k: f"{row[k]:.{n}g}" for k, n in DIGITS.items() if row.get(k)})
-    with claim_file(path, on_busy=lambda: None):
-        commit_file(path, lambda draft: draft.write_text(text.getvalue(), encoding="utf-8"))
+    rows = [
+        row | {k: f"{row[k]:.{n}g}" for k, n in DIGITS.items() if row.get(k)}
+        for row in _rows(predictions, rejection)
+    ]
+    texts = {
+        name: [None if row.get(name) is None else str(row[name]) for row in rows]
+        for name in columns
+    }
+    save_csv(path, pl.DataFrame(texts, dict.fromkeys(columns, pl.String)))
 
 
 def _rows(

@@ -14,6 +14,7 @@ from clinit.analysis.report import Format, GainReading, View
 from clinit.cli.frame.console import note, out, print_csv, print_json, say
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import AsJson, fills, option
+from clinit.files.paths import check_writable
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -124,6 +125,9 @@ def report(
     docs/metrics.md has the formulas.
     """
     view = _checked(asked)
+    for name, file in (("--plot", asked.plot), ("--html", asked.html)):
+        if file is not None:
+            check_writable(file, name)
     from clinit.analysis.report.report import load_report
 
     loaded = load_report(runs, skip_start=asked.skip_start)

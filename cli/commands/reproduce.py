@@ -15,7 +15,7 @@ from clinit.cli.frame.context import Context, Run, print_command, runner
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import described
 from clinit.cli.frame.run_data import check_caches
-from clinit.files.paths import check_writable
+from clinit.files.paths import check_writable, exists
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,7 +193,7 @@ def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
     made = place / ".made"
     if dry_run:
         say(f"The images of digits will be made in {place}, in seconds.")
-    elif not made.exists():
+    elif not exists(made):
         shutil.rmtree(place, ignore_errors=True)  # left by a killed call
         place.mkdir(parents=True)
         make_digits(place, run)

@@ -30,7 +30,7 @@ from clinit.cli.frame.options import (
 from clinit.cli.frame.run_data import check_run, read_data, read_images
 from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.files.paths import check_writable
+from clinit.files.paths import check_writable, exists
 from clinit.words import size_text
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _places(
     old, arriving = of_side(base, info["base"]), of_side(new, info["new"])
     options = [("--base", path) for path in old] + [("--new", path) for path in arriving]
     for option, path in [*options, *([("--head", head)] if head else [])]:
-        if not path.exists():
+        if not exists(path):
             raise RecordError(
                 f"the run read {path}, which no longer exists",
                 remedy=f"Give its new path with {option}.",

@@ -186,6 +186,24 @@ def _write(text: str) -> None:
         sys.stdout.flush()
 
 
+class _Unfailing(io.FileIO):
+    """Loses what cannot be written, because a full log must not cost a run."""
+
+    def write(self, content: Any, /) -> int:
+        """Write as a file does; on an error, tell that all is written."""
+        try:
+            return super().write(content)
+        except OSError:
+            return len(content)
+
+
+def ignore_full_log() -> None:
+    """Ignore all errors of writing to standard error."""
+    if (given := sys.__stderr__) is not None and sys.stderr is given:  # not closed, not of a test
+        log = io.BufferedWriter(_Unfailing(given.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(log, given.encoding, line_buffering=True)
+
+
 def replace_what_cannot_be_printed() -> None:
     """Make standard output and error print `?` for characters that their encoding lacks."""
     for stream in (sys.stdout, sys.stderr):

@@ -20,15 +20,26 @@ import typer
 
 from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note, warn
-from clinit.cli.frame.options import COMPUTATION, NETWORK, described, fills, in_panel, option
+from clinit.cli.frame.options import (
+    COMPUTATION,
+    LABELS_HELP,
+    NETWORK,
+    described,
+    fills,
+    in_panel,
+    option,
+)
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.work_progress import extraction_progress, training_progress
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
-from clinit.files.paths import check_writable, instead_of
+from clinit.files.lock import claim_file
+from clinit.files.paths import check_writable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.model.settings import WRITES_MODELS
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from clinit.headtrain.events import Event, Observer
     from clinit.headtrain.model.images import ImageJob, Listener
     from clinit.headtrain.model.model import Model
@@ -61,6 +72,8 @@ ModelOut = Annotated[
 class NetworkOptions(options.NetworkOptions):
     """Options of a timm network, and of the features of the images."""
 
+    labels: str | None = None
+    """Table of labels, if the images are not in class folders."""
     features: Path | None = None
     """Folder of the cache; None means a folder next to the new model."""
 
@@ -84,6 +97,7 @@ _OPTIONS = {
     ),
     **in_panel(
         {
+            "labels": option(str | None, LABELS_HELP, metavar="FILE"),
             "features": option(
                 Path | None,
                 "Folder of the feature cache; existing features are not computed again.",
@@ -113,7 +127,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
             f"--out must be a folder, or a file that ends in .safetensors, got {out}"
         )
     check_writable(out)
-    if out.exists() or out.is_symlink():
+    if exists(out) or out.is_symlink():
         from clinit.headtrain.model.writing import check_free
 
         check_free(out, overwrite=overwrite)
@@ -146,9 +160,17 @@ def check_file(path: Path, kind: str) -> None:
     check_writable(path, f"--{kind}")
 
 
+def save_csv(path: Path, table: pl.DataFrame) -> None:
+    """Write a table as CSV, atomically; Polars also quotes carriage returns in names."""
+    from clinit.files.commit import commit_file
+
+    with claim_file(path, on_busy=lambda: None):
+        commit_file(path, table.write_csv)
+
+
 def check_images(path: Path) -> None:
     """Check that a path is a folder, which may contain images."""
-    if not path.is_dir():
+    if not is_folder(path):
         remedy = "Give a folder that contains a folder of images for each class."
         raise ManifestError(
             f"no folder of images at {path}", remedy=instead_of(path, remedy, Path.is_dir)
@@ -165,7 +187,7 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
     Raises:
         ModelError: If `path` does not exist, or is not a model although one of `images` is.
     """
-    if not path.exists():
+    if not exists(path):
         raise ModelError(
             f"no model at {path}", remedy=instead_of(path, WRITES_MODELS, _looks_like_model)
         )
@@ -178,9 +200,9 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
 
 
 def _looks_like_model(path: Path) -> bool:
-    if path.is_dir():
-        return (path / "model.safetensors").is_file()
-    return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and path.is_file()
+    if is_folder(path):
+        return is_file(path / "model.safetensors")
+    return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and is_file(path)
 
 
 @contextmanager
@@ -222,6 +244,7 @@ def opened(
             images=paths[-1],
             out=out,
             extraction=network.extraction(),
+            labels=network.labels,
             features=network.features,
             overwrite=overwrite,
             data=command_data(),
@@ -230,6 +253,8 @@ def opened(
         with doing("Loading the model …"):
             if network.backbone is not None:
                 model = stock_model(job.extraction)
+                if model.facts.assumed is not None:
+                    note(f"{model.facts.assumed} (other names: --head-classes FILE)")
             else:
                 model = open_model(paths[0], device=network.device)
         yield model, job

@@ -155,6 +155,12 @@ class ReadSplit(StrEnum):
 READ_AS_VAL = " test: the test images become the split val, on which results are measured."
 
 
+LABELS_HELP = (
+    "For images that are not in class folders: a CSV, TSV or Parquet table with a column of paths"
+    " and one of classes, perhaps one of splits and one of groups. FILE:path=NAME,class=NAME names"
+    " unusual columns (also split=, group=)."
+)
+Labels = Annotated[str | None, described(LABELS_HELP, "FILE")]
 TransformKind = Literal["timm", "paper"]
 Dtype = Literal["float16", "float32"]
 Autocast = Literal["off", "bfloat16", "float16"]

@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from clinit.errors import ConfigFileError
+from clinit.files.paths import is_file
 from clinit.files.text import TextFileError, read_text
 from clinit.words import closest
 
@@ -34,7 +35,7 @@ def open_text(path: Path) -> tuple[str, str]:
     Raises:
         ConfigFileError: If neither exists.
     """
-    if not path.is_file() and str(path) in names():
+    if not is_file(path) and str(path) in names():
         return f"the recipe {path}", recipe(str(path))
     try:
         return str(path), read_text(path)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from clinit.cli.frame.console import note, say
+from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.progress import doing
 from clinit.errors import ExperimentError, HeadError, RecordError
 from clinit.extract.cache.folder import split_names
-from clinit.files.paths import instead_of
+from clinit.files.paths import exists, instead_of, is_file
 
 if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData
@@ -38,10 +38,10 @@ def check_caches(
         CacheError: If a path is not a cache.
         HeadError: If the head file does not exist.
     """
-    for path in (*paths, *(each for each in or_files if not each.is_file())):
+    for path in (*paths, *(each for each in or_files if not is_file(each))):
         if path is not None:
             split_names(path)
-    if head is not None and not head.is_file():
+    if head is not None and not is_file(head):
         raise HeadError(
             f"no head file at {head}",
             remedy="`clinit extract` stores the pretrained head as head.safetensors in its cache.",
@@ -65,7 +65,7 @@ def check_run(path: Path) -> None:
     Raises:
         RecordError: If it does not exist.
     """
-    if not path.exists():
+    if not exists(path):
         raise RecordError(
             f"no run record at {path}: there is no such folder",
             remedy=instead_of(
@@ -93,9 +93,19 @@ def read_data(
 
     with doing("Reading the feature caches …"):
         *old, arriving = read_sources(*filter(None, (base, new)), memory=memory)
+    tell_near(arriving.class_names, old[0].class_names if old else (), "--new", "--base")
     return RunData.of(
         old[0] if old else None, arriving, heads, on_note=note, command=["clinit", *sys.argv[1:]]
     )
+
+
+def tell_near(names: Sequence[str], others: Sequence[str], of_names: str, of_others: str) -> None:
+    """Warn about names that differ in spelling only, before anything is computed."""
+    from clinit.extract.dataset.names import alike, near_names
+
+    for text in (near_names(names, others, of_names, of_others), alike(names)):
+        if text is not None:
+            warn(text)
 
 
 def read_images(images: Images, heads: Mapping[str, Path | None]) -> RunData:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
-from clinit.extract.dataset.known import MAX_NAME, is_text
+from clinit.extract.dataset.names import MAX_NAME, is_text, near_names
 from clinit.files.commit import draft_of
 from clinit.words import examples
 
@@ -167,9 +167,15 @@ def _number_texts(
     number = {name: label for label, name in enumerate(names)}
     unknown = [name[:60] for name in told if name not in number]
     if unknown:
+        near = near_names(unknown, names, "the file", "the list")
         raise CacheError(
             f"{origin} contains {len(unknown):,} labels that are not among the {len(names):,} class"
-            f" names: {examples(unknown)}",
+            f" names: {examples(unknown)}"
+            + (
+                ""
+                if (near := near_names(unknown, names, "the file", "the list")) is None
+                else f"; {near}"
+            ),
             remedy="Name all classes in the file of `--classes`, one per line.",
         )
     return np.array([number[name] for name in texts], dtype=np.int64), names

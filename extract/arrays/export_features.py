@@ -21,6 +21,7 @@ from clinit.extract.arrays.array_file import ExportedRows
 from clinit.extract.arrays.numpy_files import write_npy
 from clinit.extract.arrays.safetensors_files import write_safetensors
 from clinit.extract.cache.read import CacheSplit
+from clinit.files.paths import is_file
 from clinit.words import number_of
 
 WRITERS: dict[str, Callable[[ExportedRows, Path], None]] = {
@@ -80,10 +81,10 @@ def export_features(
         ClinitError: If `out` cannot be written.
     """
     suffix = out.suffix.lower().removeprefix(".")
-    is_file = suffix in WRITERS and suffix != "npy"
-    format = format or (suffix if is_file else "npy")
-    _check_place(out, format, is_file=is_file, splits=splits)
-    targets = [_target(out, split, format, is_file=is_file) for split in splits]
+    as_file = suffix in WRITERS and suffix != "npy"
+    format = format or (suffix if as_file else "npy")
+    _check_place(out, format, as_file=as_file, splits=splits)
+    targets = [_target(out, split, format, as_file=as_file) for split in splits]
     for split, target in zip(splits, targets, strict=True):
         # Links are resolved, so that an export never replaces its own source.
         cache = split.path.parent
@@ -130,20 +131,20 @@ def _blocks(
         on_rows(split.plan.rows(index).stop, split.num_rows)
 
 
-def _target(out: Path, split: CacheSplit, format: str, *, is_file: bool) -> Path:
+def _target(out: Path, split: CacheSplit, format: str, *, as_file: bool) -> Path:
     name = split.plan.split if format == "npy" else f"{split.plan.split}.{format}"
-    return out if is_file else out / name
+    return out if as_file else out / name
 
 
-def _check_place(out: Path, format: str, *, is_file: bool, splits: Sequence[CacheSplit]) -> None:
+def _check_place(out: Path, format: str, *, as_file: bool, splits: Sequence[CacheSplit]) -> None:
     if format not in WRITERS:
         raise ValueError(f"format must be one of {', '.join(WRITERS)}, got {format!r}")
     suffix, why = out.suffix.lower(), ""
-    if is_file and format != suffix.removeprefix("."):
+    if as_file and format != suffix.removeprefix("."):
         why = f"is named like a {suffix} file, but the format is {format}"
-    elif is_file and len(splits) > 1:
+    elif as_file and len(splits) > 1:
         why = f"is one file, but the cache has {number_of(len(splits), 'split')}"
-    elif not is_file and (suffix in _OTHER_FILES or out.is_file()):
+    elif not as_file and (suffix in _OTHER_FILES or is_file(out)):
         why = f"is a file or named like a {suffix} file, expected a folder"
     if why:
         raise CacheError(

@@ -7,6 +7,7 @@ each row, and the digest of the manifest that its rows follow. Features do not d
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,10 @@ from jaxtyping import Int
 
 from clinit.errors import CacheError, unreadable
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.dataset.parquet import DAMAGE, scan_parquet
+from clinit.extract.dataset.parquet import DAMAGE, read_table, scan_parquet
+from clinit.extract.dataset.scan import Scan
 from clinit.files.commit import commit_file
+from clinit.files.paths import is_file
 
 GROUPS_FILE = "groups.parquet"
 _FORMAT = "clinit-groups/1"
@@ -40,9 +43,16 @@ def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) ->
         CacheError: If the file lacks the column or an image.
         StorageError: If the file cannot be read.
     """
-    paths = manifest.table.select("path")
     # The paths of imported rows are their numbers, padded with zeros to equal length.
-    table = _read(source, column, digits=max(map(len, paths["path"]), default=0))
+    digits = max(map(len, manifest.table["path"]), default=0)
+    return record_groups(folder, manifest, _read(source, column, digits), column, f"{source}")
+
+
+def record_groups(
+    folder: Path, manifest: Manifest, table: pl.DataFrame, column: str, source: str
+) -> tuple[int, int]:
+    """Write the groups in the columns `path` and `column` of a table, as `write_groups` does."""
+    paths = manifest.table.select("path")
     found = paths.join(table, on="path", how="left", maintain_order="left")
     absent = paths.join(table, on="path", how="anti")["path"]
     if len(absent):
@@ -64,20 +74,23 @@ def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) ->
     return int((sizes - 1).sum()), int((sizes > 1).sum())
 
 
+def record_scanned(folder: Path, scans: Iterable[Scan], labels: str | None) -> None:
+    """Write the groups of the training images of a cache, if a table of labels contains groups."""
+    for each in scans:
+        if each.groups is not None and each.manifest.split == "train":
+            record_groups(folder / "train", each.manifest, each.groups, "group", f"{labels}")
+
+
 def _read(source: Path, column: str, digits: int) -> pl.DataFrame:
     try:
-        if source.suffix.lower() == ".parquet":
-            lazy = scan_parquet(source)
-        else:
-            lazy = pl.scan_csv(source, infer_schema=False, glob=False)
-        names = lazy.collect_schema().names()
+        table = read_table(source)
+        names = table.columns
         if column not in names:
             raise ValueError(f"it has no column {column!r}; its columns are {', '.join(names)}")
         if "path" not in names:
             number = pl.int_range(pl.len()).cast(pl.String)
-            lazy = lazy.with_columns(path=number.str.zfill(digits))
-        table = lazy.select("path", column).collect()
-        return table.unique("path", keep="first", maintain_order=True)
+            table = table.with_columns(path=number.str.zfill(digits))
+        return table.select("path", column).unique("path", keep="first", maintain_order=True)
     except OSError as error:
         raise unreadable(source, error) from error
     except DAMAGE as error:
@@ -94,7 +107,7 @@ def read_groups(folder: Path, manifest: Manifest) -> Int[np.ndarray, " rows"] | 
         CacheError: If the file is damaged, or belongs to other images.
     """
     path = folder / GROUPS_FILE
-    if not path.is_file():
+    if not is_file(path):
         return None
     try:
         metadata = pl.read_parquet_metadata(path)

@@ -23,16 +23,18 @@ from jaxtyping import Int
 from clinit.errors import CacheError, HeadError
 from clinit.extract.arrays.array_file import StoredFeatures, Take, number_labels
 from clinit.extract.arrays.open import FEATURES, LABELS, ArrayFile, find_name, open_array_file
-from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.fingerprint import Fingerprint, mismatches
 from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
 from clinit.extract.cache.plan import Plan, read_plan, settle_plan, shard_name
 from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import FILE as SUMMARY_FILE
 from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_summary
-from clinit.extract.dataset.known import SPLITS, read_class_names
+from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest, read_manifest, write_manifest
+from clinit.extract.dataset.names import read_class_names
 from clinit.files.lock import claim_folder
+from clinit.files.paths import is_file
 from clinit.words import contrast
 
 SHARD_ROWS = 16_384
@@ -109,7 +111,7 @@ def import_features(
     manifest = _manifest(order, labels, names, dim * _ITEM_BYTES[features.dtype], config)
     fingerprint = Fingerprint.of_import(backbone=config.backbone, dtype=dtype)
     stored = out / HEAD_FILE
-    there = stored if stored.is_file() else None
+    there = stored if is_file(stored) else None
     head, head_classes = _head(config.head or there, dim, names, fingerprint, on_note)
     digested = FileFacts.of(source.path, source.name)
     plan = Plan(
@@ -159,7 +161,7 @@ def _other_classes(out: Path, split: str) -> tuple[Path, tuple[str, ...]] | None
     """Return the folder of the other split of the cache at `out`, and its class names."""
     other = out / ("val" if split == "train" else "train")
     path = other / "manifest.parquet"
-    return (other, read_manifest(path).class_names) if path.is_file() else None
+    return (other, read_manifest(path).class_names) if is_file(path) else None
 
 
 def _labels(
@@ -319,7 +321,7 @@ class _Writer:
     def _remove_unfinished(self) -> None:
         """Remove an unfinished import of other files, which the user may have corrected since."""
         folder = self.folder
-        if not (folder / "plan.json").is_file() or (folder / SUMMARY_FILE).is_file():
+        if not is_file(folder / "plan.json") or is_file(folder / SUMMARY_FILE):
             return
         found = read_plan(folder)
         if found != self.plan and found.fingerprint.is_imported:
@@ -333,14 +335,11 @@ class _Writer:
             return
         folder, names = found
         there, here = read_plan(folder), self.plan
-        both = there.fingerprint.without_rows.differences(here.fingerprint.without_rows)
+        both = mismatches(there.fingerprint, here.fingerprint, (there.dim, here.dim))
         differing = [(each.name, *each.told) for each in both]
-        for name, one, other in (
-            ("width", str(there.dim), str(here.dim)),
-            ("classes", ", ".join(names), ", ".join(self.manifest.class_names)),
-        ):
-            if one != other:
-                differing.append((name, *contrast(one, other)))
+        one, other = (", ".join(each) for each in (names, self.manifest.class_names))
+        if one != other:
+            differing.append(("classes", *contrast(one, other)))
         for name, one, other in differing:
             raise CacheError(
                 f"{folder} has {name} = {one}, but this split has {name} = {other}",

@@ -32,6 +32,7 @@ from clinit.extract.arrays.array_file import (
 from clinit.files.commit import commit_file
 from clinit.files.lock import claim_folder
 from clinit.files.text import lines_of
+from clinit.words import size_text
 
 _FROM_NUMPY = (
     *(ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError),
@@ -103,6 +104,8 @@ def _labels_of(array: np.ndarray, origin: str) -> Labels:
         ) from error
 
 
+_MOST_TIMES, _SMALL = 50, 2**20
+"""Features are random bits, which compress little; labels compress well, and are small."""
 _FROM_ZIPFILE = (
     *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError, OSError),
     *_FROM_NUMPY,
@@ -145,8 +148,17 @@ class NpzFile:
             zipfile.ZipFile(self.path) as archive,
             archive.open(f"{name}.npy") as file,
         ):
+            self._check_room(archive.getinfo(f"{name}.npy"))
             array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
             return array
+
+    def _check_room(self, told: zipfile.ZipInfo) -> None:
+        """Refuse an array that is much larger than its file before memory is asked for."""
+        size = self.path.stat().st_size
+        if told.file_size > max(_MOST_TIMES * size, _SMALL) or told.compress_size > size:
+            raise ValueError(
+                f"it declares {size_text(told.file_size)} in a file of {size_text(size)}"
+            )
 
     def class_names(self) -> None:
         """Return None, because an archive contains only arrays."""

@@ -9,7 +9,7 @@ from clinit.errors import CacheError
 from clinit.extract.arrays.numpy_files import NpyFile, NpzFile
 from clinit.extract.arrays.parquet_files import ParquetFile
 from clinit.extract.arrays.safetensors_files import SafetensorsFile
-from clinit.files.paths import check_readable, instead_of
+from clinit.files.paths import check_readable, exists, instead_of
 
 ArrayFile = NpyFile | NpzFile | ParquetFile | SafetensorsFile
 """A file of arrays, with methods for their names (None for a single array without a name), features
@@ -38,7 +38,7 @@ def open_array_file(path: Path) -> ArrayFile:
             remedy="Save the features in one of these formats, such as with"
             " `numpy.save(path, tensor.numpy())` or `safetensors.torch.save_file`.",
         )
-    if not path.exists():
+    if not exists(path):
         raise CacheError(f"no file at {path}", remedy=instead_of(path, "Check the spelling."))
     check_readable(path, CacheError)
     return KINDS[path.suffix.lower()](path)

@@ -195,14 +195,25 @@ class Fingerprint:
         return Fingerprint({name: text for name, text in self.fields.items() if name not in names})
 
 
-def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
-    """Check that two caches were computed by the same backbone.
+def mismatches(
+    one: Fingerprint, other: Fingerprint, widths: tuple[int, int]
+) -> tuple[Difference, ...]:
+    """Return all that must agree between features of one use, and does not; `widths` are theirs.
+
+    Features that were imported under one name of a backbone may have several widths.
+    """
+    width = (Difference("width", *map(str, widths)),) if widths[0] != widths[1] else ()
+    return (*one.without_rows.differences(other.without_rows), *width)
+
+
+def check_same_backbone(one: Fingerprint, other: Fingerprint, widths: tuple[int, int]) -> None:
+    """Check that two caches were computed by the same backbone; `widths` are of their features.
 
     Raises:
         CacheError: If backbone fields differ (the message lists them all), or the features were
             imported without a name of their backbone.
     """
-    if differing := one.without_rows.differences(other.without_rows):
+    if differing := mismatches(one, other, widths):
         raise CacheError(
             "the two caches contain features of different backbones:"
             f" {', '.join(map(str, differing))}",
@@ -217,14 +228,14 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
         )
 
 
-def joined_fingerprint(parts: Sequence[Fingerprint]) -> Fingerprint:
-    """Return the fingerprint of the joined rows of several caches.
+def joined_fingerprint(parts: Sequence[Fingerprint], widths: Sequence[int]) -> Fingerprint:
+    """Return the fingerprint of the joined rows of several caches; `widths` are of their features.
 
     Raises:
         CacheError: As in `check_same_backbone`.
     """
-    for other in parts[1:]:
-        check_same_backbone(parts[0], other)
+    for other, width in zip(parts[1:], widths[1:], strict=True):
+        check_same_backbone(parts[0], other, (widths[0], width))
     if len(parts) == 1:
         return parts[0]
     imported = [each.features for each in parts if each.features]

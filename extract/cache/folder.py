@@ -9,6 +9,7 @@ from pathlib import Path
 from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.dataset.known import SPLITS
+from clinit.files.paths import exists, is_file
 from clinit.words import closest
 
 VIEWS_FOLDER = "views"
@@ -30,10 +31,10 @@ def split_names(path: Path) -> list[str]:
         "Write one with `clinit extract --out`, or import features with `clinit cache import FILE"
         " --out CACHE`."
     )
-    if (path / _PLAN).is_file():
+    if is_file(path / _PLAN):
         parent = path.parents[1] if path.parent.name == VIEWS_FOLDER else path.parent
         hint = f"Give its parent folder, {parent}."
-    elif not path.exists() and (
+    elif not exists(path) and (
         near := closest(path.name, [each.name for each in caches_in(path.parent)])
     ):
         hint = f"Did you mean {path.with_name(near)}?"
@@ -42,7 +43,7 @@ def split_names(path: Path) -> list[str]:
 
 def _splits_in(path: Path) -> list[str]:
     marks = (_PLAN, SUMMARY_FILE)
-    return [name for name in SPLITS if any((path / name / mark).is_file() for mark in marks)]
+    return [name for name in SPLITS if any(is_file(path / name / mark) for mark in marks)]
 
 
 def caches_in(path: Path) -> list[Path]:

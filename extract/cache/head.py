@@ -30,11 +30,11 @@ from clinit.errors import CacheError, HeadError, unreadable
 from clinit.extract.arrays.array_file import parse_class_names
 from clinit.extract.arrays.numpy_files import NpzFile
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.dataset.known import is_text
+from clinit.extract.dataset.names import is_text
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file, make_folder
-from clinit.files.paths import instead_of
+from clinit.files.paths import instead_of, is_file
 
 _KEY = "clinit_head"
 _SEALED = "clinit-head/2"
@@ -241,7 +241,7 @@ def read_head(
         StorageError: If the file exists and cannot be read.
     """
     try:
-        if not path.is_file():
+        if not is_file(path):
             raise HeadError(
                 f"no head file at {path}",
                 remedy=instead_of(

@@ -17,6 +17,7 @@ from clinit.errors import CacheError, ClinitError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.dataset.known import SPLITS
 from clinit.files.documents import DocumentKind, content_sha256
+from clinit.files.paths import exists
 from clinit.words import contrast
 
 FILE = "plan.json"
@@ -156,7 +157,7 @@ def settle_plan(plan: Plan, folder: Path) -> None:
         CacheError: If the plans differ; the message names the first differing field.
     """
     path = folder / FILE
-    if not path.exists():
+    if not exists(path):
         _DOCUMENT.write(path, plan.content())
         return
     stored, wanted = read_plan(folder), plan.content()
@@ -164,7 +165,12 @@ def settle_plan(plan: Plan, folder: Path) -> None:
     for name, value in stored.content().items():
         if name != "fingerprint" and value != wanted[name]:
             differing.append((name, *contrast(str(value), str(wanted[name]))))
-    for name, found, here in differing:
+    if [name for name, *_ in differing] == ["manifest"]:
+        raise CacheError(
+            f"{folder} was begun with other images or classes",
+            remedy="Give another folder with `--out`, or restore the images it was begun with.",
+        )
+    for name, found, here in sorted(differing, key=lambda each: each[0] == "manifest"):
         raise CacheError(
             f"{folder} was begun with {name} = {found}, but this command has {name} = {here}",
             remedy="Give the options it was begun with, or another folder with `--out`.",
@@ -178,7 +184,7 @@ def read_plan(folder: Path) -> Plan:
         CacheError: If `folder` contains no plan, or its plan cannot be read.
     """
     path = folder / FILE
-    if not path.exists() and not (folder / "cache.json").exists():
+    if not exists(path) and not exists(folder / "cache.json"):
         raise CacheError(f"no feature cache at {folder}", remedy="Write one with `clinit extract`.")
     return _DOCUMENT.read(
         path, Plan, lambda found: found | {"fingerprint": {"fields": found.get("fingerprint")}}

@@ -31,13 +31,14 @@ from jaxtyping import Bool, Float, Int
 from clinit.errors import CacheError, ManifestError, unreadable
 from clinit.extract.arrays.groups import read_groups
 from clinit.extract.cache.features import FeatureSet, StoredRows
-from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.fingerprint import Fingerprint, mismatches
 from clinit.extract.cache.folder import SUMMARY_FILE, check_view, split_names, view_folders
 from clinit.extract.cache.head import Head, read_head, tensors_sha256
 from clinit.extract.cache.plan import WRITE_AGAIN, Plan, read_plan, shard_name
 from clinit.extract.cache.shard import Shard, file_sha256, fill, read_shard
 from clinit.extract.cache.summary import Summary, read_summary
 from clinit.extract.dataset.manifest import Manifest, read_manifest
+from clinit.files.paths import is_file
 
 HEAD_FILE = "head.safetensors"
 _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
@@ -221,7 +222,7 @@ def open_split(path: Path) -> CacheSplit:
         CacheError: If the split is missing or its extraction is unfinished.
     """
     plan = read_plan(path)
-    if not (path / SUMMARY_FILE).is_file():
+    if not is_file(path / SUMMARY_FILE):
         present = sum(_SHARD_NAME.fullmatch(file.name) is not None for file in path.iterdir())
         raise CacheError(
             f"{path} contains {present:,} of {plan.num_shards:,} shards:"
@@ -240,7 +241,7 @@ def open_cache(path: Path) -> Cache:
     """
     splits = {name: open_split(path / name) for name in split_names(path)}
     head_path = path / HEAD_FILE
-    head = read_head(head_path) if head_path.is_file() else None
+    head = read_head(head_path) if is_file(head_path) else None
     check_one_backbone(path, splits, head)
     return Cache(path, splits, head)
 
@@ -259,7 +260,7 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
     first, *others = splits.values()
     plain = first.fingerprint.without_rows
     for other in others:
-        for each in plain.differences(other.fingerprint.without_rows):
+        for each in mismatches(plain, other.fingerprint, (first.dim, other.dim)):
             one, two = each.told
             raise CacheError(
                 f"the splits of {path} contain features of different backbones: {each.name} ="

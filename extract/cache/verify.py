@@ -23,6 +23,7 @@ from clinit.extract.cache.read import (
     verify_shard,
 )
 from clinit.extract.cache.summary import read_summary
+from clinit.files.paths import exists, is_file
 from clinit.words import number_of
 
 
@@ -94,7 +95,7 @@ def verify(
             if "train" in splits:
                 plain = splits["train"].fingerprint
                 check_view(view.path, view.fingerprint, plain, views[0].fingerprint)
-            elif not (path / "train").exists():  # a damaged train split is reported above
+            elif not exists(path / "train"):  # a damaged train split is reported above
                 raise CacheError(
                     f"{view.path} is a view of training images whose features are missing",
                     remedy=WRITE_AGAIN,
@@ -127,7 +128,7 @@ def _check_head(path: Path, splits: dict[str, CacheSplit]) -> Checked:
     checked, head = Checked("head: not read"), None
     known = [split.summary.head.tensors is not None for split in splits.values()]
     with checked.check():
-        if (path / HEAD_FILE).is_file():
+        if is_file(path / HEAD_FILE):
             head = read_head(path / HEAD_FILE)
             unsure = (
                 "" if all(known) else "; an earlier version of clinit stored it without a digest"

@@ -37,14 +37,14 @@ from clinit.extract.dataset.known import (
     Columns,
     Dataset,
     Layout,
-    read_class_names,
 )
-from clinit.extract.dataset.layouts import DoesNotFitError, Listing, Reader, Search, counted
+from clinit.extract.dataset.layouts import DoesNotFitError, Listing, Reader, Search
 from clinit.extract.dataset.manifest import LEAVES_ROOT
+from clinit.extract.dataset.names import read_class_names
 from clinit.extract.dataset.parquet import index_parquet
 from clinit.extract.dataset.tar import index_tar
 from clinit.extract.dataset.tree import Tree
-from clinit.words import examples, printable
+from clinit.words import counted, examples, printable
 
 _SUFFIX = {WEBDATASET: ".tar", HUGGINGFACE: ".parquet"}
 _NAME_FILES = ("classnames.txt", "class_names.txt", "classes.txt")

@@ -3,8 +3,8 @@
 Images are read in place: a manifest contains the container of each row, and the position in it. A
 word in the path names the split, as in the Hugging Face library (WebDataset has no rule): first in
 the file name (`train-00000-of-00012.parquet`, `imagenet1k-train-0001.tar`), then in the nearest
-folder with such a word (`train/00000.tar`, `data/validation/0.parquet`). The same words mark
-folders of class folders as splits.
+folder with such a word (`train/00000.tar`, `data/validation/0.parquet`). The same words
+(`class_folders.part_of`) mark folders of class folders as splits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 import polars as pl
 
 from clinit.errors import ManifestError
-from clinit.extract.dataset.known import MAX_NAME
+from clinit.extract.dataset.class_folders import PARTS_OF, part_of
+from clinit.extract.dataset.names import MAX_NAME
 from clinit.words import contrast
 
 BUILD_AGAIN = (
@@ -66,16 +67,6 @@ class Container:
             )
 
 
-_WORDS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}
-_PART_OF = {word: part for part, words in _WORDS.items() for word in words}
-_PARTS_OF = {"train": ("train",), "val": ("validation", "test"), "test": ("test",)}
-"""Split -> parts that may be read as the split; the first existing part is used."""
-
-
 @dataclass(frozen=True, slots=True)
 class SplitFiles:
     """The containers of one split of a data set."""
@@ -84,23 +75,6 @@ class SplitFiles:
     """Paths, sorted."""
     warnings: tuple[str, ...] = ()
     """Warnings about files that are left out."""
-
-
-def split_folders(names: Sequence[str], split: str) -> dict[str, tuple[str, ...]]:
-    """Return the folders of the training split and the evaluation split, preferred folders first.
-
-    Args:
-        names: Names of folders that contain folders.
-        split: The split to read: train, val, or test, which takes the place of val.
-    """
-    order = list(_PART_OF)
-    known = [name for name in names if name.lower() in _PART_OF]
-    known.sort(key=lambda name: (order.index(name.lower()), name))
-    found = {
-        each: tuple(name for name in known if _PART_OF[name.lower()] in _PARTS_OF[each])
-        for each in ("train", "test" if split == "test" else "val")
-    }
-    return {each: folders for each, folders in found.items() if folders}
 
 
 def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFiles]:
@@ -118,7 +92,7 @@ def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFile
     nameless = [path for path, part in parts.items() if not part]
     found: dict[str, SplitFiles] = {}
     for each in ("train", "test" if split == "test" else "val"):
-        present = [part for part in _PARTS_OF[each] if part in parts.values()]
+        present = [part for part in PARTS_OF[each] if part in parts.values()]
         if present:
             first, *more = present
             found[each] = SplitFiles(
@@ -136,11 +110,10 @@ def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFile
 
 def _part(path: str) -> str:
     """Return train, validation or test; an empty text if the path contains none of the words."""
-    *folders, name = path.lower().split("/")
+    *folders, name = path.split("/")
     for text in (name.rpartition(".")[0], *reversed(folders)):
-        for word in re.split(r"[^a-z]+", text):
-            if word in _PART_OF:
-                return _PART_OF[word]
+        if found := next(filter(None, map(part_of, re.split(r"[^A-Za-z]+", text))), ""):
+            return found
     return ""
 
 

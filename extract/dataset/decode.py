@@ -40,6 +40,8 @@ from clinit.machine import out_of_memory
 MAX_SCANS = 500
 """Maximum number of scans of a progressive JPEG; encoders write about ten. The decoder passes over
 all pixels for each scan: even a scan of 53 bytes takes 2 ns per pixel."""
+MAX_FILE_BYTES = 2**30
+"""Larger files are refused before memory is reserved: `MAX_PIXELS` pixels of 8 bytes fit."""
 MISSING = "the file is missing"
 EMPTY = "the file is empty"
 _BYTES_PER_PIXEL = 24
@@ -70,6 +72,27 @@ def decoder_version(decoder: str = "cpu") -> str:
     return f"{of_device}torchcodec {version('torchcodec')}, pillow {version('pillow')}"
 
 
+def read_whole(path: Path) -> bytes:
+    """Return the content of an image file.
+
+    Raises:
+        ImageError: If the file has more than `MAX_FILE_BYTES`, as sparse files may.
+        OSError: If it cannot be read.
+    """
+    check_bytes(path.stat().st_size)
+    return path.read_bytes()
+
+
+def check_bytes(size: int) -> None:
+    """Check that the file of an image is not too large.
+
+    Raises:
+        ImageError: If it is.
+    """
+    if size > MAX_FILE_BYTES:
+        raise ImageError(f"too large: {size:,} bytes, more than {MAX_FILE_BYTES:,}", remedy=_REMEDY)
+
+
 def read_image_file(
     path: Path, root: Path, *, size: int | None = None, need_rights: bool = True
 ) -> bytes:
@@ -83,7 +106,7 @@ def read_image_file(
             extraction, instead of a bad image.
 
     Raises:
-        ImageError: If this one file is empty, absent or not a regular file.
+        ImageError: If this one file is empty, absent, too large or not a regular file.
         ManifestError: If the folder of the file has vanished, or the size of the file differs from
             the manifest.
         MachineError: If read permission, memory or file handles are missing, or the storage fails.
@@ -94,7 +117,7 @@ def read_image_file(
             raise ImageError("a link that leaves the root", remedy=_REMEDY)
         if not (path.is_file() or path.is_dir()) and path.exists():
             raise ImageError("not a regular file", remedy=_REMEDY)
-        content = path.read_bytes()
+        content = read_whole(path)
     except PermissionError as error:
         if not need_rights:
             raise ImageError("no permission to read the file", remedy=_REMEDY) from error

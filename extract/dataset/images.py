@@ -13,7 +13,13 @@ import polars as pl
 
 from clinit.errors import ImageError, ManifestError
 from clinit.extract.dataset.containers import Container
-from clinit.extract.dataset.decode import EMPTY, memory_error, read_error, read_image_file
+from clinit.extract.dataset.decode import (
+    EMPTY,
+    check_bytes,
+    memory_error,
+    read_error,
+    read_image_file,
+)
 from clinit.extract.dataset.manifest import is_contained
 from clinit.extract.dataset.parquet import ParquetImages
 from clinit.extract.dataset.tar import read_member
@@ -76,7 +82,7 @@ class ContainedImages:
         """Return the content of an image.
 
         Raises:
-            ImageError: If this one image is empty, absent or damaged.
+            ImageError: If this one image is empty, absent, too large or damaged.
             ManifestError: If a file differs from the manifest.
             MachineError: If the machine cannot read the file. No row may be marked invalid for
                 that.
@@ -87,6 +93,7 @@ class ContainedImages:
             container.check_place()
             self._in_place.add(number)
         position, size = int(self._positions[row]), int(self._sizes[row])
+        check_bytes(size)
         try:
             if container.column:
                 content = self._parquet.read(container, position)

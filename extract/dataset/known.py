@@ -7,16 +7,11 @@ describes them from their content.
 
 from __future__ import annotations
 
-import re
 import tomllib
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import resources
-from pathlib import Path
-from typing import Any
 
-from clinit.errors import CacheError, ManifestError
-from clinit.files.text import TextFileError, lines_of, read_text
+from clinit.errors import ManifestError
 from clinit.words import did_you_mean
 
 
@@ -76,6 +71,9 @@ class Dataset:
     """Number of images in all splits, if only this number is published."""
     look_in: tuple[str, ...] = (".",)
     """Folders under the root that may contain the lists."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about the arrangement of the files on disk."""
+    notes: tuple[str, ...] = ()
     homepage: str = ""
     licence: str = ""
 
@@ -139,79 +137,3 @@ def read_dataset(name: str) -> Dataset:
         homepage=content["homepage"],
         licence=" ".join(content["licence"].split()),
     )
-
-
-MAX_NAME = 4096
-"""Maximum number of characters of a class name."""
-
-
-def read_class_names(path: Path) -> tuple[str, ...]:
-    """Read class names from UTF-8 text, one per line; skip empty lines.
-
-    Raises:
-        CacheError: If the file cannot be read as text, has no names, or repeats a name.
-    """
-    try:
-        names = tuple(lines_of(read_text(path)))
-        if not names:
-            raise TextFileError("the file contains no name")
-        if (longest := max(map(len, names))) > MAX_NAME:
-            raise TextFileError(f"a name has {longest:,} characters, expected at most {MAX_NAME:,}")
-        if len(set(names)) != len(names):
-            raise TextFileError("a name occurs twice")
-    except TextFileError as error:
-        raise CacheError(
-            f"cannot read the class names in {path}: {error}",
-            remedy="Write one name per line, every name once.",
-        ) from error
-    return names
-
-
-def is_text(name: str) -> bool:
-    """Return whether a text can be encoded as UTF-8, which lone surrogates cannot."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-_IDENTIFIER = re.compile(r"n\d{8}")
-
-
-@cache
-def _info() -> Any:
-    from timm.data import ImageNetInfo
-
-    return ImageNetInfo()
-
-
-def title(class_name: str) -> str:
-    """Return the first synonym of an ImageNet synset; return other class names unchanged.
-
-    Titles may repeat: two classes of ImageNet-1K are a `crane`.
-
-    >>> title("n01440764"), title("campsite")
-    ('tench', 'campsite')
-    """
-    return synonyms(class_name)[0]
-
-
-def synonyms(class_name: str) -> list[str]:
-    """Return all synonyms of an ImageNet synset; return other class names unchanged.
-
-    >>> synonyms("n01440764")
-    ['tench', 'Tinca tinca']
-    """
-    if not _IDENTIFIER.fullmatch(class_name):
-        return [class_name]
-    try:
-        return str(_info().label_name_to_description(class_name)).split(", ")
-    except KeyError:
-        return [class_name]
-
-
-def in_words(class_name: str) -> str:
-    """Return an ImageNet synset with its title: `tench (n01440764)`; other names unchanged."""
-    words = title(class_name)
-    return class_name if words == class_name else f"{words} ({class_name})"

@@ -26,10 +26,12 @@ import numpy as np
 import polars as pl
 
 from clinit.errors import ManifestError
-from clinit.extract.dataset.known import Dataset, Layout, is_text
-from clinit.extract.dataset.tree import Images, Tree
+from clinit.extract.dataset.class_folders import is_filler
+from clinit.extract.dataset.known import Dataset, Layout
+from clinit.extract.dataset.names import is_text
+from clinit.extract.dataset.tree import LEFT, UNREAD_SUFFIXES, Images, Tree
 from clinit.files.text import lines_of
-from clinit.words import printable
+from clinit.words import counted, printable
 
 
 class DoesNotFitError(Exception):
@@ -44,6 +46,7 @@ class Listing:
     """Columns path, label (int64) and size_bytes; for images in containers, also the other columns
     of `manifest.CONTAINED_SCHEMA` except class_name."""
     warnings: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 Reader = Callable[[], Listing]
@@ -90,11 +93,6 @@ class Search:
         return path
 
 
-def counted(items: Sequence[str], what: str) -> tuple[str, ...]:
-    """Return a warning with the number of items and an example; no warning without items."""
-    return (f"{what}: {len(items):,} (for example {printable(min(items))})",) if items else ()
-
-
 def find_class_folders(folders_of: Callable[[str], Sequence[str]], search: Search) -> Reader:
     """Find class folders; `folders_of` lists the possible folders of a class, nested with `/`."""
     tree, dataset = search.tree, search.dataset
@@ -114,17 +112,29 @@ def find_class_folders(folders_of: Callable[[str], Sequence[str]], search: Searc
         counts = [len(images.paths) for images in found]
         label = np.repeat(np.array([labels[name] for name in matched], dtype=np.int64), counts)
         loose = [path for images in between for path in (*images.paths, *images.others)]
+        deeper = [
+            path
+            for name, images in zip(matched, found, strict=True)
+            for path in images.paths
+            if not all(map(is_filler, _inside(path, f"{folder}/{name}")))
+        ]
         return Listing(
             _image_table(found).with_columns(pl.Series("label", label)),
             (
                 *warnings,
                 *counted(unknown, f"folders left out, no class of {dataset.title}"),
                 *counted(loose, "files left out, outside of any class folder"),
-                *_file_warnings(found),
+                *counted(deeper, "images in folders inside a class folder, which count as its own"),
+                *file_warnings(found),
             ),
+            counted([path for each in (*found, *between) for path in each.left], LEFT),
         )
 
     return read
+
+
+def _inside(path: str, folder: str) -> list[str]:
+    return path.removeprefix(folder.removeprefix("./") + "/").split("/")[:-1]
 
 
 def _match(
@@ -181,8 +191,9 @@ def find_listed(
                 *counted(without_line, f"images left out, without a line in {source.name}"),
                 *counted(without_file, f"lines of {source.name} without an image"),
                 *counted(images.folders, "folders left out, among the images"),
-                *_file_warnings([images]),
+                *file_warnings([images]),
             ),
+            counted(images.left, LEFT),
         )
 
     return read
@@ -208,10 +219,17 @@ def _image_table(found: Sequence[Images]) -> pl.DataFrame:
     return pl.DataFrame([path, pl.Series("size_bytes", sizes, dtype=pl.Int64)])
 
 
-def _file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
-    others = [path for images in found for path in images.others]
+def file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
+    """Return warnings about files that are no images, and about broken links."""
+    every = [path for images in found for path in images.others]
+    unread = [path for path in every if path.lower().endswith(UNREAD_SUFFIXES)]
+    others = [path for path in every if not path.lower().endswith(UNREAD_SUFFIXES)]
+    kinds = sorted({path.rpartition(".")[2].upper() for path in unread})
     broken = [path for images in found for path in images.broken]
     return (
+        *counted(
+            unread, f"photographs left out, which must be converted to JPEG ({', '.join(kinds)})"
+        ),
         *counted(others, "files left out, not images by their names"),
         *counted(broken, "images that are broken links"),
     )

@@ -20,7 +20,8 @@ import numpy as np
 import polars as pl
 
 from clinit.errors import ManifestError, unreadable
-from clinit.extract.dataset.known import MAX_NAME, SPLITS
+from clinit.extract.dataset.known import SPLITS
+from clinit.extract.dataset.names import MAX_NAME
 from clinit.extract.dataset.parquet import DAMAGE, row_count
 from clinit.files.commit import commit_file
 from clinit.files.documents import content_sha256

@@ -38,6 +38,23 @@ def scan_parquet(path: Path) -> pl.LazyFrame:
     return pl.scan_parquet(path, glob=False, hive_partitioning=False)
 
 
+def read_table(path: Path) -> pl.DataFrame:
+    """Read a table that a user wrote: Parquet, or text with a header, separated by tab, `,` or `;`.
+
+    The columns of text are texts.
+
+    Raises:
+        OSError: If the file cannot be read.
+        PolarsError, ValueError: If it is not such a table (`DAMAGE`).
+    """
+    if path.suffix.lower() == ".parquet":
+        return scan_parquet(path).collect()
+    with path.open("rb") as file:
+        head = file.readline(2**16)
+    sign = next((sign for sign in ("\t", ",", ";") if sign.encode() in head), ",")
+    return pl.read_csv(path, separator=sign, infer_schema=False, glob=False)
+
+
 def row_count(table: pl.LazyFrame, size_bytes: int) -> int:
     """Return the number of rows that the metadata of a file declare.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +12,12 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset import layouts
+from clinit.extract.dataset.class_folders import LABELS, find_classes
 from clinit.extract.dataset.container_layouts import (
     container_splits,
     describe_containers,
     find_containers,
 )
-from clinit.extract.dataset.containers import split_folders
 from clinit.extract.dataset.known import (
     AS_TOLD,
     FOLDER,
@@ -30,6 +30,7 @@ from clinit.extract.dataset.known import (
     Layout,
     read_dataset,
 )
+from clinit.extract.dataset.label_table import read_labelled
 from clinit.extract.dataset.manifest import CONTAINED_SCHEMA, SCHEMA, Manifest, is_contained
 from clinit.extract.dataset.tree import Tree
 from clinit.words import printable
@@ -49,6 +50,10 @@ LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
 }
 """Layouts of data sets on disk, by their names in the TOML files."""
 
+CONVERT = (
+    "Convert these photographs to JPEG, such as with ImageMagick:"
+    " `magick mogrify -format jpg CLASS/*.heic`."
+)
 _EXPECTED = {
     FOLDER: "Give a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class"
     " folders alone, which are taken as train; archives must be unpacked",
@@ -67,6 +72,16 @@ class Scan:
     manifest: Manifest
     warnings: tuple[str, ...]
     layout: str = ""
+    notes: tuple[str, ...] = ()
+    groups: pl.DataFrame | None = None
+    """Paths and groups of images, if a table of labels contains groups."""
+
+    def tell(self, warn: Callable[[str], object], note: Callable[[str], object]) -> None:
+        """Call `warn` with each warning, and `note` with each note."""
+        for text in self.warnings:
+            warn(text)
+        for text in self.notes:
+            note(text)
 
 
 def scan(
@@ -76,6 +91,7 @@ def scan(
     *,
     strict: bool = False,
     columns: Columns = AS_TOLD,
+    labels: str | None = None,
 ) -> Scan:
     """List the images of a split under `root`.
 
@@ -86,32 +102,43 @@ def scan(
         split: "train", "val", or "test": the test images, which become the split val.
         strict: Whether to raise an error instead of returning warnings.
         columns: Columns of Parquet files.
+        labels: For `folder`, a table of labels (`read_labelled`); None means class folders.
 
     Raises:
         ManifestError: If the data set is unknown, its files are missing or cannot be read, a link
             leaves the root, or `strict` is set and there are warnings.
     """
-    tree, description = _open(dataset, root, split, columns)
-    fitting, reasons = _try_layouts(tree, description, split)
-    if fitting is None:
-        raise _nothing_fits(tree, description, split, reasons)
-    layout, reader = fitting
-    listing = reader()
+    if labels is not None:
+        kind = "label-table"
+        description, listing = _labelled(dataset, root, split, labels)
+    else:
+        tree, description = _open(dataset, root, split, columns)
+        fitting, reasons = _try_layouts(tree, description, split)
+        if fitting is None:
+            raise _nothing_fits(tree, description, split, reasons)
+        layout, reader = fitting
+        kind, listing = layout.kind, reader()
     manifest = _manifest(description, split, listing)
+    groups = None
+    if "group" in listing.table.columns and listing.table["group"].count():
+        groups = listing.table.select("path", "group")
     if manifest.table.is_empty():
         raise ManifestError(
-            f"no {split} image of {dataset} in {printable(root)} (layout {layout.kind}): "
+            f"no {split} image of {dataset} in {printable(root)} (layout {kind}): "
             + "; ".join(listing.warnings or ("its folders are empty",)),
-            remedy=f"{_EXPECTED.get(dataset, 'Unpack the archives of the data set')}.",
+            remedy=CONVERT
+            if "converted" in "".join(listing.warnings)
+            else f"{_EXPECTED.get(dataset, 'Unpack the archives of the data set')}.",
         )
-    warnings = (*listing.warnings, *_count_warnings(description, manifest, split))
+    counts = _count_warnings(description, manifest, split)
+    warnings = (*description.warnings, *listing.warnings, *counts)
     if strict and warnings:
         raise ManifestError(
             f"{printable(root)} is not a complete {split} split of {dataset}: "
             + "; ".join(warnings),
             remedy="Complete the folder, or leave out --strict to accept it as it is.",
         )
-    return Scan(manifest, warnings, layout.kind)
+    return Scan(manifest, warnings, kind, (*description.notes, *listing.notes), groups)
 
 
 def scan_splits(
@@ -120,6 +147,7 @@ def scan_splits(
     splits: Sequence[str] = (),
     *,
     strict: bool = False,
+    labels: str | None = None,
     doing: Callable[[str], AbstractContextManager[object]] = lambda words: nullcontext(),
 ) -> Iterator[Scan]:
     """Scan splits under `root`; yield one result per split.
@@ -129,16 +157,23 @@ def scan_splits(
         root: The folder of the data set.
         splits: The splits to scan; if empty, all existing splits.
         strict: Whether to raise an error instead of returning warnings.
+        labels: As in `scan`.
         doing: Shows a text while a split is scanned.
     """
+    told = set[str]()
     # If no split exists, scanning train raises an error that names the expected files.
-    for split in splits or available_splits(dataset, root) or ("train",):
+    for split in splits or available_splits(dataset, root, labels) or ("train",):
         with doing(f"Scanning {split} …"):
-            found = scan(dataset, root, split, strict=strict)
-        yield found
+            found = scan(dataset, root, split, strict=strict, labels=labels)
+        warnings, notes = (
+            tuple(text for text in texts if text not in told)
+            for texts in (found.warnings, found.notes)
+        )
+        told.update(warnings, notes)
+        yield replace(found, warnings=warnings, notes=notes)
 
 
-def available_splits(dataset: str, root: Path) -> tuple[str, ...]:
+def available_splits(dataset: str, root: Path, labels: str | None = None) -> tuple[str, ...]:
     """Return which of "train" and "val" exist under `root`, without opening image files.
 
     Raises:
@@ -147,6 +182,9 @@ def available_splits(dataset: str, root: Path) -> tuple[str, ...]:
     """
     if dataset in (WEBDATASET, HUGGINGFACE):
         return tuple(container_splits(dataset, Tree.at(root)))
+    if labels is not None:
+        found = read_labelled(Tree.at(root), labels).splits
+        return tuple(split for split in SPLITS if split in found)
     tree, description = _open(dataset, root, "train")
     return tuple(split for split in SPLITS if _try_layouts(tree, description, split)[0])
 
@@ -169,26 +207,37 @@ def _open(dataset: str, root: Path, split: str, columns: Columns = AS_TOLD) -> t
 
 
 def _folder_dataset(tree: Tree, split: str) -> Dataset:
-    """Describe a tree of class folders.
-
-    The classes are taken from both splits, so that a label means the same in both. A folder named
-    train is a split only if it contains folders; otherwise it may be a class of vehicles. A folder
-    named test or valid is a split only next to train, or if the user requests the split test.
-    """
-    named = [name for name in tree.folders(".") if split_folders([name], split)]
-    folders = split_folders([name for name in named if tree.folders(name)], split)
-    if "train" not in folders and split != TEST:
-        folders = {"val": ("val",)} if "val" in folders.get("val", ()) else {}
-    if folders:
-        classes = sorted({each for first, *_ in folders.values() for each in tree.folders(first)})
-    else:
-        folders, classes = {"train": (".",)}, tree.folders(".")
+    found = find_classes(tree, split)
     return Dataset(
         name=FOLDER,
         title="this folder",
-        classes=tuple(classes),
-        layouts=(Layout(kind="class-folders", folders=folders),),
+        classes=found.classes,
+        layouts=(Layout(kind="class-folders", folders=found.folders),),
+        warnings=found.warnings,
+        notes=found.notes,
     )
+
+
+def _labelled(dataset: str, root: Path, split: str, labels: str) -> tuple[Dataset, layouts.Listing]:
+    if dataset != FOLDER:
+        raise ManifestError(
+            f"--labels is for images of the data set `{FOLDER}`, not of {dataset}",
+            remedy=f"Give `{FOLDER}` as the data set, or leave out --labels.",
+        )
+    found = read_labelled(Tree.at(root), labels, split)
+    if split not in found.splits:
+        raise ManifestError(
+            f"{labels} labels no {split} image in {printable(root)}"
+            f" (splits with images: {', '.join(found.splits) or 'none'})"
+            + "".join(f"; {each}" for each in found.warnings),
+            remedy="Check that the paths in the table start in this folder, and its splits.",
+        )
+    listing = layouts.Listing(
+        found.splits[split],
+        (*found.warnings, *layouts.file_warnings([found.images])),
+        found.notes,
+    )
+    return Dataset(name=FOLDER, title="this folder", classes=found.classes, layouts=()), listing
 
 
 def _try_layouts(
@@ -212,7 +261,8 @@ def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) 
         return ManifestError(
             f"{printable(tree.root)} contains images ({printable(min(images))}) but no class"
             " folder",
-            remedy="If this is the folder of one class, give the folder that contains it.",
+            remedy="If this is the folder of one class, give the folder that contains it;"
+            f" or {LABELS}.",
         )
     top = tree.top()
     found = ", ".join(map(printable, top[:8])) or "nothing"

@@ -2,7 +2,9 @@
 
 The path of a member of the tar file is split at the first dot of its base name into key and
 extension. Members with the same key are one sample. Its image is the member with the extension of
-an image file. Its class is in the first existing member of these:
+an image file. If no member with a key has such an extension, but images follow further dots
+(`img.v2.001.jpg`), these members are split at their last dot instead. The class is in the first
+existing member of these:
 
 1. `cls`: a number or a name;
 2. `json`: an object with a number or a name under `label`, `cls` or `class`, and optionally a name
@@ -31,8 +33,8 @@ import polars as pl
 
 from clinit.errors import ImageError, ManifestError, unreadable
 from clinit.extract.dataset.containers import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
-from clinit.extract.dataset.known import MAX_NAME, is_text
-from clinit.extract.dataset.tree import IMAGE_SUFFIXES
+from clinit.extract.dataset.names import MAX_NAME, is_text
+from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
 from clinit.files.paths import check_readable
 from clinit.words import printable
 
@@ -62,6 +64,8 @@ class _Sample:
     image: tarfile.TarInfo | None = None
     told: dict[str, tuple[int | None, str | None]] = field(default_factory=dict)
     extensions: set[str] = field(default_factory=set)
+    dotted: list[tarfile.TarInfo] = field(default_factory=list)
+    """Members with an image's or label's extension after further dots."""
 
 
 def index_tar(path: Path) -> Contents:
@@ -111,6 +115,8 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
         for member in _members(tar, path):
             name = _name(member)
             key = _KEY.fullmatch(name)
+            if any(map(is_left_by_others, name.split("/"))):
+                key = None
             if key is None or not is_text(name) or not member.isreg() or member.issparse():
                 others.append(name)
                 continue
@@ -118,7 +124,10 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
             if extension in sample.extensions:
                 raise _damaged(path, f"the member {name} occurs twice")
             sample.extensions.add(extension)
-            if extension in _LABELS:
+            if extension.rpartition(".")[::2] != ("", extension):
+                if extension.rpartition(".")[2] in (*_IMAGES, *_LABELS):
+                    sample.dotted.append(member)
+            elif extension in _LABELS:
                 sample.told[extension] = _told(file, member, extension)
             elif extension not in _IMAGES:
                 continue  # other parts of a sample: captions, boxes, masks
@@ -126,6 +135,7 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
                 sample.image = member
             else:
                 second.append(name)
+        dotted = _split_at_last_dot(file, samples)
         if not samples and not others:
             raise _damaged(path, "it has no members")
         is_ended = _has_end(path, file, tar.offset)
@@ -136,9 +146,32 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
         left_out={
             "members left out, not part of a sample with an image": others,
             "images left out, because their sample already has an image": second,
+            "images whose names were split at the last of several dots": dotted,
             "shards without an end mark, perhaps truncated": [""] * (not is_ended),
         },
     )
+
+
+def _split_at_last_dot(file: IO[bytes], samples: dict[str, _Sample]) -> list[str]:
+    """Replace samples that have images only after further dots; return the names of the images."""
+    found: list[str] = []
+    for key, sample in list(samples.items()):
+        images = [member for member in sample.dotted if _extension(member) in _IMAGES]
+        if sample.image is not None or not images:
+            continue
+        del samples[key]
+        found += map(_name, images)
+        for member in sample.dotted:
+            each = samples.setdefault(_name(member).rpartition(".")[0], _Sample())
+            if _extension(member) in _IMAGES:
+                each.image = member
+            else:
+                each.told[_extension(member)] = _told(file, member, _extension(member))
+    return found
+
+
+def _extension(member: tarfile.TarInfo) -> str:
+    return member.name.rpartition(".")[2].lower()
 
 
 def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:

@@ -8,6 +8,7 @@ error, so that nobody can trick a manifest into listing other files.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,8 +19,32 @@ from clinit.errors import ManifestError
 from clinit.words import printable
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-"""Suffixes of image files, in upper or lower case. Others, such as HEIC, are left out, because only
-some machines can decode them, and the rows must be the same everywhere."""
+"""Suffixes of image files, in upper or lower case. Others are left out, because only some machines
+can decode them, and the rows must be the same everywhere."""
+
+UNREAD_SUFFIXES = (
+    *(".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf"),
+    *(".raf", ".rw2", ".psd"),
+)
+"""Suffixes of photographs that are left out, and that messages name."""
+
+_LEFT_BY_OTHERS = re.compile(
+    r"\.(?!\.?$).+|@eadir|#recycle|#snapshot|@recycle|@recently-snapshot|\$recycle\.bin|recycler"
+    r"|system volume information|network trash folder|temporary items|lost\+found|__macosx"
+    r"|thumbs\.db|ehthumbs\w*\.db|desktop\.ini|picasa\.ini|zbthumbnail\.info|pspbrwse\.jbf"
+    r"|.*\.lrdata|__pycache__|icon\r",
+    re.IGNORECASE,
+)
+"""Files and folders that are hidden, or that file servers (Synology, QNAP), desktops (macOS,
+Windows) and photo programs (Picasa, Lightroom) leave among images."""
+
+LEFT = "hidden files, and files and folders of other programs (thumbnails, bins), left out"
+
+
+def is_left_by_others(name: str) -> bool:
+    """Return whether other programs leave a file or folder of this name, such as thumbnails."""
+    return _LEFT_BY_OTHERS.fullmatch(name) is not None
+
 
 SCAN_THREADS = 8
 """Folders read at a time, which hides the latency of network disks."""
@@ -38,6 +63,8 @@ class Images:
     """The broken links among `paths`."""
     folders: list[str] = field(default_factory=list)
     """Sub-folders that were not entered."""
+    left: list[str] = field(default_factory=list)
+    """Files and folders of other programs (`is_left_by_others`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +101,7 @@ class Tree:
     def top(self) -> list[str]:
         """Return the visible names directly under the root, sorted; folders end with `/`."""
         with _reading(self.root), os.scandir(self.root) as entries:
-            return sorted(e.name + "/" * e.is_dir() for e in entries if e.name[0] != ".")
+            return sorted(e.name + "/" * e.is_dir() for e in entries if _is_visible(e))
 
     def file(self, relative: str) -> Path | None:
         """Return the path of the file `relative`; None if it does not exist."""
@@ -96,7 +123,7 @@ class Tree:
         """Return the names of the visible sub-folders of `relative`, sorted."""
         folder = self.root / relative
         with _reading(folder), os.scandir(folder) as entries:
-            found = [e for e in entries if e.name[0] != "." and e.is_dir()]
+            found = [e for e in entries if _is_visible(e) and e.is_dir()]
         for entry in found:
             if entry.is_symlink():
                 self._resolve(Path(entry.path))
@@ -119,10 +146,11 @@ class Tree:
             return list(pool.map(lambda relative: self.images(relative, deep=True), relatives))
 
     def has_image(self, relative: str) -> bool:
-        """Return whether the folder `relative` directly contains an image."""
+        """Return whether a folder directly contains a photograph, of whatever format."""
         folder = self.root / relative
         with _reading(folder), os.scandir(folder) as entries:
-            return any(e.name[0] != "." and _is_image_name(e.name) for e in entries)
+            names = (e.name.lower() for e in entries if _is_visible(e))
+            return any(name.endswith(IMAGE_SUFFIXES + UNREAD_SUFFIXES) for name in names)
 
     def _collect(self, relative: str, entered: frozenset[Path] | None, found: Images) -> None:
         """Add files to `found`; `entered`: real folders on the way, None to skip sub-folders."""
@@ -132,7 +160,8 @@ class Tree:
         with _reading(folder), os.scandir(folder) as entries:
             for entry in entries:
                 path = prefix + entry.name
-                if entry.name[0] == ".":
+                if not _is_visible(entry):
+                    found.left.append(path)
                     continue
                 if entry.is_symlink():
                     self._resolve(Path(entry.path))
@@ -173,6 +202,10 @@ class Tree:
                 " give a folder that contains both the link and its target.",
             )
         return real
+
+
+def _is_visible(entry: os.DirEntry[str]) -> bool:
+    return not is_left_by_others(entry.name)
 
 
 def _is_image_name(name: str) -> bool:

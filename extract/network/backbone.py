@@ -34,18 +34,19 @@ import timm
 import timm.data
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.extract.cache.head import Head
+from clinit.extract.network.checkpoint import Checkpoint, failure, gray_remedy, read_checkpoint
 from clinit.extract.network.compiled import Forward
 from clinit.extract.network.weights import (
     TimmFolder,
-    failure,
     network_of_file,
     pretrained_network,
+    weights_in,
 )
+from clinit.files.paths import is_folder
 from clinit.machine import choose_device
 from clinit.words import cut_short
 
@@ -225,6 +226,8 @@ class Backbone:
     """timm's preprocessing of this model."""
     weights_sha256: str
     """SHA-256 of the state dict (`state_sha256`), which does not depend on the file format."""
+    note: str = ""
+    """How the weights were found in their file, if the user should know."""
     program: Forward | None = None
     """`forward`, compiled for batches of one size; None computes layer by layer."""
 
@@ -260,11 +263,14 @@ class Backbone:
         return logits.float()
 
 
-def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
+def load_backbone(
+    config: BackboneConfig, checkpoint: Checkpoint | None = None, *, named: bool = False
+) -> Backbone:
     """Build the network, load its weights and copy its classifier or projection.
 
     Args:
         config: Which network.
+        checkpoint: The weights, if they are read already.
         named: Whether the user names the rows of the last layer, which must then be a classifier.
 
     Raises:
@@ -278,9 +284,9 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
     choose_device(config.device)
     _check_name(config.name)
     folder = None
-    if config.weights is not None and config.weights.is_dir():
+    if config.weights is not None and is_folder(config.weights):
         folder = TimmFolder.read(config.weights, config.name)
-        file, arguments = config.weights / "model.safetensors", folder.model_args
+        file, arguments = weights_in(config.weights), folder.model_args
         config = replace(config, weights=file, model_args={**arguments, **config.model_args})
     try:
         check_model_args(config.model_args)
@@ -288,12 +294,18 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
         raise BackboneError(
             f"{config.name}: {error}", remedy="Correct or leave out these arguments."
         ) from error
+    note = ""
     if config.weights is None:
         network = pretrained_network(config.name, config.model_args)
     else:
-        network = network_of_file(config.name, config.weights, config.model_args)
+        checkpoint = checkpoint or read_checkpoint(config.weights)
+        network, note = network_of_file(config.name, checkpoint, config.model_args)
     network.eval().requires_grad_(False)
-    last = _last_layer(config, network, None if folder is None else folder.label_names)
+    first = next((each for each in network.modules() if isinstance(each, nn.Conv2d)), None)
+    if first is not None and first.in_channels == 1:
+        raise _of_gray_images(config.name, network, first, checkpoint)
+    names = None if folder is None else folder.label_names
+    last = _last_layer(config, network, _stored_names(checkpoint, names))
     is_projection = (
         last is not None
         and not named
@@ -311,7 +323,20 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
     data_config = timm.data.resolve_model_data_config(network)
     data_config |= {} if folder is None else msgspec.to_builtins(folder.pretrained_cfg)
     head, projection = (None, last) if is_projection else (last, None)
-    return Backbone(config, network, head, projection, data_config, sha256)
+    return Backbone(config, network, head, projection, data_config, sha256, note=note)
+
+
+def _of_gray_images(
+    name: str, network: nn.Module, first: nn.Conv2d, checkpoint: Checkpoint | None
+) -> BackboneError:
+    remedy = "Leave out `in_chans`: timm converts its pretrained weights."
+    if checkpoint is not None:
+        layer = next(each for each, module in network.named_modules() if module is first)
+        key = next(key for key in checkpoint.tensors if key.endswith(f"{layer}.weight"))
+        remedy = gray_remedy(checkpoint, key)
+    return BackboneError(
+        f"the first layer of {name} takes images of one channel, clinit reads three", remedy=remedy
+    )
 
 
 def projection_widths(name: str) -> frozenset[int]:
@@ -357,8 +382,11 @@ def _last_layer(config: BackboneConfig, network: nn.Module, names: _Names) -> He
             " not finite; its training has probably diverged",
             remedy="Give an undamaged checkpoint with `--weights FILE`.",
         )
-    if config.weights is not None:
-        names = _stored_names(config.weights, len(weight), names)
+    if names is not None and len(names) != len(weight):
+        raise BackboneError(
+            f"{config.weights} names {len(names)} classes, its classifier has {len(weight)} rows",
+            remedy="Give the right names with `--head-classes FILE`, one per line.",
+        )
     return Head(weight, bias, names)
 
 
@@ -396,13 +424,9 @@ def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height widt
     try:
         features, expected = backbone.features(batch), backbone.logits(batch)
     except Exception as error:  # a wrong size or argument can raise anything
-        size = " x ".join(map(str, batch.shape[2:]))
-        raise failure(
-            error,
-            f"{backbone.config.name} cannot process images of {size} pixels",
-            "Leave out `--input-size`; for a vision transformer add `--model-arg"
-            " dynamic_img_size=True`.",
-        ) from error
+        what = f"{backbone.config.name} cannot process images of"
+        what += f" {' x '.join(map(str, batch.shape[2:]))} pixels"
+        raise failure(error, what, _right_size(backbone, tuple(batch.shape[2:]))) from error
     if features.shape[1:] != (backbone.dim,) or not torch.isfinite(features).all():
         raise BackboneError(
             f"{backbone.config.name} gives features of shape {tuple(features.shape)},"
@@ -428,21 +452,31 @@ def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height widt
         )
 
 
-def _stored_names(path: Path, rows: int, names: _Names) -> _Names:
+def _right_size(backbone: Backbone, given: tuple[int, ...]) -> str:
+    """Return the remedy for images of a wrong size, from the size that the network is built for."""
+    built = getattr(getattr(backbone.network, "patch_embed", None), "img_size", None)
+    usual = tuple(backbone.data_config["input_size"][1:])
+    if built is not None and tuple(built) != given:
+        side = built[0]
+        told = f"Its weights are for {side} pixels: " + (
+            "leave out `--input-size`" if tuple(built) == usual else f"give `--input-size {side}`"
+        )
+        return f"{told}. Or let it interpolate: `--model-arg dynamic_img_size=True`."
+    if usual != given:
+        return f"Leave out `--input-size`: its weights are for {usual[0]} pixels."
+    return "Check `--model-arg` and `--autocast`."
+
+
+def _stored_names(checkpoint: Checkpoint | None, names: _Names) -> _Names:
+    """Return the class names in the file of the weights, or else `names`."""
     # Files of other programs may contain no class names, or other metadata of the same key.
-    with suppress(SafetensorError, ValueError, KeyError, TypeError, RecursionError):
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
+        metadata = {} if checkpoint is None else checkpoint.metadata
         found = json.loads(metadata.get("class_names", "null"))
         if "clinit_model" in metadata:  # the file is an exported model of clinit
             found = json.loads(metadata["clinit_model"])["class_names"]
         if found is not None:
             names = tuple(map(str, msgspec.convert(found, list[str | int])))
-    if names is not None and len(names) != rows:
-        raise BackboneError(
-            f"{path} names {len(names)} classes, its classifier has {rows} rows",
-            remedy="Give the right names with `--head-classes FILE`, one per line.",
-        )
     return names
 
 

@@ -5,7 +5,9 @@ networks two to four times as fast. Vision transformers gain less, because most 
 matrix products already. Features of compiled and plain networks differ by rounding, so all features
 of a cache are computed in one way, which its plan records. Smaller batches are padded to the size
 of the program, so that the features of a row do not depend on the size of the last batch. PyTorch
-caches compiled programs, so the next process starts in a fraction of the time.
+caches compiled programs, so the next process starts in a fraction of the time. It runs whatever it
+finds in the cache, so the cache must not be a folder that another user may have made
+(`keep_programs_private`).
 
 On a CPU the program runs in one thread; several threads run it side by side (`work.pipeline`).
 """
@@ -13,10 +15,12 @@ On a CPU the program runs in one thread; several threads run it side by side (`w
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from shutil import which
 from threading import Lock
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -24,10 +28,12 @@ import torch
 import torch._inductor.config
 from jaxtyping import Float
 from torch import Tensor
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.nn.functional import pad
 
-from clinit.errors import BackboneError
+from clinit.extract.network.checkpoint import failure
 from clinit.extract.network.transform import Transform
+from clinit.files.paths import own_folder
 
 Compile = Literal["auto", "on", "off"]
 Forward = Callable[[Float[Tensor, "batch 3 height width"]], Float[Tensor, "batch ..."]]
@@ -53,6 +59,18 @@ class Network(Protocol):
 
 
 N = TypeVar("N", bound=Network)
+_PROGRAMS = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def keep_programs_private() -> str:
+    """Let PyTorch and Triton cache programs in a folder of this user; return the folder.
+
+    PyTorch's default has a predictable name in a folder that all users may write to, and PyTorch
+    itself puts it into the environment. A folder that the user has set is kept.
+    """
+    if os.environ.get(_PROGRAMS) in (None, "", default_cache_dir()):
+        os.environ[_PROGRAMS] = str(own_folder("programs"))
+    return os.environ[_PROGRAMS]
 
 
 def compiled(
@@ -63,6 +81,7 @@ def compiled(
     Any number of threads may call the program. PyTorch must be set to one thread in each of them,
     and in the calling thread.
     """
+    keep_programs_private()
     size, device = len(batch), batch.device
     options: dict[str, Any] = {"cpp.threads": 1}
     if device.type == "cuda":
@@ -149,10 +168,10 @@ def on_its_way(
         except Exception as error:  # a missing compiler, or any of its passes
             why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             if wanted == "on":
-                raise BackboneError(
-                    f"the network cannot be compiled: {why}",
-                    remedy="Install a C++ compiler (g++), or leave out `--compile on`.",
-                ) from error
+                remedy = "Leave out `--compile on`."
+                if which(compiler := os.environ.get("CXX", "g++")) is None:
+                    remedy = f"Install a C++ compiler ({compiler}), or leave out `--compile on`."
+                raise failure(error, "the network cannot be compiled", remedy) from error
             on_note(f"the network is not compiled, because compiling failed: {why}")
             return network
         spent_s = time.perf_counter() - began

@@ -1,7 +1,8 @@
 """Build a timm network with pretrained weights, weights of a file, or a folder of the Hub.
 
-The tensors of a .pth file may have other names than timm's, as in checkpoints of torchvision. If no
-name is equal and all tensors have the sizes of timm's, in the same order, they are loaded by order.
+The tensors of a file may have other names than timm's. If no name is equal, a common prefix of
+timm's names is left out; or, as for checkpoints of torchvision, the tensors of a .pth file are
+loaded by order if they have the sizes of timm's.
 
 The library of the Hugging Face Hub tries each file six times, with pauses, before it searches its
 cache. So clinit first tries to reach the Hub; if that fails, the library searches only its cache.
@@ -9,41 +10,42 @@ cache. So clinit first tries to reach the Hub; if that fails, the library search
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 import timm
-import timm.models
 from huggingface_hub import constants, get_session
 from torch import Tensor, nn
 
-from clinit.errors import BackboneError, ClinitError, MachineError
-from clinit.files.paths import check_readable
+from clinit.errors import BackboneError
+from clinit.extract.network.checkpoint import Checkpoint, failure, gray_remedy
+from clinit.files.paths import is_file
 from clinit.files.text import TextFileError, read_text
 from clinit.machine import out_of_memory
-from clinit.words import cut_short
+from clinit.words import cut_short, examples, listed, number_of
 
 _PAUSES_S = (0.0, 1.0, 1.0)
 """Seconds before each request; the Hub is out of reach if all requests fail."""
 
 _Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 _Deviation = Annotated[float, msgspec.Meta(gt=0)]
+_OF_CHANNELS = msgspec.Meta(min_length=1, max_length=3)
 
 
 class _DataConfig(msgspec.Struct, omit_defaults=True):
     """The transform of the images, in timm's terms."""
 
-    input_size: tuple[Literal[3], _Side, _Side] | None = None
+    input_size: tuple[Literal[1, 3], _Side, _Side] | None = None
     interpolation: Literal["nearest", "bilinear", "bicubic"] | None = None
     crop_pct: Annotated[float, msgspec.Meta(ge=0.1, le=4)] | None = None
     crop_mode: str | None = None
-    mean: tuple[float, float, float] | None = None
-    std: tuple[_Deviation, _Deviation, _Deviation] | None = None
+    mean: Annotated[tuple[float, ...], _OF_CHANNELS] | None = None
+    std: Annotated[tuple[_Deviation, ...], _OF_CHANNELS] | None = None
 
 
 class TimmFolder(msgspec.Struct):
@@ -63,7 +65,8 @@ class TimmFolder(msgspec.Struct):
         """
         path = folder / "config.json"
         try:
-            found = msgspec.json.decode(read_text(path), type=cls)
+            content = msgspec.json.decode(read_text(path), type=dict[str, Any])
+            found = msgspec.convert(_as_today(content), cls)
         except (TextFileError, msgspec.DecodeError) as error:
             raise BackboneError(
                 f"{folder} is not a folder of a timm network: {path.name}: {error}",
@@ -77,6 +80,43 @@ class TimmFolder(msgspec.Struct):
             )
         found.model_args.pop("num_classes", None)
         return found
+
+
+def _as_today(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of `config.json` as timm writes them today.
+
+    Earlier versions wrote one flat dictionary. The names of classes may be at three places, and
+    numbered.
+    """
+    config = content.get("pretrained_cfg", content)
+    places = ((content, "label_names"), (config, "label_names"), (config, "labels"))
+    named = [place[name] for place, name in places if isinstance(place, dict) and place.get(name)]
+    names = named[0] if named else None
+    if isinstance(names, dict) and set(names) == set(map(str, range(len(names)))):
+        names = [names[str(number)] for number in range(len(names))]
+    return {**content, "pretrained_cfg": config, "label_names": names}
+
+
+_FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")
+
+
+def weights_in(folder: Path) -> Path:
+    """Return the file of the weights in a folder of a timm network, by timm's names.
+
+    Raises:
+        BackboneError: If there is none.
+    """
+    known = [folder / name for name in _FILES]
+    others = [
+        each for end in ("safetensors", "pth", "bin") for each in sorted(folder.glob(f"*.{end}"))
+    ]
+    for path in (*known, *others):
+        if is_file(path):
+            return path
+    raise BackboneError(
+        f"no weights in {folder}: it has no {listed(_FILES[:2], 'or')}",
+        remedy="Give their file: `--weights FILE`.",
+    )
 
 
 def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:
@@ -107,82 +147,111 @@ def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:
     return network
 
 
-def network_of_file(name: str, path: Path, model_args: Mapping[str, Any]) -> nn.Module:
-    """Return the network with the weights of a file.
+def network_of_file(
+    name: str, checkpoint: Checkpoint, model_args: Mapping[str, Any]
+) -> tuple[nn.Module, str]:
+    """Return the network with the weights of a file, and a note if tensors were renamed.
+
+    Unless `model_args` gives it, the number of classes is that of the file.
 
     Raises:
-        BackboneError: If the file contains no weights, or weights of another network.
+        BackboneError: If the file contains weights of another network.
         MachineError: If there is too little memory.
     """
-    state = _read_state(path)
-    arguments = dict(model_args)
-    prefix = getattr(timm.get_pretrained_cfg(name, allow_unregistered=True), "classifier", None)
-    classifier = state.get(f"{prefix}.weight") if isinstance(prefix, str) else None
-    if isinstance(classifier, Tensor):
-        arguments.setdefault("num_classes", int(classifier.shape[0]))
+    arguments = _of_classifier(name, checkpoint) | dict(model_args)
     try:
         network: nn.Module = timm.create_model(name, pretrained=False, **arguments)
     except Exception as error:
         what = f"timm cannot build {name} with {arguments}"
         raise failure(error, what, "Check `--backbone` and `--model-arg`.") from error
-    try:
-        by_order = path.suffix != ".safetensors" and _differs_by_names(state, network)
-        timm.models.load_checkpoint(network, str(path), remap=by_order, weights_only=True)
-    except Exception as error:  # timm's checkpoint filters can raise anything
-        what = f"{path} does not fit {name}; it has {len(state):,} tensors such as {_some(state)}"
-        remedy = (
-            "Give the `--backbone` and `--model-arg` of the saved model: for a model without a"
-            " classifier `--model-arg num_classes=0`, for a model of torchvision its number of"
-            " classes."
-        )
-        raise failure(error, what, remedy) from error
-    return network
-
-
-def _differs_by_names(state: Mapping[str, Any], network: nn.Module) -> bool:
-    """Return whether a state has the network's tensors in order, but none of their names."""
     own = network.state_dict()
-    sizes = [each.numel() if isinstance(each, Tensor) else None for each in state.values()]
-    return state.keys().isdisjoint(own) and sizes == [each.numel() for each in own.values()]
-
-
-def _read_state(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        raise BackboneError(
-            f"no weights at {path}", remedy="Give a .safetensors or .pth file with `--weights`."
-        )
-    check_readable(path, BackboneError)
+    state, note = _renamed(checkpoint, own)
     try:
-        state: Mapping[str, Any] = timm.models.load_state_dict(str(path), weights_only=True)
-    except Exception as error:  # unpickling and safetensors raise many types
-        raise failure(
-            error,
-            f"{path} cannot be read as weights",
-            "Give a safetensors file, or a .pth file that contains only tensors, as clinit never"
-            " runs code in a checkpoint; a web page or a Git LFS pointer is not a checkpoint.",
-        ) from error
-    if not any(isinstance(value, Tensor) for value in state.values()):
-        raise BackboneError(
-            f"{path} contains no tensor, but {_some(state) or 'nothing'}",
-            remedy="Save only the weights: a mapping of names to tensors, possibly under the key"
-            " state_dict or model.",
+        network.load_state_dict(state)
+    except Exception as error:
+        what = f"{checkpoint.path} does not fit {name}; it has {checkpoint.some}"
+        raise failure(error, what, _remedy(checkpoint, state, network)) from error
+    return network, note
+
+
+def _of_classifier(name: str, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the argument for the number of classes of a file; none if it cannot be known."""
+    config, tensors = timm.get_pretrained_cfg(name, allow_unregistered=True), checkpoint.tensors
+    layer = getattr(config, "classifier", None)
+    if not isinstance(layer, str):
+        return {}
+    found = [key for key in tensors if f".{key}".endswith(f".{layer}.weight")]
+    weight = min(found, key=lambda key: key.count("."), default=None)
+    if weight is not None and tensors[weight].ndim:
+        return {"num_classes": int(tensors[weight].shape[0])}
+    first = getattr(config, "first_conv", None)
+    own_names = isinstance(first, str) and any(
+        f".{key}".endswith(f".{first}.weight") for key in tensors
+    )
+    last = list(tensors.values())[-1]
+    if own_names:
+        return {"num_classes": 0}
+    return {"num_classes": len(last)} if checkpoint.is_pickle and last.ndim == 1 else {}
+
+
+def _renamed(checkpoint: Checkpoint, own: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], str]:
+    """Return the tensors of a file under the network's names, and a note if they had others."""
+    state, own_first = checkpoint.tensors, f".{next(iter(own), '')}"
+    if not state.keys().isdisjoint(own):
+        return state, ""
+    ends = [name.removesuffix(own_first) for name in state if name.endswith(own_first)]
+    fitting = [end for end in ends if all(f"{end}.{name}" in state for name in own)]
+    if len(fitting) == 1:
+        taken = {name: state[f"{fitting[0]}.{name}"] for name in own}
+        note = f"{checkpoint.path}: {fitting[0]}. before the names of its tensors is left out"
+        if left := [name for name in state if name.removeprefix(f"{fitting[0]}.") not in own]:
+            note += f", {number_of(len(left), 'other tensor')} ({examples(left)}) too"
+        return taken, note
+    sizes = [tensor.numel() for tensor in own.values()]
+    if checkpoint.is_pickle and [each.numel() for each in state.values()] == sizes:
+        ordered = zip(own.items(), state.values(), strict=True)
+        taken = {name: found.reshape(like.shape) for (name, like), found in ordered}
+        return (
+            taken,
+            f"{checkpoint.path}: its tensors have other names and are taken by their order",
         )
-    return state
+    return state, ""
 
 
-def _some(names: Mapping[str, Any]) -> str:
-    return ", ".join(map(str, islice(names, 2)))
+def _remedy(checkpoint: Checkpoint, state: Mapping[str, Tensor], network: nn.Module) -> str:
+    """Return what to do with weights that do not fit a network, by the tensors that differ."""
+    own = network.state_dict()
+    for name in (
+        name for name, found in state.items() if found.shape != own.get(name, found).shape
+    ):
+        found, wanted = state[name], own[name]
+        if found.ndim == 4 == wanted.ndim and {found.shape[1], wanted.shape[1]} == {1, 3}:
+            key = next(key for key in checkpoint.tensors if key.endswith(name))
+            return f"Its first layer takes gray images. {gray_remedy(checkpoint, key)}"
+        if name.endswith("pos_embed") and (size := _image_size(found, wanted, network)):
+            return (
+                f"It is for images of {size} pixels: add `--model-arg img_size={size}"
+                f" --input-size {size}`."
+            )
+        if found.shape[1:] == wanted.shape[1:]:
+            rows = f"{name} has {found.shape[0]:,} rows, the network {wanted.shape[0]:,}"
+            return f"{rows}: leave out or correct `--model-arg num_classes`."
+    absent = [name for name in own if name not in state]
+    more = [name for name in state if name not in own]
+    told = [f"the file lacks {examples(absent)}"] if absent else []
+    told += [f"the network lacks {examples(more)}"] if more else []
+    told = told or ["shapes differ"]
+    return f"Give the `--backbone` and `--model-arg` of the saved network: {'; '.join(told)}."
 
 
-def failure(error: Exception, what: str, remedy: str) -> ClinitError:
-    """Return the error to raise for an error of timm: a `MachineError` if memory is short."""
-    if out_of_memory(error):
-        return MachineError(
-            f"not enough memory: {what}",
-            remedy="Free memory, or choose a smaller backbone; then run the same command again.",
-        )
-    why = " ".join(str(error).split())[:300] or type(error).__name__
-    return BackboneError(f"{what}: {why}", remedy=remedy)
+def _image_size(found: Tensor, wanted: Tensor, network: nn.Module) -> int:
+    """Return the side in pixels of the images that a position embedding is for; 0 if unknown."""
+    embed: Any = getattr(network, "patch_embed", None)
+    if found.ndim != 3 or embed is None or not getattr(embed, "grid_size", None):
+        return 0
+    more = wanted.shape[1] - math.prod(embed.grid_size)  # tokens of the class and registers
+    side = math.isqrt(max(0, found.shape[1] - more))
+    return int(side * embed.patch_size[0]) if side * side == found.shape[1] - more else 0
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from clinit.extract.work.settings import Settings
 
 if TYPE_CHECKING:
     from clinit.extract.dataset.manifest import Manifest
+    from clinit.extract.dataset.scan import Scan
     from clinit.extract.work.run import ExtractConfig
     from clinit.extract.work.split_run import Progress, SplitResult
 
@@ -58,6 +59,7 @@ class ExtractOptions(NetworkOptions):
     out: Path
     dataset: str | None = None
     manifest: Path | None = None
+    labels: str | None = None
     split: str | None = None
     """`train`, `val`, or `test` (test images become the split val); None means all splits."""
     backbone: str | None = "convnextv2_femto.fcmae_ft_in1k"
@@ -67,39 +69,58 @@ class ExtractOptions(NetworkOptions):
     ray: str | None = None
     """Address of a Ray cluster to extract on; None extracts on this machine."""
 
-    def manifests(
+    def scans(
         self,
         *,
         doing: Callable[[str], AbstractContextManager[object]],
         warn: Callable[[str], None],
         note: Callable[[str], None],
-    ) -> Mapping[str, Manifest]:
-        """Return the images of each split.
+    ) -> Mapping[str, Scan]:
+        """List the images of each split.
 
         Args:
             doing: Shows a text while a folder is scanned.
             warn: Called with each difference from the description of the data set.
-            note: Called if there are no images to evaluate on.
+            note: Called with files that are left out, and if there are no images to evaluate on.
 
         Raises:
             ManifestError: If images are missing, or the manifest is of another split.
         """
-        found = {each.split: each for each in self._scan(doing, warn)}
+        found = {each.manifest.split: each for each in self._scan(doing, warn, note)}
         if self.dataset is not None and self.split is None and "val" not in found:
             note(f"{self.root} has no val split: no class can be evaluated")
+        if self.head_classes not in (None, "dataset"):
+            from clinit.extract.dataset.names import HEAD_LIST, near_names, read_class_names
+
+            named = read_class_names(Path(self.head_classes), HEAD_LIST)
+            own = next(iter(found.values())).manifest.class_names
+            if near := near_names(own, named, "the data set", self.head_classes):
+                warn(near)
         if self.limit_per_class is None:
             return found
-        return {name: each.limit_per_class(self.limit_per_class) for name, each in found.items()}
+        most = self.limit_per_class
+        return {
+            name: replace(each, manifest=each.manifest.limit_per_class(most))
+            for name, each in found.items()
+        }
 
     def _scan(
-        self, doing: Callable[[str], AbstractContextManager[object]], warn: Callable[[str], None]
-    ) -> Iterator[Manifest]:
+        self,
+        doing: Callable[[str], AbstractContextManager[object]],
+        warn: Callable[[str], None],
+        note: Callable[[str], None],
+    ) -> Iterator[Scan]:
         if self.dataset is not None:
             check_known(self.dataset)  # refuse a wrong name before the slow imports below
         from clinit.extract.dataset.manifest import read_manifest
-        from clinit.extract.dataset.scan import scan_splits
+        from clinit.extract.dataset.scan import Scan, scan_splits
 
         if self.manifest is not None:
+            if self.labels is not None:
+                raise ManifestError(
+                    "a manifest contains labels: --labels would not be used",
+                    remedy="Leave out --labels, or give --dataset folder instead of --manifest.",
+                )
             given = read_manifest(self.manifest)
             wanted = {"test": "val", None: given.split}.get(self.split, self.split)
             if wanted != given.split:
@@ -107,16 +128,15 @@ class ExtractOptions(NetworkOptions):
                     f"{self.manifest} is the manifest of split {given.split}, not of {self.split}",
                     remedy="Leave out `--split`, or give the manifest of that split.",
                 )
-            yield given
+            yield Scan(given, ())
             return
         assert self.dataset is not None
         splits = () if self.split is None else (self.split,)
         for scanned in scan_splits(
-            self.dataset, self.root, splits, strict=self.strict, doing=doing
+            self.dataset, self.root, splits, strict=self.strict, labels=self.labels, doing=doing
         ):
-            for warning in scanned.warnings:
-                warn(warning)
-            yield scanned.manifest
+            scanned.tell(warn, note)
+            yield scanned
 
     def run(
         self,

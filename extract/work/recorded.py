@@ -13,6 +13,7 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.read import CacheSplit
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone, read_model_args
 from clinit.extract.network.transform import Transform
+from clinit.files.paths import is_file
 from clinit.machine import choose_device
 from clinit.words import contrast_digests
 
@@ -96,7 +97,7 @@ def stored_weights(split: CacheSplit) -> Path | None:
     found = split.summary.run.weights
     if found is None:
         return None
-    if not (isinstance(found, str) and Path(found).is_file()):
+    if not (isinstance(found, str) and is_file(Path(found))):
         where = f"were at {found}" if isinstance(found, str) else "are at an unrecorded path"
         raise CacheError(
             f"the weights of the features in {split.path} are missing: they {where}",

@@ -29,9 +29,11 @@ from clinit.extract.network.backbone import (
 from clinit.extract.network.compiled import on_its_way
 from clinit.extract.network.transform import Transform, make_transform
 from clinit.extract.views import View
+from clinit.extract.work.grow import grow, has_grown
 from clinit.extract.work.settings import Settings
 from clinit.extract.work.split_run import Progress, SplitResult, SplitRun
 from clinit.files.lock import claim_file, make_folder
+from clinit.files.paths import exists, is_file, is_folder
 from clinit.ray_tasks import connected, run_tasks
 
 BATCH_SIZES = {"cpu": 32, "cuda": 64}
@@ -132,7 +134,7 @@ def extract(
         ClinitError: If the backbone cannot be used, the cache belongs to another extraction,
             another process writes to it, or the storage fails.
     """
-    if not root.is_dir():
+    if not is_folder(root):
         raise ManifestError(f"no folder at {root}", remedy="Give the folder of the images.")
     for split, manifest in manifests.items():
         if manifest.table.is_empty():
@@ -146,6 +148,8 @@ def extract(
             remedy="Leave out `--views`, or extract the split train too.",
         )
     network = network or load_network(config)
+    if network.backbone.note:
+        on_note(network.backbone.note)
     _refuse_other_backbone(out, network.fingerprint)
     names, head = HeadNames(), network.backbone.head
     if head is not None:
@@ -183,11 +187,12 @@ def extract(
         ]
         make_folder(runs[0].folder)
         for run in runs:
-            if run is runs[0] or (run.folder / PLAN_FILE).exists():
+            started = run is runs[0] or exists(run.folder / PLAN_FILE)
+            if started and not has_grown(run.plan, run.folder):
                 settle_plan(run.plan, run.folder)  # refuse a wrong plan now, not after hours
     for run in runs:
         make_folder(run.folder)
-        yield run.run()
+        yield grow(run, on_note) if has_grown(run.plan, run.folder) else run.run()
 
 
 def _on_its_way(
@@ -202,7 +207,7 @@ def _on_its_way(
 
     `config.compile` overrides this choice.
     """
-    begun = [read_plan(folder).compiled for folder in folders if (folder / PLAN_FILE).exists()]
+    begun = [read_plan(folder).compiled for folder in folders if exists(folder / PLAN_FILE)]
     wanted = config.compile
     if begun and wanted == "auto":
         wanted = "on" if begun[0] else "off"
@@ -210,7 +215,7 @@ def _on_its_way(
         len(plan.rows(shard))
         for plan, folder in zip(plans, folders, strict=True)
         for shard in part.shards(plan.num_shards)
-        if not (folder / shard_name(shard)).exists()
+        if not exists(folder / shard_name(shard))
     )
     backbone = on_its_way(
         network.backbone,
@@ -232,7 +237,7 @@ def _plan(
         fingerprint = fingerprint.of_view(view.describe(), seed=view.seed, number=view.number)
     device = config.backbone.device.split(":")[0]
     batch_size = config.batch_size or BATCH_SIZES[device]
-    if config.batch_size is None and (folder / PLAN_FILE).exists():
+    if config.batch_size is None and exists(folder / PLAN_FILE):
         batch_size = read_plan(folder).batch_size
     return Plan(
         dataset=manifest.dataset,
@@ -250,7 +255,7 @@ def _plan(
 def _refuse_other_backbone(out: Path, fingerprint: Fingerprint) -> None:
     """Check that existing splits are of the same backbone, as all splits of a cache must be."""
     for split in SPLITS:
-        if not (out / split / PLAN_FILE).is_file():
+        if not is_file(out / split / PLAN_FILE):
             continue
         for each in read_plan(out / split).fingerprint.without_rows.differences(fingerprint):
             raise CacheError(
@@ -326,7 +331,7 @@ def _extract_on_node(
     manifests: Mapping[str, Manifest], root: Path, out: Path, config: ExtractConfig, part: Part
 ) -> list[SplitResult]:
     for folder in (root, out):
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise ClusterError(
                 f"{folder} does not exist on {socket.gethostname()}",
                 remedy="Put images and cache on storage that all nodes mount at the same place.",

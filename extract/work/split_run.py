@@ -36,6 +36,7 @@ from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_b
 from clinit.extract.work.settings import Settings
 from clinit.files.commit import flush_folder
 from clinit.files.lock import claim_file, claimed_names
+from clinit.files.paths import exists
 from clinit.stopwatch import Stopwatch
 
 MANIFEST_FILE = "manifest.parquet"
@@ -145,7 +146,7 @@ class SplitRun:
             todo = sorted({*missing, *retried})
             started, computed = datetime.now(UTC), self._compute(todo, retried)
             facts, problem = self._facts(computed, started), ""
-            there = sum((self.folder / shard_name(n)).exists() for n in range(plan.num_shards))
+            there = sum(exists(self.folder / shard_name(n)) for n in range(plan.num_shards))
             if there == plan.num_shards and finished is not None and not todo:
                 self._judge_again(finished)
             elif there == plan.num_shards:
@@ -211,7 +212,7 @@ class SplitRun:
             else:
                 problem = shard_problem(path, self.plan, shard)
             if problem is not None:
-                missing[shard] = problem if path.exists() else ""
+                missing[shard] = problem if exists(path) else ""
         return missing
 
     def _invalid_rows(self, missing: Collection[int]) -> dict[int, int]:
@@ -251,7 +252,7 @@ class SplitRun:
         This happens only when a shard is computed, so a run that stops earlier changes nothing.
         """
         path = self.folder / SUMMARY_FILE
-        if path.exists():
+        if exists(path):
             path.unlink()
             flush_folder(self.folder)
 
@@ -395,7 +396,7 @@ class SplitRun:
         # A sample of all rows, so that every shard and every process decides alike.
         paths = self.manifest.table["path"]
         sample = range(0, len(paths), max(1, len(paths) // _SAMPLE))
-        if not any((self.root / paths[row]).exists() for row in sample):
+        if not any(exists(self.root / paths[row]) for row in sample):
             raise ManifestError(
                 f"{self.root} contains none of the {len(rows):,} images from {paths[rows.start]}"
                 " on",

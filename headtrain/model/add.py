@@ -18,6 +18,7 @@ import numpy as np
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
+from clinit.extract.dataset.names import near_names
 from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, TaskStarted, ignore
@@ -376,6 +377,9 @@ def merge_models(
     data = {**data, "models": [model.origin, other.origin]}
     for each in (model, other):
         check_apart(out, Path(each.origin))
+    theirs = (model.facts.class_names, other.facts.class_names)
+    if near := near_names(*theirs, model.origin, other.origin):
+        listener.warn(near)
     left, images, model, notes = of_both(model, other)
     for note in notes:
         listener.warn(note)

@@ -38,7 +38,7 @@ from clinit.errors import ImageError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.decode import decode
-from clinit.extract.dataset.known import in_words, synonyms
+from clinit.extract.dataset.names import in_words, plain, synonyms
 from clinit.words import examples, number_of
 
 KNOWN = 2 / 3
@@ -205,22 +205,18 @@ def answered(head: Head, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
 
 def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[dict[str, Any]]:
     """Return the new classes that a head already contains, by name or by its predictions."""
-    row_of = {_plain(word): name for name in before.class_names or () for word in synonyms(name)}
+    row_of = {plain(word): name for name in before.class_names or () for word in synonyms(name)}
     found: list[dict[str, Any]] = []
     for name in dict.fromkeys(own.tolist()):
         (answer, count), *_ = Counter(answers[own == name].tolist()).most_common(1)
         answers_so = answer != "" and count >= KNOWN * np.count_nonzero(own == name)
-        old = next(filter(None, map(row_of.get, map(_plain, synonyms(name)))), None)
+        old = next(filter(None, map(row_of.get, map(plain, synonyms(name)))), None)
         if old is None and answers_so:
             old = answer
         if old is not None:
             images = count if answers_so and answer == old else None
             found.append({"class": name, "old": old, "images": images})
     return found
-
-
-def _plain(name: str) -> str:
-    return "".join(filter(str.isalnum, name.casefold()))
 
 
 def misfits(

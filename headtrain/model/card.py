@@ -7,7 +7,7 @@ import shlex
 from importlib.resources import files
 from string import Template
 
-from clinit.extract.dataset.known import in_words
+from clinit.extract.dataset.names import in_words
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.words import escaped, lines_of_table, visible
 
@@ -26,6 +26,8 @@ def card(facts: ModelFacts) -> str:
     probabilities = []
     if (caution := facts.caution) is not None:
         probabilities.append(f"{caution[0].upper()}{escaped(caution[1:])}.")
+    if facts.assumed is not None:
+        probabilities.append(f"Names of old classes: {escaped(facts.assumed)}.")
     if facts.temperature is not None:
         probabilities.append(
             f"Probabilities: {facts.temperature.describe()}. The rows of the classifier are already"

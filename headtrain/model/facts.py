@@ -113,6 +113,12 @@ class ModelFacts:
         """Number of rows of the classifier."""
         return len(self.class_names)
 
+    @property
+    def assumed(self) -> str | None:
+        """What names were assumed for rows without names; None if the names are known."""
+        source = self.record.get("assumed_names")
+        return source and f"the weights name no classes: taken for the classes of {source}"
+
     def __repr__(self) -> str:
         later = sum(task > 0 for task in self.tasks)
         classes = f"{self.num_classes:,} classes, {later:,} of them added later"

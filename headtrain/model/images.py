@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
-from clinit.errors import CacheError, ManifestError, ModelError
+from clinit.errors import CacheError, ImageError, ManifestError, ModelError
+from clinit.extract.arrays.groups import record_scanned
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import accuracy
 from clinit.extract.cache.read import open_cache
 from clinit.extract.cache.summary import InvalidRow
+from clinit.extract.dataset.decode import read_whole
 from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.dataset.names import near_names
 from clinit.extract.dataset.scan import Scan, scan_splits
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.split_run import Progress
@@ -79,6 +83,8 @@ class ImageJob:
     """Folder of the new model, or a file that ends in .safetensors."""
     extraction: ExtractConfig
     """Batch size, threads, dtype of the stored features."""
+    labels: str | None = None
+    """Table of labels (`read_labelled`), if `images` has no class folders."""
     features: Path | None = None
     """Folder of the features of the images; None for `out` with `-features`."""
     overwrite: bool = False
@@ -120,14 +126,23 @@ def list_images(model: Model, job: ImageJob) -> dict[str, Scan]:
             check_apart(writes, reads)
     listing: dict[str, Scan] = {}
     with job.listener.doing("Listing the images …"):
-        for scanned in scan_splits("folder", job.images):
+        for scanned in scan_splits("folder", job.images, labels=job.labels):
             listing[scanned.manifest.split] = scanned
-            for warning in scanned.warnings:
-                job.listener.warn(warning)
+            scanned.tell(job.listener.warn, job.listener.note)
     if "train" not in listing:
+        held_out = job.images / Path(listing["val"].manifest.table["path"][0]).parent.parent
         raise ManifestError(
-            f"{job.images} contains a folder val, but no folder train",
-            remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
+            f"{job.images} contains images to test, in {held_out}, but none to learn from",
+            remedy=f"To learn from them, give `{held_out}` as IMAGES, or name the folder train.",
+        )
+    train = listing["train"].manifest
+    if near := near_names(train.class_names, model.facts.class_names, "the folder", "the model"):
+        job.listener.warn(near)
+    if empty := train.class_counts().filter(pl.col("images") == 0)["class_name"].to_list():
+        raise ManifestError(
+            f"{len(empty):,} of {len(train.class_names):,} classes in {job.images} have no image in"
+            f" train ({examples(empty)})",
+            remedy="Add images to their folders, rename the folders as in train, or remove them.",
         )
     return listing
 
@@ -171,6 +186,7 @@ def image_features(
             bad += result.split.summary.invalid
     with claim_file(folder / _CONTENT_FILE, on_busy=lambda: None):  # removes drafts of killed runs
         _CONTENT.write(folder / _CONTENT_FILE, content)
+    record_scanned(folder, listing.values(), job.labels)
     left_out: dict[str, Any] = {}
     if warnings := [warning for each in listing.values() for warning in each.warnings]:
         left_out["listing"] = warnings
@@ -191,6 +207,8 @@ def image_features(
         )
     digests = {"train": source.fingerprint.manifest, "val": source.val_manifest}
     known = {f"{split}_manifest": each for split, each in digests.items() if each is not None}
+    if "assumed_names" in model.facts.record:
+        left_out["assumed_names"] = model.facts.record["assumed_names"]
     data = {**job.data, "model": model.origin, "images": str(root), **known, **left_out}
     return measured(source, hold_out), data
 
@@ -227,11 +245,11 @@ def _same_content(
     found, odd = dict(before), {}
     for path in (path for each in manifests.values() for path in each.table["path"]):
         try:
-            content = (root / path).read_bytes()
+            content = read_whole(root / path)
             found[path] = hashlib.sha256(content).hexdigest()
             if why := oddity(content):
                 odd[path] = why
-        except OSError:  # the extraction reports it as unreadable
+        except (OSError, ImageError):  # the extraction reports it as unreadable
             found.pop(path, None)
     if changed := [path for path in before if found.get(path, before[path]) != before[path]]:
         raise CacheError(

@@ -18,8 +18,8 @@ from torch import nn
 
 from clinit.errors import BackboneError, ModelError
 from clinit.extract.cache.head import Head
-from clinit.extract.dataset.known import is_text
-from clinit.extract.head_names import name_rows
+from clinit.extract.dataset.names import is_text
+from clinit.extract.head_names import ASSUMED, name_rows
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.headtrain.model.facts import Change, ModelFacts
@@ -175,8 +175,10 @@ def stock_model(config: ExtractConfig) -> Model:
     network = load_network(config)
     nothing = np.zeros((0, network.backbone.dim), np.float32)
     head = Head(nothing, nothing.sum(axis=1), ())
+    record: dict[str, str] = {}
     if network.backbone.head is not None:
-        head, _ = name_rows(network.backbone.head, (), config.head_classes)
+        head, source = name_rows(network.backbone.head, (), config.head_classes)
+        record = {"assumed_names": source} if source == ASSUMED else {}
     if head.class_names is None:
         raise ModelError(
             f"the {head.num_classes:,} rows of {config.backbone.name} have no class names",
@@ -191,7 +193,7 @@ def stock_model(config: ExtractConfig) -> Model:
         autocast=config.backbone.autocast,
         weights=network.backbone.weights_sha256,
         fingerprint=network.fingerprint,
-        record={},
+        record=record,
     )
     return Model(facts, network.backbone, head, None, config.backbone.name)
 

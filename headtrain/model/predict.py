@@ -36,8 +36,9 @@ from clinit.extract.arrays.open import FEATURES, find_name, open_array_file
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import ImageFiles
-from clinit.extract.dataset.known import MAX_PIXELS, title
-from clinit.extract.dataset.tree import IMAGE_SUFFIXES
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.dataset.names import title
+from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
 from clinit.extract.network.compiled import Compile
 from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
 from clinit.headtrain.array import as_array, to_numpy
@@ -338,8 +339,8 @@ def find_images(
         images: list[Path] = []
         others: list[str] = []
         for name, below, files in os.walk(path, onerror=_refuse):
-            below[:] = sorted(each for each in below if not each.startswith("."))
-            for file in sorted(each for each in files if not each.startswith(".")):
+            below[:] = sorted(each for each in below if not is_left_by_others(each))
+            for file in sorted(each for each in files if not is_left_by_others(each)):
                 if file.lower().endswith(IMAGE_SUFFIXES):
                     images.append(Path(name, file))
                 else:

@@ -7,6 +7,8 @@ clinit reads no other file of a model folder: `config.json` is for timm.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -21,7 +23,8 @@ from clinit.extract.network.backbone import (
     load_backbone,
     read_model_args,
 )
-from clinit.files.paths import check_readable, instead_of
+from clinit.extract.network.checkpoint import read_checkpoint
+from clinit.files.paths import check_readable, exists, instead_of, is_file, is_folder
 from clinit.files.tensors import read_tensors
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
@@ -50,8 +53,11 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-    facts = read_facts(path := Path(path))
-    backbone, memory = read_network(path, facts, device), memory_of(path, facts)
+    path = Path(path)
+    with ExitStack() as stack:
+        held = _held(path, stack)
+        facts = read_facts(path, held)
+        backbone, memory = read_network(path, facts, device, held), memory_of(path, facts, held)
     assert backbone.head is not None
     head = replace(backbone.head, class_names=facts.class_names)
     if facts.temperature is not None:
@@ -67,15 +73,37 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
     return model
 
 
-def read_facts(path: Path) -> ModelFacts:
-    """Read the facts in a model folder or a model file.
+def _held(path: Path, stack: ExitStack) -> dict[str, Path]:
+    """Open the files of a model folder until the stack ends; return other paths of them, by name.
+
+    They stay those of one model if the folder is replaced while it is read. What cannot be opened
+    has no path, and is reported by its reader.
+    """
+    held: dict[str, Path] = {}
+    with suppress(OSError):
+        while is_folder(path):
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, folder)
+            for name in (MODEL_FILE, MEMORY_FILE):
+                with suppress(OSError):
+                    file = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+                    stack.callback(os.close, file)
+                    held[name] = Path(f"/proc/self/fd/{file}")
+            if os.path.samestat(path.stat(), os.fstat(folder)):
+                break
+            held.clear()
+    return {name: place for name, place in held.items() if place.exists()}
+
+
+def read_facts(path: Path, held: Mapping[str, Path] = {}) -> ModelFacts:
+    """Read the facts in a model folder or a model file; `held` are open files of the folder.
 
     Raises:
         ModelError: If there is no model at `path`, or it is damaged.
     """
-    file = path / MODEL_FILE if path.is_dir() else path
-    if path.is_dir() and not file.exists():
-        is_run = (path / "run.json").is_file()
+    file = path / MODEL_FILE if is_folder(path) else path
+    if is_folder(path) and not exists(file):
+        is_run = is_file(path / "run.json")
         raise ModelError(
             f"{path} is a folder without a {MODEL_FILE}: it is not a model",
             remedy=f"Make one of this run: `clinit export {path} --out FOLDER`."
@@ -88,11 +116,11 @@ def read_facts(path: Path) -> ModelFacts:
             remedy="Give it to `clinit predict`; in Python, to"
             " `clinit.headtrain.model.onnx.load_onnx`.",
         )
-    if not file.is_file():
+    if not is_file(file):
         raise ModelError(f"no model at {file}", remedy=instead_of(file, WRITES_MODELS))
     check_readable(file, ModelError)
     try:
-        with safe_open(file, framework="numpy") as opened:
+        with safe_open(held.get(MODEL_FILE, file), framework="numpy") as opened:
             text = (opened.metadata() or {}).get(METADATA)
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise _no_model(f"{file} is not a model file: {error}") from error
@@ -129,7 +157,12 @@ def _no_model(why: str) -> ModelError:
     )
 
 
-def read_network(path: Path, facts: ModelFacts, device: str) -> Backbone:
+def read_network(
+    path: Path,
+    facts: ModelFacts,
+    device: str,
+    held: Mapping[str, Path] = {},
+) -> Backbone:
     """Read the network at `path`, including its classifier, as described by `facts`.
 
     Raises:
@@ -137,7 +170,7 @@ def read_network(path: Path, facts: ModelFacts, device: str) -> Backbone:
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-    file = path / MODEL_FILE if path.is_dir() else path
+    file = path / MODEL_FILE if is_folder(path) else path
     config = BackboneConfig(
         name=facts.backbone,
         weights=file,
@@ -145,7 +178,7 @@ def read_network(path: Path, facts: ModelFacts, device: str) -> Backbone:
         device=str(choose_device(device)),
         autocast=facts.autocast,
     )
-    backbone = load_backbone(config)
+    backbone = load_backbone(config, read_checkpoint(file, held.get(MODEL_FILE)))
     if backbone.weights_sha256 != facts.weights:
         found, exported = contrast_digests(backbone.weights_sha256, facts.weights)
         raise ModelError(
@@ -156,16 +189,23 @@ def read_network(path: Path, facts: ModelFacts, device: str) -> Backbone:
     return backbone
 
 
-def memory_of(path: Path, facts: ModelFacts) -> Memory | None:
+def memory_of(
+    path: Path,
+    facts: ModelFacts,
+    held: Mapping[str, Path] = {},
+) -> Memory | None:
     """Read the memory of the model at `path`; None for a file, or a folder without a memory.
 
     Raises:
         ModelError: If the memory is damaged, or has other classes.
     """
     file = path / MEMORY_FILE
-    if not os.path.lexists(file):  # a broken link is a lost memory, which is an error
-        return None
-    memory = read_memory(file)
+    if MEMORY_FILE not in held and not os.path.lexists(file):
+        return None  # but a broken link is a lost memory, which is an error
+    try:
+        memory = read_memory(held.get(MEMORY_FILE, file))
+    except ModelError:
+        memory = read_memory(file)  # fails too, and names the file
     if memory.class_names != facts.class_names:
         raise remembered.DOCUMENT.refusal(
             f"{file} remembers {len(memory.class_names):,} classes that differ from"

@@ -30,7 +30,7 @@ from torch import nn
 
 from clinit.errors import ModelError, StorageError
 from clinit.extract.cache.head import foreign_to_head
-from clinit.extract.dataset.known import title
+from clinit.extract.dataset.names import title
 from clinit.extract.network.backbone import state_sha256
 from clinit.extract.network.transform import Transform
 from clinit.files import paths as occupied

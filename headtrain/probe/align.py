@@ -88,7 +88,7 @@ def align(
         DeviceError: If the device is absent, or does not support the precision.
     """
     started, watch = datetime.now(UTC).isoformat(timespec="seconds"), Stopwatch()
-    check_head(head, base, base)
+    check_head(head, base)
     row_of_class = map_to_head(base, head)
     device = choose_device(config.device)
     check_precision(config.precision, device)

@@ -38,7 +38,7 @@ from clinit.errors import ClinitError, HeadError, RecordError
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.files import paths as occupied
 from clinit.files.commit import draft_of, flush_file, flush_folder, take_place
-from clinit.files.paths import check_readable, obstacle
+from clinit.files.paths import check_readable, exists, is_file, obstacle
 from clinit.headtrain.record.info import DOCUMENT, RunInfo, check_info, damaged
 from clinit.headtrain.record.tables import (
     LATER_TABLES,
@@ -110,7 +110,7 @@ def check_free(folders: Iterable[Path], *, overwrite: bool | None = None) -> Non
 
 def _foreign(folder: Path) -> str | None:
     """Return why an existing folder is no run record, or its other files; None for a record."""
-    if not (folder / INFO).is_file():
+    if not is_file(folder / INFO):
         return "it is no run record"
     try:
         known = {INFO, HEAD, TOP, *_TABLE_FILES, *(_read_info(folder)[1] or ())}
@@ -211,7 +211,7 @@ def read_info(folder: Path) -> RunInfo:
 
 def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
     path = folder / INFO
-    if not path.is_file():
+    if not is_file(path):
         raise RecordError(
             f"no run record at {folder}: it has no {INFO}",
             remedy="Give a folder written by `clinit train-head --out`, or its parent.",
@@ -225,7 +225,7 @@ def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
 def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> bytes:
     """Return the content of one file of a record, compared with its digest."""
     path = folder / name
-    if path.exists():
+    if exists(path):
         check_readable(path, RecordError)  # reading a pipe would block
     try:
         content = path.read_bytes()
@@ -253,7 +253,7 @@ def final_head(record: RunRecord, *, linear: bool = True) -> Head:
         HeadError: If the head is damaged or not linear, or if its training has diverged.
     """
     assert record.path is not None
-    if HEAD not in (record.digests or ()) and not (record.path / HEAD).is_file():
+    if HEAD not in (record.digests or ()) and not is_file(record.path / HEAD):
         if why := headless(record.info["config"]):
             raise HeadError(
                 f"the record {record.path} holds no head: {why}",
@@ -285,7 +285,7 @@ def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
     """
     assert record.path is not None
     path = record.path / TOP
-    if TOP not in (record.digests or ()) and not path.is_file():
+    if TOP not in (record.digests or ()) and not is_file(path):
         return {}
     try:
         return dict(load(_content(record.path, TOP, record.digests)))
@@ -301,9 +301,9 @@ def read_records(paths: Sequence[Path]) -> list[RunRecord]:
     """
     found: dict[Path, None] = {}
     for path in paths:
-        folders = find_records(path) if path.exists() else []
+        folders = find_records(path) if exists(path) else []
         if not folders:
-            looked = f"no folder contains {INFO}" if path.exists() else "no such path"
+            looked = f"no folder contains {INFO}" if exists(path) else "no such path"
             raise RecordError(
                 f"no run record at or below {path}: {looked}",
                 remedy="Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`,"

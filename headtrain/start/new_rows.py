@@ -44,7 +44,11 @@ from clinit.headtrain.array import (
 from clinit.headtrain.groups import one_of_each, shares_of
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.setting import Imported
-from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.statistics.class_statistics import (
+    ARRAYS,
+    ClassStatistics,
+    Weighting,
+)
 from clinit.headtrain.statistics.moments import add_by_class, cut
 from clinit.headtrain.statistics.solve import least_squares_head
 from clinit.headtrain.stream.scenario import Task
@@ -186,10 +190,10 @@ def raw_rows(
 def own_rows(start: Start, data: NewClasses, statistics: ClassStatistics | None = None) -> Rows:
     """Compute the rows of new classes by a user's function.
 
-    The function receives NumPy arrays, whatever the device: features (rows, dim) of old and new
-    rows together, float32 or float64; their labels, as row numbers of the head; the old rows of
-    the head, as `Rows`; and the `ClassStatistics` of all features. It returns weight (new, dim)
-    and bias (new,), in the order of the classes, before scaling.
+    The function receives read-only NumPy arrays, whatever the device: features (rows, dim) of old
+    and new rows together, float32 or float64; their labels, as row numbers of the head; the old
+    rows of the head, as `Rows`; and the `ClassStatistics` of all features. It returns weight
+    (new, dim) and bias (new,), in the order of the classes, before scaling.
 
     Raises:
         ExperimentError: If the function cannot be imported, or returns anything else.
@@ -200,12 +204,15 @@ def own_rows(start: Start, data: NewClasses, statistics: ClassStatistics | None 
     if statistics is None or library(statistics.mean) != "numpy":
         statistics = replace(data, features=features).statistics(start.weighting)
     old = data.head.between(0, data.start).on_host()
-    found = function(features, data.labels, old, statistics)
+    old = Rows(_read_only(old.weight), _read_only(old.bias))
+    arrays: dict[str, Any] = {n: _read_only(getattr(statistics, n)) for n in ARRAYS}
+    statistics = replace(statistics, **arrays)
+    found = function(_read_only(features), _read_only(data.labels), old, statistics)
     wanted = (data.stop - data.start, features.shape[1])
     parts = (found.weight, found.bias) if isinstance(found, Rows) else found
     try:
-        weight, bias = map(np.asarray, parts)
-    except (TypeError, ValueError):
+        weight, bias = map(np.array, parts)
+    except Exception:  # conversions of other libraries raise anything
         raise _not_rows(start.own, type(found).__name__, "weight and bias") from None
     for name, array, shape in (("weight", weight, wanted), ("bias", bias, wanted[:1])):
         if array.shape != shape or array.dtype.kind != "f":
@@ -213,6 +220,13 @@ def own_rows(start: Start, data: NewClasses, statistics: ClassStatistics | None 
         if not np.isfinite(array).all():
             raise _not_rows(start.own, f"{name} that is not finite", "finite numbers")
     return Rows(*(beside(data.head.weight, each.astype(np.float64)) for each in (weight, bias)))
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """Return a view that cannot be written: other starts read the same numbers."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _not_rows(function: Imported, found: str, wanted: str) -> ExperimentError:

@@ -40,6 +40,7 @@ from clinit.headtrain.groups import one_of_each, shares_of
 from clinit.headtrain.statistics.moments import Block, MomentSums, cut, symmetric
 
 Weighting = Literal["class", "sample"]
+ARRAYS = ("totals", "counts", "shift", "sums", "gram")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

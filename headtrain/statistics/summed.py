@@ -18,6 +18,7 @@ order to the same numbers, up to rounding.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -39,12 +40,19 @@ from clinit.extract.cache.read import CacheSplit, open_cache, refuse_shared_imag
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file
+from clinit.files.paths import exists, is_file
 from clinit.files.tensors import Array, digest, read_tensors, tensors_bytes
 from clinit.headtrain.array import placed, slices
 from clinit.headtrain.groups import groups_of, one_of_each, repeating, shares_of
-from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, count
+from clinit.headtrain.statistics.class_statistics import (
+    ARRAYS,
+    ClassStatistics,
+    Weighting,
+    count,
+)
 from clinit.headtrain.statistics.moments import Block
 from clinit.ray_tasks import connected, run_tasks
+from clinit.words import contrast
 
 _ARRAYS = {
     "totals": Array(("int64",), ("classes",)),
@@ -92,7 +100,7 @@ class Summed:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """All numbers by name, as they are stored."""
-        return {name: getattr(self.statistics, name) for name in _ARRAYS}
+        return {name: getattr(self.statistics, name) for name in ARRAYS}
 
     @property
     def digest(self) -> str:
@@ -256,7 +264,8 @@ def sum_caches(
     out, caches = Path(out), [open_cache(Path(path)) for path in paths]
     refuse_shared_images(caches[1:] and caches)
     splits = [cache.split(split or next(iter(cache.splits))) for cache in caches]
-    fingerprint = joined_fingerprint([each.fingerprint for each in splits])
+    widths = [each.dim for each in splits]
+    fingerprint = joined_fingerprint([each.fingerprint for each in splits], widths)
     names, dim = joined_names([each.class_names for each in splits]), splits[0].dim
     label = {name: number for number, name in enumerate(names)}
     numbers = [np.array([label[name] for name in each.class_names]) for each in splits]
@@ -267,12 +276,14 @@ def sum_caches(
     if (whole := _found(out, wanted)) is not None:
         _remove_parts(out, part.count)  # left by a merge that was killed
         return whole
-    if out.exists():
-        raise StatisticsError(
-            f"there is already something else at {out}",
-            remedy="Choose another --out, or move it away.",
-        )
+    if exists(out):
+        raise _in_the_way(out, "is damaged, or not a file of statistics")
     own = part_file(out, part)
+    for each in out.parent.glob(f"{glob.escape(out.stem)}.part-*-of-*{out.suffix}"):
+        if f"-of-{part.count}." not in each.name:
+            raise _in_the_way(each, f"is a part of another number of parts than {part.count}")
+    for number in range(part.count):  # refuse parts of other rows now, not after hours
+        _found(part_file(out, Part(number + 1, part.count)), wanted, part=True)
     with claim_file(own):
         if _found(own, wanted, part=True) is None:
             blocks = _blocks([*zip(splits, numbers, shares, strict=True)], part, on_progress)
@@ -303,9 +314,13 @@ def part_file(out: Path, part: Part) -> Path:
 def _merged(out: Path, wanted: Summed, number: int) -> Summed | None:
     """Merge the parts into `out`, and remove them; None while a part is missing."""
     files = [part_file(out, Part(n + 1, number)) for n in range(number)]
-    parts = [found.statistics for file in files if (found := _found(file, wanted, part=True))]
-    if len(parts) < number:
+    if not all(is_file(file) for file in files):
         return None
+    parts = []
+    for file in files:
+        if (found := _found(file, wanted, part=True)) is None:
+            raise _in_the_way(file, "is damaged")
+        parts.append(found.statistics)
     # Parts with rows first: a part without rows has the shift 0, at which digits would cancel.
     parts.sort(key=lambda each: not each.counts.any())
     whole = replace(wanted, statistics=reduce(add, parts), path=str(out))
@@ -316,22 +331,40 @@ def _merged(out: Path, wanted: Summed, number: int) -> Summed | None:
 
 def _remove_parts(out: Path, number: int) -> None:
     for file in (part_file(out, Part(n + 1, number)) for n in range(number)):
-        if file != out and file.is_file():
+        if file != out and is_file(file):
             file.unlink(missing_ok=True)
 
 
 def _found(path: Path, wanted: Summed, *, part: bool = False) -> Summed | None:
-    """Return existing statistics of the wanted rows; None if missing, damaged or of other rows."""
-    if path.is_file():
+    """Return existing statistics of the wanted rows; None if missing or damaged.
+
+    Raises:
+        StatisticsError: If they are of other rows or of another weighting.
+    """
+    found = None
+    if is_file(path):
         with suppress(StatisticsError):
             found = read_summed(path, part=part)
-            one, two = (
-                (each.class_names, each.fingerprint, each.statistics.weighting)
-                for each in (found, wanted)
-            )
-            if one == two and np.array_equal(found.statistics.totals, wanted.statistics.totals):
-                return found
-    return None
+    if found is None:
+        return None
+    one, two = found.statistics, wanted.statistics
+    differing = [str(each) for each in found.fingerprint.differences(wanted.fingerprint)]
+    for name, there, here in (
+        ("weighting", one.weighting, two.weighting),
+        ("classes", found.class_names, wanted.class_names),
+        ("rows", one.totals.tolist(), two.totals.tolist()),
+    ):
+        if there != here:
+            differing.append(f"{name} ({' / '.join(contrast(str(there), str(here)))})")
+    if differing:
+        raise _in_the_way(path, f"contains other statistics: {', '.join(differing)} differ")
+    return found
+
+
+def _in_the_way(path: Path, why: str) -> StatisticsError:
+    return StatisticsError(
+        f"{path} {why}", remedy="Choose another --out, or move it away and sum it again."
+    )
 
 
 def sum_on_ray(

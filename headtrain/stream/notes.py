@@ -11,6 +11,7 @@ import numpy as np
 from clinit.headtrain.array import cupy_problem
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study.parts import Stream
 from clinit.headtrain.study.study import Study
 from clinit.machine import choose_device
 from clinit.words import examples, size_text
@@ -33,6 +34,7 @@ def data_notes(
         head_facts: Facts about the pretrained head.
     """
     notes = [*base.notes, *new.notes, *_class_gaps(scenario, new, studies[0])]
+    notes += _more_than_there_is(scenario, new, studies[0].stream)
     if any(study.keeps_statistics for study in studies):
         dim, last = scenario.train.dim, scenario.learnt[-1]
         classes = int(np.count_nonzero(scenario.train_counts[: last.start]))
@@ -57,6 +59,28 @@ def data_notes(
             ' (`pip install "clinit[cuda12]"` or `"clinit[cuda13]"`, as the driver is)'
         )
     return notes
+
+
+def _more_than_there_is(scenario: Scenario, new: Source, stream: Stream) -> Iterator[str]:
+    """Yield notes on settings that ask for more images than there are, or keep too few."""
+    counts = new.train_counts[new.train_counts > 0]
+    asked = stream.shots
+    if asked is not None and (fewer := np.count_nonzero(counts < asked)):
+        yield (
+            f"--shots {asked:,}: {fewer:,} of {len(counts):,} new classes have fewer training"
+            f" images, {counts.min():,} or more, and give all of them"
+        )
+    last = scenario.learnt[-1].start if len(scenario.learnt) else 0
+    old = scenario.train_counts[:last]
+    kept = stream.buffer_per_class
+    if kept is not None and (fewer := np.count_nonzero((old > 0) & (old < kept))):
+        yield f"--buffer-per-class {kept:,}: {fewer:,} classes have fewer images, and keep them all"
+    classes = np.count_nonzero(old)
+    if kept is None and stream.buffer is not None and 0 < stream.buffer < classes:
+        yield (
+            f"--buffer {stream.buffer:,} is less than one image for each of the {classes:,}"
+            " classes before the last task: some are not rehearsed"
+        )
 
 
 def _class_gaps(scenario: Scenario, new: Source, study: Study) -> Iterator[str]:

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int
 
-from clinit.errors import CacheError, ExperimentError, HeadError
+from clinit.errors import ExperimentError, HeadError
 from clinit.extract.cache.fingerprint import check_same_backbone
 from clinit.extract.cache.head import Head
-from clinit.files.text import TextFileError, lines_of, read_text
+from clinit.extract.dataset.names import names_in, near_names
+from clinit.files.text import TextFileError
 from clinit.headtrain.groups import groups_of
 from clinit.headtrain.ram import copied_bytes
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
@@ -74,21 +75,18 @@ def split_into_tasks(
 
 
 def read_class_order(path: Path) -> tuple[str, ...]:
-    """Read class names, one per line; skip empty lines.
+    """Read class names, as `names_in` does.
 
     Raises:
-        ExperimentError: If the file is missing or contains no name.
+        ExperimentError: If the file is missing, contains no name or a name twice.
     """
     try:
-        names, problem = tuple(lines_of(read_text(path))), "it names no class"
+        return names_in(path)
     except TextFileError as error:
-        names, problem = (), str(error)
-    if not names:
         raise ExperimentError(
-            f"cannot read the class order {path}: {problem}",
+            f"cannot read the class order {path}: {error}",
             remedy="Give a text file with the name of one new class per line.",
-        )
-    return names
+        ) from error
 
 
 def named_order(
@@ -117,7 +115,8 @@ def named_order(
         if found:
             raise ExperimentError(
                 f"the class order does not fit: {number_of(len(found), 'class')} {problem}"
-                f" ({examples(found)})",
+                f" ({examples(found)})"
+                + _hint(near_names(found, class_names, "the order", "the new data")),
                 remedy="Name every new class once, one per line, as `clinit cache show` does.",
             )
     return np.array([label_of[name] for name in names if name in expected], dtype=np.int64)
@@ -175,18 +174,12 @@ class Scenario:
         return np.repeat(np.arange(len(sizes)), sizes)
 
 
-def check_head(head: Head, base: Source, new: Source) -> None:
-    """Check that the head reads the features of both sides.
+def check_head(head: Head, base: Source) -> None:
+    """Check that the head reads the features of its base.
 
     Raises:
         HeadError: If width or backbone of head and features differ.
-        CacheError: If the two sides differ in width.
     """
-    if new.train.dim != base.train.dim:
-        raise CacheError(
-            f"the new features are {new.train.dim} wide, the base features {base.train.dim}",
-            remedy="Extract both with the same backbone.",
-        )
     of_head, of_base = f"width {head.dim}", f"width {base.train.dim}"
     if head.dim == base.train.dim:
         if not base.fingerprint.fields or base.fingerprint.fits(head.fingerprint):
@@ -196,6 +189,10 @@ def check_head(head: Head, base: Source, new: Source) -> None:
         f"the head is for features of {of_head}, the base cache contains features of {of_base}",
         remedy="Use the head that `clinit extract` stored in the base cache.",
     )
+
+
+def _hint(text: str | None) -> str:
+    return "" if text is None else f"; {text}"
 
 
 def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
@@ -228,7 +225,8 @@ def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
         swapped = len(unknown) == np.count_nonzero(has_data)
         raise ExperimentError(
             f"{len(unknown):,} classes of the base cache are not in its head"
-            f" ({examples(unknown)}){': are --base and --new swapped?' if swapped else ''}",
+            f" ({examples(unknown)}){': are --base and --new swapped?' if swapped else ''}"
+            + _hint(near_names(unknown, names, "the cache", "the head")),
             remedy="Leave them out of the base cache, or extract it with --head-classes FILE"
             " if the head names its classes in another way.",
         )
@@ -248,8 +246,9 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
             classes, or there are too many tasks.
     """
     if base.class_names:
-        check_same_backbone(base.fingerprint, new.fingerprint)
-    check_head(head, base, new)
+        widths = base.train.dim, new.train.dim
+        check_same_backbone(base.fingerprint, new.fingerprint, widths)
+    check_head(head, base)
     base_rows = map_to_head(base, head)
     arriving = np.flatnonzero(new.train.counts())
     order = (

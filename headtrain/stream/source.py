@@ -28,6 +28,7 @@ from clinit.extract.cache.read import (
     stored_features,
 )
 from clinit.files.documents import Count, DocumentKind, Number, content_sha256
+from clinit.files.paths import is_file
 from clinit.headtrain.ram import disk_note, left_on_disk
 from clinit.headtrain.statistics.summed import Summed, joined_names, read_summed
 from clinit.headtrain.stream.buffer import Pool
@@ -134,8 +135,8 @@ def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tu
         StatisticsError: If a file of statistics is damaged or incomplete.
     """
     every = [[side] if isinstance(side, Path) else side for side in sides]
-    files = [[read_summed(path) for path in paths if path.is_file()] for paths in every]
-    opened = [[open_cache(path) for path in paths if not path.is_file()] for paths in every]
+    files = [[read_summed(path) for path in paths if is_file(path)] for paths in every]
+    opened = [[open_cache(path) for path in paths if not is_file(path)] for paths in every]
     splits = [split for caches in opened for cache in caches for split in cache.splits.values()]
     most = free_memory() if memory is None else memory
     stored = left_on_disk(splits, most)
@@ -161,7 +162,8 @@ def _no_rows(summed: Summed, memory: int | None) -> Source:
 
 def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
     first, *others = sources
-    fingerprint = joined_fingerprint([each.fingerprint for each in sources])
+    widths = [each.train.dim for each in sources]
+    fingerprint = joined_fingerprint([each.fingerprint for each in sources], widths)
     refuse_shared_images(caches)
     joined = Source(
         train=_concatenated([each.train for each in sources]),
@@ -319,7 +321,7 @@ def read_base_head(
     head = read_head(path, on_note=on_note)
     facts, origin = head.alignment, f"the alignment in {path}"
     beside = path.with_suffix(".alignment.json")
-    if facts is None and beside.is_file():
+    if facts is None and is_file(beside):
         facts, origin = _FACTS.load(beside), str(beside)
     if facts is None:
         return head, {"path": str(path)}

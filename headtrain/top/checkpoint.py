@@ -24,7 +24,7 @@ from clinit.errors import CheckpointError
 from clinit.extract.network.backbone import state_sha256
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
-from clinit.files.paths import check_readable
+from clinit.files.paths import check_readable, is_file
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.scale import Initialisation
@@ -108,7 +108,7 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
     Raises:
         CheckpointError: If it is damaged or belongs to another run.
     """
-    if not path.is_file():
+    if not is_file(path):
         return None
     check_readable(path, CheckpointError)
     try:

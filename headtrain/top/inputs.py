@@ -17,6 +17,7 @@ from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import Cache, open_cache
 from clinit.extract.work.recorded import reload
+from clinit.files.paths import is_file
 from clinit.headtrain.events import Noted, Observer, Progressed, ignore
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
@@ -230,7 +231,7 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
     found = root if root is not None else Path(stored or "")
     # The first valid image: an invalid image may have been missing from the start.
     first = found / train.manifest.file_of(int(train.valid.argmax()))
-    if not first.is_file():
+    if not is_file(first):
         raise ExperimentError(
             f"the images of {cache} are not in {found}: there is no {first}",
             remedy=f"Give their folder with {option}.",

@@ -29,6 +29,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
+from clinit.extract.network.compiled import keep_programs_private
 from clinit.headtrain.array import as_array, as_tensor
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study.study import Study
@@ -248,6 +249,7 @@ class PlasticModel:
                 generator=generator,
             )
         make_plastic(self.network, self.cut.blocks, full_rank=self._settings.full_rank)
+        keep_programs_private()
         self._top = torch.compile(self._whole) if self._settings.compile else self._whole
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ from clinit.extract.network.compiled import on_its_way
 from clinit.extract.work.settings import Settings
 from clinit.extract.work.split_run import SplitRun
 from clinit.files.lock import claim_folder
+from clinit.files.paths import exists
 from clinit.headtrain.events import Noted, Observer, Progressed
 from clinit.headtrain.top.activations import (
     ActivationRows,
@@ -172,7 +173,7 @@ class TrunkCache:
         A part that was begun continues as it was begun, compiled or not; a new part is compiled if
         this saves time.
         """
-        begun = read_plan(folder).compiled if (folder / PLAN_FILE).exists() else None
+        begun = read_plan(folder).compiled if exists(folder / PLAN_FILE) else None
         there = sum(1 for _ in folder.glob("shard-*.h5"))
         trunk = on_its_way(
             self.trunk,

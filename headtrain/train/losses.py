@@ -244,8 +244,10 @@ class OwnLoss:
         Raises:
             ExperimentError: If the function returns anything else.
         """
-        shape, rows = logits.shape[:-1], labels.expand(logits.shape[:-1]).flatten()
-        found = self.function(logits.flatten(0, -2), rows)
+        shape, rows = logits.shape[:-1], labels.expand(logits.shape[:-1]).flatten().clone()
+        # PyTorch has no read-only tensors: without a gradient, which it guards, give a copy.
+        given = logits.flatten(0, -2)
+        found = self.function(given if logits.requires_grad else given.clone(), rows)
         known = isinstance(found, Tensor) and found.shape == rows.shape
         if not known or (logits.requires_grad and not found.requires_grad):
             what = f"{type(found).__name__} {tuple(getattr(found, 'shape', ()))}"

@@ -13,13 +13,15 @@ import numpy as np
 from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_split, diagnose_summed
 from clinit.analysis.report.report import Runs, load_runs, runs_of
 from clinit.errors import ExperimentError
+from clinit.extract.arrays.groups import record_scanned
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
-from clinit.extract.dataset.known import is_text
+from clinit.extract.dataset.names import is_text
 from clinit.extract.dataset.scan import scan_splits
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.lock import claim_folder
+from clinit.files.paths import is_file
 from clinit.headtrain import runs
 from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.events import Observer, ignore
@@ -55,6 +57,7 @@ def extract_features(
     weights: str | Path | None = None,
     model_args: Mapping[str, Any] | None = None,
     features: str = "pooled",
+    labels: str | None = None,
     **options: Any,
 ) -> Source:
     """Run a frozen timm backbone over images once; return the features, which are stored in `out`.
@@ -74,6 +77,8 @@ def extract_features(
         weights: File of the weights; None means timm's pretrained weights.
         model_args: Further arguments of `timm.create_model`.
         features: `pooled`, or `projected`: the output of the projection of a CLIP tower.
+        labels: For images that are not in class folders, a table of paths and classes, as in
+            `clinit extract --labels`.
         options: Further settings of `clinit.extract.work.run.ExtractConfig`.
 
     Raises:
@@ -81,7 +86,7 @@ def extract_features(
             or weights.
     """
     root, folder = Path(images), Path(out)
-    read = [found.manifest for found in scan_splits(dataset, root, splits or ())]
+    found = list(scan_splits(dataset, root, splits or (), labels=labels))
     config = ExtractConfig(
         backbone=BackboneConfig(
             name=backbone,
@@ -92,7 +97,8 @@ def extract_features(
         ),
         **options,
     )
-    list(extract({each.split: each for each in read}, root, folder, config))
+    list(extract({each.manifest.split: each.manifest for each in found}, root, folder, config))
+    record_scanned(folder, found, labels)
     return read_source(folder)
 
 
@@ -224,7 +230,7 @@ def diagnose(
             the split.
     """
     folder = cache.path if isinstance(cache, Source) else cache
-    if head is not None and Path(folder).is_file():
+    if head is not None and is_file(Path(folder)):
         chosen = head if isinstance(head, Head) else read_head(Path(head))
         return diagnose_summed(read_summed(Path(folder)), chosen, lam=lam)
     opened = open_cache(Path(folder))

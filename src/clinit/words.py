@@ -177,6 +177,11 @@ def printable(path: str | os.PathLike[str]) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
+def counted(items: Sequence[str], what: str) -> tuple[str, ...]:
+    """Return a warning with the number of items and an example; no warning without items."""
+    return (f"{what}: {len(items):,} (for example {printable(min(items))})",) if items else ()
+
+
 SHOWN = 3
 
 

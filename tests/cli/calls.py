@@ -5,13 +5,8 @@ from typer.testing import CliRunner, Result
 from clinit.cli.main import app
 from clinit.errors import ClinitError
 
-NETWORK = [
-    "--backbone=convnextv2_atto",
-    "--model-arg=depths=(1,1,1,1)",
-    "--model-arg=dims=(4,8,8,12)",
-    "--input-size=32",
-    "--device=cpu",
-]
+NETWORK = ["--backbone=convnextv2_atto", "--input-size=32", "--device=cpu"]
+NETWORK += ["--model-arg=depths=(1,1,1,1)", "--model-arg=dims=(4,8,8,12)"]
 """The options of the network of `tiny_weights`."""
 
 

@@ -82,8 +82,7 @@ def on_terminal(
     """Run a command with a terminal as its input and outputs; return its exit code too."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    told = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    told |= {"TERM": "xterm-256color", **(environment or {})}
+    told = {**os.environ, "TERM": "xterm-256color", **(environment or {})}
     process = subprocess.Popen(
         list(map(str, command)), stdin=slave, stdout=slave, stderr=slave, env=told
     )
@@ -97,4 +96,4 @@ def on_terminal(
     os.close(master)
     screen = Screen(columns)
     screen.feed(written.decode("utf-8", "replace"))
-    return process.wait(timeout=60), screen
+    return process.wait(timeout=600), screen

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import Result
 
 from clinit.headtrain.stream.source import read_base_head
-from tests.cli.calls import NETWORK, call
+from tests.cli.calls import NETWORK, call, done
 
 
 @pytest.fixture
@@ -19,8 +19,7 @@ def extract(
     def run(*arguments: object) -> Path:
         out = tmp_path / "cache"
         places = ["--root", root, "--out", out, "--weights", tiny_weights]
-        shown = call("extract", *places, *NETWORK, "--dataset", "folder", *arguments)
-        assert shown.exit_code == 0, shown.output
+        done("extract", *places, *NETWORK, "--dataset", "folder", *arguments)
         return out
 
     return run

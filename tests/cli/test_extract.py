@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from tests.cli.calls import NETWORK, call
+from tests.cli.calls import NETWORK, call, checked
 
 Call = Callable[..., Result]
 Tree = Callable[..., Path]
@@ -25,9 +25,8 @@ def test_both_splits_are_extracted_summed_up_and_shown(
     extract: Call, make_tree: Tree, tmp_path: Path
 ) -> None:
     root, cache = make_tree(), tmp_path / "cache"
-    shown = extract("--root", root)
-    assert shown.exit_code == 0, shown.output
-    lines = shown.output.splitlines()
+    shown = checked(extract("--root", root))
+    lines = shown.splitlines()
     assert lines[0] == f"train: 15 images, features 15 x 12 float16 in 2 shards at {cache}/train"
     assert "the bound is " in lines[1]
     assert lines[2].endswith(" of 15 images (its classes: stored with the weights)")
@@ -86,12 +85,11 @@ def test_views_are_extracted_and_shown(extract: Call, make_tree: Tree, tmp_path:
     (root / "train" / "b" / "2.png").write_text("no pixels")
     assert extract("--root", root).exit_code == 0
     assert "  views" not in call("cache", "show", cache).output
-    shown = extract("--root", root, "--views", 2, "--view-seed", 7)
-    assert shown.exit_code == 0, shown.output
-    assert shown.output.count("  already complete: every shard verified, nothing to do") == 2
+    shown = checked(extract("--root", root, "--views", 2, "--view-seed", 7))
+    assert shown.count("  already complete: every shard verified, nothing to do") == 2
     for number in (0, 1):
-        assert f"train, view {number}: 15 images, features 14 x 12 float16" in shown.output
-    assert shown.output.count("have no features") == 1, "what train has listed is not listed again"
+        assert f"train, view {number}: 15 images, features 14 x 12 float16" in shown
+    assert shown.count("have no features") == 1, "what train has listed is not listed again"
     again = extract("--root", root, "--views", 1, "--view-seed", 7)
     assert again.output.count("  already complete: every shard verified, nothing to do") == 3
     described = call("cache", "show", cache).output
@@ -103,11 +101,10 @@ def test_parts_say_what_is_there_and_the_last_one_completes_the_cache(
     extract: Call, make_tree: Tree, tmp_path: Path
 ) -> None:
     images = ["--root", make_tree(), "--shard-rows", "4"]
-    first = extract(*images, "--part", "1/2")
-    assert first.exit_code == 0, first.output
-    assert f"train, part 1/2: 2 of 4 shards are finished, at {tmp_path}/cache/train" in first.output
-    assert "  8 images computed" in first.output
-    assert "the same command without --part computes missing shards" in first.output
+    first = checked(extract(*images, "--part", "1/2"))
+    assert f"train, part 1/2: 2 of 4 shards are finished, at {tmp_path}/cache/train" in first
+    assert "  8 images computed" in first
+    assert "the same command without --part computes missing shards" in first
     again = extract(*images, "--part", "1/2")
     assert "  this part was complete: every shard verified" in again.output
     last = extract(*images, "--part", "2/2")

@@ -2,7 +2,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,21 @@ from tests.cli.test_main import COMMANDS
 
 SIGNALS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated", signal.SIGHUP: "Hung up"}
 WAITS = """
-import os, signal, sys, time
+import os, sys
+from types import SimpleNamespace
 from clinit.cli import main as m
-from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame import interruption
 
-@keeps("All of it is kept.")
+def pass_since_the_first_signal(seconds):
+    now = interruption._ending_since + seconds
+    interruption.time = SimpleNamespace(monotonic=lambda: now)
+
+@interruption.keeps("All of it is kept.")
 def wait():
     try:
         {before}
         print("ready", flush=True)
-        time.sleep(30)
+        sys.stdin.readline()
     finally:
         print("cleaned", flush=True)
         {clean}
@@ -44,6 +48,7 @@ def started(
     code = WAITS.format(before=before, clean=clean)
     process: subprocess.Popen[str] = subprocess.Popen(
         [sys.executable, "-c", code, "wait"],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -60,33 +65,32 @@ def test_a_signal_cleans_up_says_what_is_kept_and_gives_the_code_of_shells(
 ) -> None:
     process = started()
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (out, err) == ("cleaned\n", f"{word}. All of it is kept.\n")
     assert process.returncode == 128 + number
 
 
-def test_a_signal_a_second_after_the_first_ends_the_clean_up_at_once() -> None:
-    process = started(clean="print('cleaning', flush=True); time.sleep(30)")
-    process.send_signal(signal.SIGTERM)
-    assert process.stdout is not None
-    assert [process.stdout.readline() for _ in range(2)] == ["cleaned\n", "cleaning\n"]
-    time.sleep(1.1)
-    began = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == -signal.SIGINT
-    assert time.monotonic() - began < 10
-    process.communicate()
+CLEAN = "pass_since_the_first_signal({}); print('cleaning', flush=True); input(); print('done')"
 
 
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_right_after_the_first_leaves_the_clean_up_alone(second: signal.Signals) -> None:
-    process = started(clean="print('cleaning', flush=True); time.sleep(0.5); print('done')")
+@pytest.mark.parametrize(
+    ("second", "after_s", "code", "rest"),
+    [
+        (signal.SIGINT, 1.0, -signal.SIGINT, ("", "")),  # it ends the clean-up at once
+        (signal.SIGINT, 0.99, 129, ("done\n", "Hung up. All of it is kept.\n")),
+        (signal.SIGTERM, 0.99, 129, ("done\n", "Hung up. All of it is kept.\n")),
+    ],
+)
+def test_a_signal_within_a_second_of_the_first_leaves_the_clean_up_alone(
+    second: signal.Signals, after_s: float, code: int, rest: tuple[str, str]
+) -> None:
+    process = started(clean=CLEAN.format(after_s))
     process.send_signal(signal.SIGHUP)
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["cleaned\n", "cleaning\n"]
     process.send_signal(second)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, err) == (129, "done\n", "Hung up. All of it is kept.\n")
+    assert process.communicate("\n" if code > 0 else None, timeout=60) == rest
+    assert process.returncode == code
 
 
 def test_a_signal_that_python_swallows_is_the_exit_code_all_the_same() -> None:
@@ -114,13 +118,16 @@ m.main()
 
 
 def test_a_signal_that_the_parent_ignores_stays_ignored() -> None:
-    process = started(ignored=(signal.SIGHUP,))
+    process = started('print("ready", flush=True); input()', ignored=(signal.SIGHUP,))
     process.send_signal(signal.SIGHUP)
-    time.sleep(0.3)
-    assert process.poll() is None
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "ready\n"  # it goes on
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 143
-    process.communicate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
 
 
 READING = {

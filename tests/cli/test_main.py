@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import typer
 
 from clinit.cli import main as command_line
-from clinit.extract.cache.head import Head, write_head
 from clinit.headtrain.study.rules import settings_of
 
 TRAIN = ("train-head", "--base", "absent", "--new", "absent", "--out", "o")
@@ -37,13 +35,6 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
         command_line.main()
     return int(caught.value.code or 0)
-
-
-def python(code: str, **more: Any) -> str:
-    command = [sys.executable, "-c", code]
-    done: Any = subprocess.run(command, capture_output=True, text=True, check=False, **more)
-    assert done.returncode == 0, done.stderr
-    return str(done.stdout)
 
 
 @pytest.mark.parametrize("path", COMMANDS)
@@ -118,100 +109,8 @@ def test_the_help_is_given_at_any_width(
     assert "Print a recipe: the commands in order" in done.stdout
 
 
-def test_help_builds_no_command_and_loads_no_heavy_package() -> None:
-    code = (
-        "import sys; from clinit.cli.main import app; app(['--help'], standalone_mode=False);"
-        "heavy = {'torch', 'timm', 'h5py', 'polars', 'scipy', 'sklearn', 'matplotlib', 'numpy',"
-        " 'clinit.cli.commands.train_head', 'clinit.cli.commands.sweep'};"
-        "print('loaded:', sorted(heavy & set(sys.modules)))"
-    )
-    assert python(code).endswith("loaded: []\n")
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "clinit.analysis.report",
-        "clinit.extract.cache.read",
-        "clinit.extract.arrays.import_features",
-        "clinit.extract.cache.verify",
-        "clinit.headtrain.record.format",
-    ],
-)
-def test_what_only_reads_and_writes_files_does_not_load_torch(module: str) -> None:
-    assert python(f"import sys, {module}; print('torch' in sys.modules)") == "False\n"
-
-
-def test_a_head_is_read_without_torch(tmp_path: Path) -> None:
-    write_head(Head(np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.float32)), tmp_path / "h")
-    code = (
-        "import sys; from pathlib import Path; from clinit.extract.cache.head import read_head;"
-        f"read_head(Path({str(tmp_path / 'h')!r})); print('torch' in sys.modules)"
-    )
-    assert python(code) == "False\n"
-
-
 def test_the_commands_are_those_of_the_documentation() -> None:
     pages = (Path(__file__).parents[2] / "docs").glob("*.md")
     manual = "".join(page.read_text("utf-8") for page in pages if page.name != "commands.md")
     leaves = [path for path, (command, _) in COMMANDS.items() if not hasattr(command, "commands")]
     assert [path for path in leaves if path not in manual] == []
-
-
-EARLY = (
-    (*TRAIN, "--method=rehersal"),
-    (*TRAIN, "--tasks=0"),
-    (*TRAIN, "--lr=-1"),
-    TRAIN,
-    ("train-top", "--base=absent", "--new=absent", "--out=o"),
-    ("sweep", "--base=absent", "--new=absent", "--out=o", "itertions=3"),
-    ("extract", "--dataset=imagnet", "--root=absent", "--out=o"),
-    ("extract", "--dataset=folder", "--root=.", "--out=o", "--mean=127"),
-    ("align", "absent", "--out=h.safetensors"),
-    ("diagnose", "absent"),
-    ("probe", "absent"),
-    ("predict", "absent", "absent"),
-    ("export", "absent", "--out=o"),
-    ("add", "absent", "absent", "--out=o"),
-    ("add", "--backbone=nope", "absent", "--out=o"),
-    ("remember", "absent", "absent", "--out=o"),
-    ("remember", ".", "absent", "--out=o"),
-    ("remember", "--backbone=nope", "absent", "--out=o"),
-    ("remove", "absent", "ant", "--out=o"),
-    ("rename", "absent", "ant=bee", "--out=o"),
-    ("model", "show", "absent"),
-    ("rerun", "absent"),
-    ("reproduce", "last-layer", "--base=absent", "--new=absent"),
-    ("diagnose", "cache", "--head=absent"),
-    ("align", "cache", "--out=file/h.safetensors"),
-    ("train-head", "--base=cache", "--new=cache", "--out=file/o"),
-    ("train-top", "--base=cache", "--new=cache", "--out=file/o"),
-    ("sweep", "--base=cache", "--new=cache", "--out=file/o", "lr=0.1"),
-    ("export", "cache", "--out=file/o"),
-    ("rerun", "cache", "--out=file/o"),
-    ("remember", ".", ".", "--out=file/o"),
-)
-POLARS = (
-    ("extract", "--dataset=folder", "--root=absent", "--out=o"),
-    ("extract", "--manifest=absent.parquet", "--root=.", "--out=o", "--backbone=nope"),
-    ("extract", "--dataset=folder", "--root=empty", "--out=o", "--backbone=nope"),
-)
-"""These read what is there, for which Polars is loaded."""
-
-
-def test_mistakes_are_found_before_the_heavy_packages_are_loaded(tmp_path: Path) -> None:
-    code = (
-        "import sys; from clinit.cli.main import main\n"
-        f"for words in {(*EARLY, *POLARS)!r}:\n"
-        "    sys.argv = ['clinit', *words]\n"
-        "    try: main()\n"
-        "    except SystemExit as ended: assert ended.code in (1, 2), words\n"
-        "    heavy = {'torch', 'timm', 'polars', 'h5py', 'scipy'} & set(sys.modules)\n"
-        f"    read = {{'polars', 'h5py'}} if words in {POLARS!r} else set()\n"
-        "    assert not heavy - read, (words, heavy)\n"
-    )
-    (tmp_path / "cache" / "train").mkdir(parents=True)
-    (tmp_path / "cache" / "train" / "plan.json").touch()
-    (tmp_path / "file").touch()
-    (tmp_path / "empty").mkdir()
-    python(code, cwd=tmp_path)

@@ -7,7 +7,7 @@ from typer.testing import Result
 
 from clinit.headtrain.model.reading import read_facts
 from clinit.headtrain.record.format import find_records, read_info
-from tests.cli.calls import call, refused
+from tests.cli.calls import call, checked, done, refused
 from tests.cli.made_cache import write_cache
 
 SIZES = ("--tasks=2", "--iterations=4", "--eval-every=2", "--batch-size=8", "--buffer=10")
@@ -31,8 +31,7 @@ def test_the_record_of_another_run_is_replaced_where_that_is_asked_for(
     train(caches, runs, "--init=random", "--init=lda")
     for other in ("--seed=1", "--diagnose"):
         assert REMEDY in refused(train(caches, runs, "--init=random", other)).remedy
-    result = train(caches, runs, "--init=random", "--seed=1", "--diagnose", "--overwrite")
-    assert result.exit_code == 0, (result.output, result.exception)
+    checked(train(caches, runs, "--init=random", "--seed=1", "--diagnose", "--overwrite"))
     seeds = {path.name: read_info(path)["config"]["seed"] for path in find_records(runs)}
     assert seeds == {"random": 1, "lda-calibrated": 0}
     assert sorted(path.name for path in runs.iterdir()) == [".lock", "lda-calibrated", "random"]
@@ -59,8 +58,7 @@ def test_a_model_is_replaced_and_a_folder_that_holds_more_is_not(
     out, export = tmp_path / "scenes", ("export", tiny_run, "--out")
     call(*export, out, "--no-memory", "--no-temperature")
     assert refused(call(*export, out)).remedy == REMEDY
-    result = call(*export, out, "--overwrite")
-    assert result.exit_code == 0, (result.output, result.exception)
+    done(*export, out, "--overwrite")
     assert (out / "memory.safetensors").is_file()
     first = read_facts(out / "model.safetensors").class_names[0]
     rename = ("rename", out, f"{first}=other", "--overwrite", "--out")

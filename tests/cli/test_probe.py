@@ -9,7 +9,7 @@ import pytest
 import clinit
 from clinit.errors import HeadError
 from clinit.extract.cache.head import read_head
-from tests.cli.calls import call
+from tests.cli.calls import call, done
 from tests.headtrain.probe.digits import NAMES, digits
 
 QUICK = ["--lr", 0.003, "--lr", 0.03, "--weight-decay", 0, "--epochs", 5, "--device", "cpu"]
@@ -22,12 +22,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, rows in (("train", digits().train), ("val", digits().val)):
         np.save(folder / f"{split}.npy", rows.features)
         np.save(folder / f"{split}-labels.npy", rows.labels)
-        shown = call(
-            *("cache", "import", folder / f"{split}.npy", folder / f"{split}-labels.npy"),
-            *("--backbone", "pixels", "--classes", folder / "names.txt"),
-            *("--out", folder / "cache", "--split", split),
-        )
-        assert shown.exit_code == 0, shown.output
+        files = (folder / f"{split}.npy", folder / f"{split}-labels.npy")
+        options = ("--backbone", "pixels", "--classes", folder / "names.txt", "--split", split)
+        done("cache", "import", *files, *options, "--out", folder / "cache")
     return folder / "cache"
 
 

@@ -17,10 +17,7 @@ from clinit.cli.frame.process import (
     set_thread_defaults,
 )
 
-OTHERS = {
-    "OPENBLAS_THREAD_TIMEOUT": str(BLAS_TIMEOUT),
-    "POLARS_MAX_THREADS": str(TABLE_THREADS),
-}
+OTHERS = {"OPENBLAS_THREAD_TIMEOUT": str(BLAS_TIMEOUT), "POLARS_MAX_THREADS": str(TABLE_THREADS)}
 OURS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", *OTHERS)
 
 

@@ -56,6 +56,7 @@ def test_the_recipes_are_the_tables_of_the_paper() -> None:
     assert names() == ["figure1-spikes", "starts", *ORDER]
 
 
+@pytest.mark.slow
 def test_starts_compares_the_default_with_six_others_and_with_itself_held() -> None:
     trained = [run for run in runs("starts") if run["iterations"]]
     cells: dict[bool, dict[Any, list[dict[str, Any]]]] = {False: {}, True: {}}

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import clinit
-from clinit.cli.main import app
 from clinit.errors import ClinitError
 from clinit.headtrain.study.rules import settings_of
+from tests.cli.calls import call
 
 HEAD_RUNS: list[tuple[dict[str, Any], str]] = [
     ({"method": "ncm", "lr": 0.01}, "--lr does not go with --method ncm: its head is solved"),
@@ -25,7 +24,7 @@ PLACES = ["--base=b", "--new=n", "--out=o"]
 
 
 def said(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words))
+    result = call(*words)
     assert result.exit_code != 0
     return " ".join(f"{result.output} {result.exception}".replace("│", " ").split())
 
@@ -84,7 +83,7 @@ def test_what_a_file_gives_and_the_command_line_makes_idle_is_told(
     monkeypatch.chdir(tmp_path)
     Path("study.toml").write_text(lines)
     command = "train-top" if "train-top" in lines else "train-head"
-    result = CliRunner().invoke(app, [command, *PLACES, "--config=study.toml", *words])
+    result = call(command, *PLACES, "--config=study.toml", *words)
     notes = [line for line in result.stderr.splitlines() if line.startswith("Note: ")]
     assert notes == ([f"Note: {told} of study.toml"] if told else [])
     assert isinstance(result.exception, ClinitError)  # there are no caches

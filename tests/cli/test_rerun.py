@@ -4,23 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from clinit.cli.main import app
 from clinit.headtrain.record.format import read_info, read_record
 from clinit.headtrain.top.images import Images
 from clinit.headtrain.top.inputs import prepare_runs
-
-
-def rerun(run: Path, *words: str | Path) -> Result:
-    return CliRunner().invoke(app, ["rerun", str(run), *map(str, words)])
+from tests.cli.calls import call, done
 
 
 def test_a_run_of_heads_gives_the_same_bits_and_leaves_nothing(tiny_run: Path) -> None:
     before = sorted(tiny_run.parent.iterdir())
-    result = rerun(tiny_run)
-    assert result.exit_code == 0, result.output
-    assert ": every table and the final head" in result.output
+    assert ": every table and the final head" in done("rerun", tiny_run)
     assert sorted(tiny_run.parent.iterdir()) == before
 
 
@@ -35,23 +28,12 @@ def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
 
     caches = tiny_run.parent / "caches"
     words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
-    small = [
-        "--tasks=2",
-        "--iterations=3",
-        "--batch-size=6",
-        "--buffer=9",
-        "--rank=3",
-        "--no-probe",
-    ]
-    made = CliRunner().invoke(
-        app, ["train-top", *map(str, words), *small, "--init=least-square", "--device=cpu"]
-    )
-    assert made.exit_code == 0, made.output
+    words += ["--tasks=2", "--iterations=3", "--batch-size=6", "--buffer=9", "--device=cpu"]
+    done("train-top", *words, "--rank=3", "--no-probe", "--init=least-square")
     run = tmp_path / "runs" / "least-square-calibrated"
     monkeypatch.setattr("clinit.headtrain.top.inputs.prepare_runs", watched)
-    result = rerun(run, "--out", tmp_path / "again", "--workers=1", "--max-pixels=5000")
-    assert result.exit_code == 0, result.output
-    assert "The same bits" in result.output
+    result = done("rerun", run, "--out", tmp_path / "again", "--workers=1", "--max-pixels=5000")
+    assert "The same bits" in result
     assert [(each.storage.workers, each.storage.max_pixels) for each in read] == [(1, 5000)]
     assert read_record(tmp_path / "again").evaluations.equals(read_record(run).evaluations)
     assert (tmp_path / "again" / "study.toml").read_text() == (run / "study.toml").read_text()
@@ -63,7 +45,7 @@ def test_what_differs_is_said_with_what_may_be_the_reason(
     run = make_run(tmp_path)
     config = {**read_info(run)["config"], "lr": 0.5}
     edit_document(run / "run.json", config=config, bank_size=3)
-    result = rerun(run)
+    result = call("rerun", run)
     assert result.exit_code == 1
     said = result.output
     assert f"Not the same bits as {run}" in said.replace("\n", "")
@@ -78,14 +60,11 @@ def test_caches_that_have_moved_are_asked_for(
 ) -> None:
     run = make_run(tmp_path / "made")
     shutil.move(run.parent / "caches", tmp_path / "caches")
-    result = rerun(run)
+    result = call("rerun", run)
     assert result.exit_code == 1
     assert "which no longer exists" in str(result.exception)
     assert getattr(result.exception, "remedy", "") == "Give its new path with --base."
-    result = rerun(
-        run, "--base", tmp_path / "caches" / "base", "--new", tmp_path / "caches" / "new"
-    )
-    assert result.exit_code == 0, result.output
+    done("rerun", run, "--base", tmp_path / "caches" / "base", "--new", tmp_path / "caches" / "new")
 
 
 def test_other_data_and_a_taken_folder_are_refused(
@@ -93,11 +72,11 @@ def test_other_data_and_a_taken_folder_are_refused(
 ) -> None:
     run = make_run(tmp_path / "made")
     caches = run.parent / "caches"
-    result = rerun(run, "--new", caches / "base")
+    result = call("rerun", run, "--new", caches / "base")
     assert "was made with other data: new manifest_digest" in str(result.exception)
-    result = rerun(run, "--out", run)
+    result = call("rerun", run, "--out", run)
     assert str(result.exception) == f"there is already a run record at {run}"
-    result = rerun(run, "--out", run, "--overwrite")
+    result = call("rerun", run, "--out", run, "--overwrite")
     assert result.exit_code == 2
     assert "--out is the recorded run itself" in result.output
 
@@ -108,11 +87,9 @@ def test_heads_of_a_bank_are_trained_beside_each_other_again(
     caches = tiny_run.parent / "caches"
     words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
     small = ["--tasks=2", "--iterations=20", "--eval-every=10", "--buffer=9", "--batch-size=8"]
-    made = CliRunner().invoke(app, ["train-head", *map(str, words), *small, "--device=cpu"])
-    assert made.exit_code == 0, made.output
+    done("train-head", *words, *small, "--device=cpu")
     runs = sorted(path.parent for path in (tmp_path / "runs").glob("*/run.json"))
     assert len(runs) == 3
     for run in runs:
         assert len(read_info(run)["bank"]) == 3
-        result = rerun(run)
-        assert result.exit_code == 0, result.output
+        done("rerun", run)

@@ -1,11 +1,12 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from clinit.cli.main import app
-from clinit.headtrain.record.format import find_records
-from tests.cli.calls import checked
+from clinit.headtrain.record.format import find_records, read_info, read_record
+from clinit.headtrain.top.blocks import TopBlocks
+from tests.cli.calls import call, checked
 from tests.cli.made_cache import write_cache
 
 SMALL = ("device=cpu", "tasks=2", "iterations=4", "eval_every=2", "batch_size=8", "buffer=10")
@@ -18,7 +19,7 @@ def caches(tmp_path: Path) -> list[str]:
 
 
 def invoke(caches: list[str], out: Path, *words: str) -> Result:
-    return CliRunner().invoke(app, ["sweep", *caches, "--out", str(out), *SMALL, *words])
+    return call("sweep", *caches, "--out", out, *SMALL, *words)
 
 
 def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path) -> None:
@@ -59,3 +60,56 @@ def test_options_that_do_not_go_together_are_refused(
     result = invoke(["--base", "absent", "--new", "absent"], tmp_path, *words)
     assert result.exit_code == 2
     assert message in " ".join(result.output.replace("│", " ").split())
+
+
+SIZES = ("tasks=2", "iterations=3", "eval_every=3", "batch_size=6", "buffer=9")
+TOP = ("--top", *SIZES, "probe=false", "device=cpu")
+
+
+@pytest.fixture
+def sweep(tiny_run: Path, tmp_path: Path) -> Callable[..., Result]:
+    caches = tiny_run.parent / "caches"
+    places = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "out"]
+    return lambda *words: call("sweep", *places, *words)
+
+
+def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
+    sweep: Callable[..., Result], tiny_run: Path, tmp_path: Path
+) -> None:
+    grid = [*TOP, "rank=2", "init=random,least-square"]
+    checked(sweep(*grid))
+    found = {path.name: read_info(path)["id"] for path in find_records(tmp_path / "out")}
+    assert found == {name: name for name in ("random", "least-square-calibrated")}
+    assert not list((tmp_path / "out").glob("*.checkpoint"))
+    caches = tiny_run.parent / "caches"
+    words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "alone"]
+    options = [f"--{word.replace('_', '-')}" for word in SIZES]
+    options += ["--no-probe", "--rank=2", "--init=least-square", "--device=cpu"]
+    alone = call("train-top", *words, *options)
+    assert alone.exit_code == 0, alone.output
+    one = read_record(tmp_path / "alone" / "least-square-calibrated")
+    other = read_record(tmp_path / "out" / "least-square-calibrated")
+    assert one.steps.equals(other.steps)
+    assert one.info["config"] == other.info["config"]
+    more = sweep(*grid, "seed=0:2", "--dry-run")
+    assert "4 runs, 2 already recorded" in more.output
+    assert "least-square-calibrated-seed=1" in more.output
+    assert len(find_records(tmp_path / "out")) == 2
+
+
+def test_a_killed_run_is_resumed_when_the_grid_has_grown(
+    sweep: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid, save = [*TOP, "--checkpoint-every=1", "init=random"], TopBlocks._save
+
+    def kill(self: TopBlocks, *words: object) -> None:
+        save(self, *words)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TopBlocks, "_save", kill)
+    sweep(*grid)
+    (left,) = (tmp_path / "out").glob("*.checkpoint")
+    monkeypatch.setattr(TopBlocks, "_save", save)
+    assert "from its checkpoint" in checked(sweep(*grid, "seed=0:2"))
+    assert not left.exists()
+    assert len(find_records(tmp_path / "out")) == 2

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from clinit.cli.main import app
+from tests.cli.calls import call, checked
 
 FAST = ["--tasks=2", "--iterations=4", "--eval-every=2", "--batch-size=8", "--buffer=9"]
 FAST += ["--rank=2", "--no-probe"]
@@ -18,12 +18,12 @@ Command = Callable[..., Result]
 def train_top(tiny_run: Path, tmp_path: Path) -> Command:
     """Run the command on the tiny caches; later arguments win."""
 
-    def call(*arguments: object, out: str = "runs", fast: list[str] = FAST) -> Result:
+    def run(*arguments: object, out: str = "runs", fast: list[str] = FAST) -> Result:
         caches = tiny_run.parent / "caches"
         places = [f"--base={caches / 'base'}", f"--new={caches / 'new'}", f"--out={tmp_path / out}"]
-        return CliRunner().invoke(app, ["train-top", *places, *fast, *map(str, arguments)])
+        return call("train-top", *places, *fast, *arguments)
 
-    return call
+    return run
 
 
 @pytest.fixture
@@ -41,10 +41,9 @@ def test_runs_are_trained_and_reported(
     runs = tmp_path / "runs"
     (runs / f".random.tmp-{0:016x}").mkdir(parents=True)  # of a process that was killed
     (runs / f".random.checkpoint.tmp-{0:016x}").write_bytes(b"too")
-    shown = train_top("--init=random", "--init=least-square", "--probe")
-    assert shown.exit_code == 0, shown.output
-    assert f"Activations in {runs}/trunk-cache, float16: base val 0.00 GB" in shown.output
-    assert f"2 run records at {runs}" in shown.output
+    shown = checked(train_top("--init=random", "--init=least-square", "--probe"))
+    assert f"Activations in {runs}/trunk-cache, float16: base val 0.00 GB" in shown
+    assert f"2 run records at {runs}" in shown
     left = [".lock", "least-square-calibrated", "random", "trunk-cache"]
     assert sorted(path.name for path in runs.iterdir()) == left
     info = info_of("random")
@@ -68,8 +67,6 @@ def test_a_finished_run_is_left_as_it_is(train_top: Command, tmp_path: Path) -> 
         del info[name]
     before = json.dumps({**info, "format": "clinit-run/1"})
     record.write_text(before)
-    shown = train_top(*words)
-    assert shown.exit_code == 0, shown.output
-    assert f"{runs}/random is already recorded" in shown.output
+    assert f"{runs}/random is already recorded" in checked(train_top(*words))
     assert record.read_text() == before
     assert sorted(path.name for path in runs.iterdir()) == [".lock", "random"]

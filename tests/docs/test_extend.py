@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from clinit.cli.main import app
+from tests.cli.calls import call
 from tests.docs.pages import ROOT, Block, blocks_of
 
 PAGE = list(blocks_of(ROOT / "docs" / "extend.md"))
@@ -77,18 +76,18 @@ def test_a_function_of_the_page_is_trained_with_and_repeated_by_command(
     words = f"train-head --base {caches / 'base'} --new {caches / 'new'} --out runs --tasks 2"
     small = f"--iterations 3 --batch-size 6 --device cpu {option} {function}"
     for command in (f"{words} {small}", f"rerun runs/{run}"):
-        result = CliRunner().invoke(app, command.split())
+        result = call(*command.split())
         assert result.exit_code == 0, (result.output, result.exception)
     assert "The same bits" in result.output
     with source.open("a", encoding="utf-8") as file:
         file.write("# changed\n")
-    result = CliRunner().invoke(app, ["rerun", f"runs/{run}"])
+    result = call("rerun", f"runs/{run}")
     assert "has changed" in str(result.exception)
     source.unlink()
     monkeypatch.delitem(sys.modules, module)
-    result = CliRunner().invoke(app, ["rerun", f"runs/{run}"])
+    result = call("rerun", f"runs/{run}")
     assert f"No module named '{module}'" in str(result.exception)
-    shown = CliRunner().invoke(app, ["report", "runs", "--json"])
+    shown = call("report", "runs", "--json")
     assert f"{function}@" in shown.output
 
 

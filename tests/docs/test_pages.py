@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from clinit.cli.main import app
 from clinit.cli.reference import reference
+from tests.cli.calls import call
 from tests.conftest import Once
 from tests.docs.pages import (
     GENERATED,
@@ -131,7 +130,7 @@ def test_json_can_be_read_and_toml_is_a_file_of_options(block: Block, tmp_path: 
     path = tmp_path / "study.toml"
     path.write_text(block.text)
     words = ["train-head", "--config", str(path), "--base", "nowhere", "--new", "nowhere"]
-    shown = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")])
+    shown = call(*words, "--out", tmp_path / "out")
     assert "no feature cache at nowhere" in str(shown.exception), shown.output
 
 

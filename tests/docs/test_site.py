@@ -12,10 +12,7 @@ import pytest
 from tests.docs.pages import ROOT
 
 ZENSICAL = Path(sys.executable).with_name("zensical")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not ZENSICAL.is_file(), reason="needs Zensical"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not ZENSICAL.is_file(), reason="needs Zensical")]
 
 
 @pytest.fixture(scope="module")

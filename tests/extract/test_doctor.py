@@ -132,10 +132,7 @@ def test_storage_is_written_locked_and_left_as_it_was(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("memory", "judged"),
-    [(0.5, "fault"), (2, "warning"), (9, "ok")],
-)
+@pytest.mark.parametrize(("memory", "judged"), [(0.5, "fault"), (2, "warning"), (9, "ok")])
 def test_limits_of_cpus_and_memory_are_judged(
     monkeypatch: pytest.MonkeyPatch, memory: float, judged: str
 ) -> None:

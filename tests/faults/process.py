@@ -11,14 +11,14 @@ import os
 import resource
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 600.0
 LOADED = (
     *("timm", "torch", "h5py", "polars", "matplotlib.figure", "safetensors.torch"),
     *("sqlalchemy.dialects.sqlite.pysqlite", "clinit.cli.main", "clinit.extract.work.run"),
@@ -141,8 +141,6 @@ def _become(words: list[str], folder: Path, fault: Fault, limits: Limits, name: 
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.__stderr__ = sys.stderr  # type: ignore[misc]
-    for variable in ("FORCE_COLOR", "COLUMNS", "LINES", "PYTHONWARNINGS"):
-        os.environ.pop(variable, None)
     os.environ |= {"COLUMNS": "120", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     import warnings
@@ -182,7 +180,7 @@ def _install(fault: Fault, log: int) -> None:
         if fault.mode == "pause":
             go.with_name("paused").touch()
             while not go.exists():
-                time.sleep(0.002)
+                Event().wait(0.002)
         elif fault.mode.startswith("SIG"):
             os.kill(os.getpid(), signal.Signals[fault.mode])
         else:

@@ -43,10 +43,7 @@ FILES: dict[str, tuple[tuple[str, ...], str]] = {
         ("report --json", "export"),
         "runs/class-mean-calibrated/evaluations.parquet",
     ),
-    "runs/random/points.parquet": (
-        ("report --json",),
-        "runs/class-mean-calibrated/points.parquet",
-    ),
+    "runs/random/points.parquet": (("report --json",), "runs/class-mean-calibrated/points.parquet"),
     "runs/random/head.safetensors": (("export",), "runs/class-mean-calibrated/head.safetensors"),
     "top/random/top.safetensors": (("export, top",), "weights.safetensors"),
     "top/trunk-cache/*-val-*/shard-00000.h5": (

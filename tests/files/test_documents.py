@@ -94,10 +94,7 @@ def test_a_document_of_today_needs_its_digest(tmp_path: Path) -> None:
             {"shards": [{"rows": None}]},
             "is damaged: Expected `int`, got `null` - at `$.shards[0].rows`",
         ),
-        (
-            {"shards": [{}]},
-            "is damaged: Object missing required field `rows` - at `$.shards[0]`",
-        ),
+        ({"shards": [{}]}, "is damaged: Object missing required field `rows` - at `$.shards[0]`"),
         ({"name": 3}, "is damaged: Expected `str`, got `int` - at `$.name`"),
         (
             {"format": "other/1"},
@@ -128,9 +125,7 @@ def test_a_hostile_text_is_refused_in_one_sentence(tmp_path: Path, text: str, me
     assert refusal(path).startswith(message)
 
 
-def test_a_document_beyond_the_bound_is_not_read(
-    tmp_path: Path,
-) -> None:
+def test_a_document_beyond_the_bound_is_not_read(tmp_path: Path) -> None:
     path = write(tmp_path, {"format": "note/1", **CONTENT})
     size = path.stat().st_size
     with pytest.raises(CacheError) as caught:

@@ -1,6 +1,7 @@
 """"""
 
-import os
+import ctypes
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,33 +9,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clinit.errors import HeadError, StorageError
+import clinit
+from clinit.errors import ClinitError, HeadError, StorageError
 from clinit.extract.cache.head import Head, foreign_to_head, read_head, write_head
+from clinit.extract.cache.read import open_cache
 from clinit.extract.dataset.manifest import read_manifest
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
-from clinit.files.paths import check_free, instead_of
+from clinit.files.paths import check_free, check_writable, instead_of, own_folder
 from clinit.headtrain.model.reading import read_facts
+from clinit.headtrain.record.format import read_record
 
-NOBODY = 65534
 READERS = (read_head, read_manifest, read_facts)
 
 
 @contextmanager
 def without_rights(path: Path) -> Iterator[None]:
-    """Take the right to read `path` away; root has none either as another user."""
-    is_root = os.geteuid() == 0
-    for folder in path.parents if is_root else ():
-        if folder.stat().st_uid == 0 and str(folder).startswith("/tmp/"):
-            folder.chmod(0o755)
+    """Take the right to read `path` away, and from this thread what lets root pass."""
+    libc = ctypes.CDLL(None)
+    version_and_thread = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    held = (ctypes.c_uint32 * 6)()  # two words each: effective, permitted, inheritable
+    libc.capget(version_and_thread, held)
     path.chmod(0)
-    if is_root:
-        os.seteuid(NOBODY)
+    libc.capset(version_and_thread, (ctypes.c_uint32 * 6)(0, *held[1:3], 0, *held[4:]))
     try:
         yield
     finally:
-        if is_root:
-            os.seteuid(0)
+        libc.capset(version_and_thread, held)
 
 
 @pytest.mark.parametrize("read", READERS)
@@ -133,3 +134,84 @@ def test_a_missing_path_is_answered_by_a_similar_one_of_its_kind(tmp_path: Path)
     assert instead_of(tmp_path / "scene", "Other.", Path.is_dir).endswith("/scenes?")
     assert instead_of(tmp_path / "scene", "Other.", Path.is_symlink) == "Other."
     assert instead_of(tmp_path / "nowhere" / "scenes", "Other.") == "Other."
+
+
+@pytest.mark.parametrize("hostile", ["none", "open", "link", "above", "file", "no home"])
+def test_programs_are_kept_only_where_no_other_user_can_have_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: str
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative" if hostile == "no home" else str(cache))
+    (cache / "clinit").mkdir(parents=True)
+    folder = cache / "clinit" / "programs"
+    match hostile:
+        case "open":
+            folder.mkdir()
+            folder.chmod(0o777)
+        case "link":
+            (cache / "elsewhere").mkdir(mode=0o700)
+            folder.symlink_to(cache / "elsewhere")
+        case "above":
+            cache.chmod(0o777)
+        case "file":
+            folder.touch()
+    found = own_folder("programs")
+    assert (found == folder) == (hostile == "none")
+    assert found.stat().st_mode & 0o777 == 0o700
+
+
+BARE = re.compile(r"\.(exists|is_file|is_dir)\(\)")
+BELOW = ("files/commit.py", "files/lock.py", "files/paths.py", "doctor.py", "machine.py")
+LATER = ("extract/dataset", "headtrain/model")
+
+
+def test_only_one_function_asks_what_is_at_a_path() -> None:
+    """pathlib raises, or answers no, for what is below a folder that may not be entered."""
+    package = Path(clinit.__file__).parent
+    rooms = [package, *(each for each in package.iterdir() if each.is_symlink())]
+    found = [
+        f"{path}: {line}"
+        for room in rooms
+        for path in sorted(room.rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if BARE.search(line) and not str(path).endswith(BELOW)
+        if not any(room in str(path) for room in LATER)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("read", [read_facts, open_cache, read_record, read_manifest, read_head])
+def test_what_is_below_a_closed_folder_is_not_told_absent(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    (tmp_path / "closed").mkdir()
+    with without_rights(tmp_path / "closed"), pytest.raises(StorageError) as caught:
+        read(tmp_path / "closed" / "result")
+    assert "Permission denied" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        ({"train/plan.json": b""}, "feature cache"),
+        ({"run.json": b""}, "run record"),
+        (
+            {"config.json": b"", "model.safetensors": bytes([16, *[0] * 7]) + b'{"clinit_model":'},
+            "model",
+        ),
+        ({"config.json": b"", "model.safetensors": bytes(99)}, None),
+        ({"plan.json": b"", "config.json": b""}, None),
+    ],
+)
+def test_nothing_is_written_into_another_result(
+    tmp_path: Path, files: dict[str, bytes], what: str | None
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    for place in (tmp_path / "table.csv", tmp_path / "deep" / "er" / "page.html"):
+        if what is None:
+            check_writable(place, "--csv")
+        else:
+            with pytest.raises(ClinitError, match=f"part of the {what}"):
+                check_writable(place, "--csv")

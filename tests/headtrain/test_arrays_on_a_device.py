@@ -13,13 +13,7 @@ import pytest
 import torch
 
 from clinit.headtrain import array
-from clinit.headtrain.array import (
-    StreamedRows,
-    as_tensor,
-    library,
-    like,
-    to_numpy,
-)
+from clinit.headtrain.array import StreamedRows, as_tensor, library, like, to_numpy
 from clinit.headtrain.correction import bias_corrected, weight_aligned
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.initialise import initialise

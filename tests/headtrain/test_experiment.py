@@ -1,4 +1,7 @@
-from collections.abc import Mapping, Sequence
+import gc
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from clinit.headtrain import ram as residency
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.tables import TABLES
+from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.train import heads as precision
@@ -91,9 +95,7 @@ def test_heads_that_share_the_start_of_the_first_task_go_on_as_they_would_alone(
     assert starts[0][1] != starts[1][1]
 
 
-def test_mistakes_are_those_of_the_head_on_test_images_at_the_end(
-    records: list[RunRecord],
-) -> None:
+def test_mistakes_are_those_of_the_head_on_test_images_at_the_end(records: list[RunRecord]) -> None:
     record = records[1]
     assert record.head is not None
     assert record.mistakes is not None
@@ -182,3 +184,57 @@ def test_a_cuda_device_gives_the_losses_of_the_cpu(
         np.testing.assert_allclose(
             cpu.steps["loss"], cuda.steps["loss"], rtol=tolerance, atol=tolerance
         )
+
+
+STREAM = {"tasks": 2, "device": "cpu"}
+TRAINED = {**STREAM, "iterations": 2, "eval_every": 2, "batch_size": 8}
+RUNS = {
+    "joint": {**TRAINED, "method": "joint"},
+    "new rows": {**TRAINED, "method": "joint", "init": "least-square", "init_rows": "new"},
+    "buffer": {**TRAINED, "method": "naive", "buffer": 1000, "init_rows": "buffer"},
+    "bias correction": {**TRAINED, "method": "joint", "correct": "bic"},
+    "lambda": {**STREAM, "method": "ridge", "lam": "auto"},
+    "ranpac": {**STREAM, "method": "ranpac", "ranpac_width": 64},
+}
+
+
+@contextmanager
+def without_cyclic_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+SIDES = make_base([75] * BASE, [20] * BASE), make_new([60] * NEW, [20] * NEW)
+
+
+def most_copies(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> float:
+    """Return the most that is copied at a time, as a share of the features."""
+    parts = [part for side in SIDES for part in (side.train, side.val)]
+    size: int = sum(part.features.nbytes for part in parts)
+    copies: list[weakref.ref[np.ndarray]] = []
+    sizes = [0]
+    taken = Pool.take
+
+    def counted(pool: Pool, rows: np.ndarray) -> np.ndarray:
+        copy = taken(pool, rows)
+        copies.append(weakref.ref(copy))
+        there = [reference() for reference in copies]
+        sizes.append(sum(each.nbytes for each in there if each is not None))
+        return copy
+
+    monkeypatch.setattr(Pool, "take", counted)
+    with without_cyclic_collector():
+        run_experiment(*SIDES, make_head(), [Study.of(settings)])
+    return max(sizes) / size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", RUNS)
+def test_the_copies_that_a_run_holds_are_no_more_than_the_features(
+    run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 0.3 < most_copies(RUNS[run], monkeypatch) <= 1

@@ -10,7 +10,6 @@ from sklearn.linear_model import Ridge
 
 from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.report import report_of
-from clinit.errors import ExperimentError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.record.format import RunRecord
@@ -24,13 +23,8 @@ from clinit.headtrain.study.study import Study
 DIM, NAMES = 7, tuple("uvwxyz")
 COUNTS = (9, 12, 5, 8, 6, 10)
 SIZES: Mapping[str, Any] = {
-    "tasks": 3,
-    "iterations": 6,
-    "eval_every": 3,
-    "batch_size": 4,
-    "buffer": 20,
-    "device": "cpu",
-    "class_order": NAMES,  # so that labels of the data are rows of the head
+    **{"tasks": 3, "iterations": 6, "eval_every": 3, "batch_size": 4, "buffer": 20},
+    **{"device": "cpu", "class_order": NAMES},  # so that labels of the data are rows of the head
 }
 
 
@@ -234,13 +228,3 @@ def test_a_sweep_holds_out_rows_of_the_new_classes_alone() -> None:
     held = RunData.of(None, NEW).held_out(0.2, seed=0)
     assert not held.base.class_names
     assert len(held.new.val.labels) == 10
-
-
-def test_what_is_about_a_pretrained_head_is_refused() -> None:
-    head = Head(np.zeros((1, DIM), np.float32), np.zeros(1, np.float32), ("a",))
-    with pytest.raises(ExperimentError, match="without its base classes"):
-        RunData.of(None, NEW, {"": head})
-    with pytest.raises(ExperimentError, match="--head-width full"):
-        trained({"head_width": "full"})
-    with pytest.raises(ExperimentError, match=r"7 tasks .* 6 new classes"):
-        trained({"tasks": 7})

@@ -41,8 +41,14 @@ def train_drawn(*heads: Mapping[str, Any], **config: Any) -> list[RunRecord]:
     return run_experiment(make_base(), make_new(), make_head(), studies)
 
 
-@pytest.mark.parametrize("old_rows", ["stored", "statistics"])
-@pytest.mark.parametrize("mix", ["text", "uniform"])
+@pytest.mark.parametrize(
+    ("mix", "old_rows"),
+    [
+        *(("text", "stored"), ("uniform", "statistics")),
+        pytest.param("text", "statistics", marks=pytest.mark.slow),
+        pytest.param("uniform", "stored", marks=pytest.mark.slow),
+    ],
+)
 def test_a_held_head_gives_in_a_bank_the_bits_that_it_gives_alone(mix: str, old_rows: str) -> None:
     call = train if old_rows == "stored" else train_drawn
     bank = call(*HELD, mix=mix)

@@ -13,13 +13,7 @@ from clinit.extract.cache.head import read_head
 from clinit.headtrain import events
 from clinit.headtrain.closed.moments import FeatureMap
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.record.format import (
-    HEAD,
-    RunRecord,
-    final_head,
-    read_record,
-    write_record,
-)
+from clinit.headtrain.record.format import HEAD, RunRecord, final_head, read_record, write_record
 from clinit.headtrain.study.parts import CLOSED_METHODS
 from clinit.headtrain.study.study import Study
 from tests.headtrain.test_experiment import make_base, make_head, make_new

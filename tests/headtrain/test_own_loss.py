@@ -93,3 +93,26 @@ def test_what_is_no_loss_of_each_row_is_refused(own: Any, fact: str) -> None:
 def test_a_step_with_an_own_loss_is_captured_on_a_cuda_device() -> None:
     (cpu,), (cuda,) = (train({"loss": entropy, "device": device}) for device in ("cpu", "cuda"))
     np.testing.assert_allclose(cpu.steps["loss"], cuda.steps["loss"], rtol=1e-3, atol=1e-3)
+
+
+def exits(logits: Tensor, labels: Tensor) -> Any:
+    raise SystemExit(0)
+
+
+def fails(logits: Tensor, labels: Tensor) -> Any:
+    return [][0]
+
+
+def writes(logits: Tensor, labels: Tensor) -> Any:
+    return logits.mul_(2).logsumexp(1)
+
+
+@pytest.mark.parametrize(
+    ("own", "fact"),
+    [(exits, "SystemExit: 0"), (fails, "return [][0])"), (writes, "in-place operation")],
+)
+def test_a_loss_that_fails_is_named_with_its_own_line(own: Any, fact: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        train({"loss": own})
+    assert str(caught.value).startswith(f"{__name__}:{own.__name__} fails: ")
+    assert fact in str(caught.value)

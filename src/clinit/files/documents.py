@@ -21,6 +21,7 @@ from msgspec import Meta
 
 from clinit.errors import ClinitError, unreadable
 from clinit.files.commit import commit_file
+from clinit.files.paths import is_file
 from clinit.words import cut_short
 
 T = TypeVar("T")
@@ -92,7 +93,7 @@ class DocumentKind:
             ClinitError: As in `read`.
         """
         try:
-            if not path.is_file():
+            if not is_file(path):
                 raise self.refusal(f"there is no {path.name} in {path.parent}")
             if (size := path.stat().st_size) > self.max_bytes:
                 raise self.refusal(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import errno
 import os
+import shutil
 import stat
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from clinit.errors import ClinitError, reason, unreadable
 from clinit.files.lock import remove_left_locks
@@ -15,15 +21,17 @@ from clinit.words import closest, printable
 def check_writable(path: Path, option: str = "--out") -> None:
     """Check that a file or folder can be written, as far as possible without writing.
 
-    The check reads the permissions and the free space of the nearest existing folder.
+    The check reads the permissions and the free space of the nearest existing folder. Nothing may
+    be written into another result, such as a model folder, which could not be replaced from then
+    on.
 
     Raises:
         ClinitError: If `path` cannot be written.
     """
-    if why := obstacle(path):
+    if why := _part_of(path) or obstacle(path):
         raise ClinitError(
             f"cannot write {path}: {why}",
-            remedy=f"Choose a place that you can write to with `{option}`.",
+            remedy=f"Choose another place with `{option}`, one that you can write to.",
         )
 
 
@@ -40,6 +48,41 @@ def obstacle(path: Path) -> str | None:
     if room.f_blocks and not room.f_bavail:
         return "no space is left on its storage"
     return None
+
+
+Kind = Literal["file", "folder", "other"]
+
+
+def kind_of(path: Path) -> Kind | None:
+    """Return what is at a path, after links; None for nothing, or a link to nothing.
+
+    Raises:
+        StorageError: If this cannot be known, as a folder above may not be entered.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a NUL in the name
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise unreadable(printable(path), error) from error
+    return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other"
+
+
+def exists(path: Path) -> bool:
+    """Return whether anything is at a path, see `kind_of`."""
+    return kind_of(path) is not None
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a regular file, see `kind_of`."""
+    return kind_of(path) == "file"
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder, see `kind_of`."""
+    return kind_of(path) == "folder"
 
 
 def check_readable(path: Path, error: type[ClinitError]) -> None:
@@ -84,13 +127,43 @@ def instead_of(
     return remedy if found is None else f"Did you mean {printable(path.with_name(found))}?"
 
 
+def own_folder(name: str) -> Path:
+    """Return a folder for cached files that this user trusts, made if it does not exist.
+
+    It is `clinit/NAME` in the user's folder for caches. If another user may have written to it, or
+    it cannot be made, it is a new folder, which is removed when the process ends.
+    """
+    with suppress(OSError, RuntimeError):  # no home folder, or one that cannot be written
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        if cache.is_absolute():  # as the specification of XDG demands
+            cache.mkdir(parents=True, exist_ok=True)
+            folder = cache.resolve() / "clinit" / name
+            folder.parent.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if _is_own(folder) and os.access(folder, os.W_OK):
+                return folder
+    fresh = Path(tempfile.mkdtemp(prefix="clinit-"))
+    atexit.register(shutil.rmtree, fresh, ignore_errors=True)
+    return fresh
+
+
+def _is_own(folder: Path) -> bool:
+    """Return whether only this user may write to a folder, or exchange a folder above it."""
+    made, above = folder.lstat(), [each.lstat() for each in folder.parents]
+    is_private = stat.S_ISDIR(made.st_mode) and not made.st_mode & 0o077
+    return (made.st_uid, is_private) == (os.geteuid(), True) and all(
+        stat.S_ISDIR(each.st_mode)
+        and each.st_uid in (0, os.geteuid())
+        and (not each.st_mode & stat.S_IWOTH or each.st_mode & stat.S_ISVTX)
+        for each in above
+    )
+
+
 _WHOLES = {
-    "run.json": "run record",
-    "*/plan.json": "feature cache",
-    "model.safetensors": "model folder",
+    "run record": ("run.json",),
+    "feature cache": ("train/plan.json", "val/plan.json"),
 }
-"""Pattern of a file -> kind of result. A folder with such a file is one result: its files belong
-together."""
+"""Kind of result -> files of which it has at least one. Its files belong together."""
 
 
 def check_free(
@@ -134,10 +207,21 @@ def check_free(
 
 
 def _part_of(path: Path) -> str | None:
-    """Return a message if a file is part of a result; None for single files and for folders."""
-    if not path.is_file():
-        return None
-    found = [what for marker, what in _WHOLES.items() if any(path.parent.glob(marker))]
-    if found == ["model folder"] and not (path.parent / "config.json").is_file():
-        return None  # a single model file of this name, in a folder of the user
-    return f"it is part of the {found[0]} {path.parent}" if found else None
+    """Return a message if a path is in the folder of a result; None otherwise."""
+    for folder in path.resolve().parents:
+        for what, markers in _WHOLES.items():
+            if any((folder / marker).is_file() for marker in markers):
+                return f"it is part of the {what} {folder}"
+        if _is_model_folder(folder):
+            return f"it is part of the model folder {folder}"
+    return None
+
+
+def _is_model_folder(folder: Path) -> bool:
+    """Return whether clinit has written a model folder: a user may keep single models anywhere."""
+    if not (folder / "config.json").is_file():
+        return False
+    with suppress(OSError), (folder / "model.safetensors").open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        return b'"clinit_model"' in file.read(min(length, 2**24))
+    return False

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clinit.analysis.metrics.accuracy import (
@@ -57,7 +57,6 @@ def naive(rows: Sequence[tuple[int, ...]]) -> dict[tuple[int, int], list[float |
     return found
 
 
-@settings(deadline=None)
 @given(st.lists(counts, min_size=4, max_size=4))
 def test_accuracies_are_those_of_counting_images_one_by_one(
     evaluations: list[list[tuple[int, int, int]]],
@@ -139,7 +138,6 @@ def test_forgetting_is_the_mean_drop_from_the_best_accuracy_of_earlier_tasks() -
 percent = st.one_of(st.none(), st.floats(0, 100))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 6), st.data())
 def test_backward_transfer_is_the_formula(tasks: int, data: st.DataObject) -> None:
     cells = {

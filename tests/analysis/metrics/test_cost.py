@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clinit.analysis.metrics.cost import Spike, initialisation_seconds, spikes
@@ -41,7 +41,6 @@ def steps(*tasks: Sequence[float | None]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict(TABLES["steps"]), orient="row")
 
 
-@settings(deadline=None)
 @given(losses)
 def test_a_spike_is_that_of_the_steps_one_by_one(values: list[float]) -> None:
     spike = Spike.of(np.array(values))

@@ -4,13 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from clinit.analysis.metrics.efficiency import (
-    READINGS,
-    NoLevel,
-    Reading,
-    comparison_key,
-    gain,
-)
+from clinit.analysis.metrics.efficiency import READINGS, NoLevel, Reading, comparison_key, gain
 from clinit.headtrain.record.format import RunRecord
 
 

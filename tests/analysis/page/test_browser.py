@@ -21,10 +21,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 
 INITS = ("random", "class-mean", "least-square")
 DIFFERING = (0, 1, 3)
@@ -101,6 +98,10 @@ def amount(page: Any, chart: int, colour: tuple[int, int, int]) -> int:
     return int((distance < 30).sum())
 
 
+def await_drawing(page: Any) -> None:
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def hover(page: Any, chart: int, x: float, y: float) -> str:
     page.locator(".plot .u-over").nth(chart).scroll_into_view_if_needed()
     box = page.locator(".plot .u-over").nth(chart).bounding_box()
@@ -132,13 +133,13 @@ def test_switching_off_an_initialisation_removes_its_curves(
 ) -> None:
     page = open_page(records)
     page.get_by_label("class-mean").uncheck()
-    page.wait_for_timeout(50)
+    await_drawing(page)
     for chart in DIFFERING:
         assert amount(page, chart, BLUE) == 0
         assert amount(page, chart, ORANGE) > 50
     assert "class-mean" not in hover(page, 1, 0.5, 0.2)
     page.get_by_label("class-mean").check()
-    page.wait_for_timeout(50)
+    await_drawing(page)
     assert amount(page, 1, BLUE) > 50
 
 
@@ -194,7 +195,7 @@ def test_hostile_names_are_shown_as_text(open_page: Open, hostile_runs: list[Run
         for record in hostile_runs:
             assert visible(record.info["config"]["init"]) in shown
         page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
-        page.wait_for_timeout(50)
+        await_drawing(page)
         for record in hostile_runs:
             assert visible(str(record.info["device"])) in page.locator("#records").inner_text()
         assert not wide(page)

@@ -7,12 +7,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from clinit.analysis.paper.numbers import Place
-from clinit.analysis.paper.reproduction import (
-    Effect,
-    adjusted_by_holm,
-    over_images,
-    over_seeds,
-)
+from clinit.analysis.paper.reproduction import Effect, adjusted_by_holm, over_images, over_seeds
 from clinit.analysis.report.run import RunSummary
 
 Make = Callable[..., tuple[RunSummary, ...]]

@@ -72,10 +72,7 @@ def test_effects_are_differences_of_the_same_seed(runs: Make) -> None:
     effects = [*found.effects]
     assert len(effects) == 2 * 3 * 2
     one = reproduction(table_named("resnet18"), [run for run in made if not run.config["seed"]])
-    assert (one.effects[0].over, one.effects[0].number > 9) == (
-        "images",
-        True,
-    )
+    assert (one.effects[0].over, one.effects[0].number > 9) == ("images", True)
     first = next(e for e in effects if (e.better, e.other) == ("least-square", "random"))
     assert (first.over, first.number) == ("seeds", 8)
     assert first.p_value is not None

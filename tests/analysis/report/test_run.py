@@ -68,9 +68,7 @@ def test_gains_are_those_over_the_random_run(three_inits: Path) -> None:
     assert (rows[2]["gain_tasks_reached"], rows[2]["gain_tasks"]) == (3, 3)
 
 
-def test_a_run_that_stopped_early_has_the_metrics_of_the_tasks_it_learnt(
-    make_run: MakeRun,
-) -> None:
+def test_a_run_that_stopped_early_has_the_metrics_of_the_tasks_it_learnt(make_run: MakeRun) -> None:
     """As of `--stop-after`: the classes of all tasks stay in the list."""
     stopped: list[RunRecord] = []
     for record in map(make_run, INITS[::2]):

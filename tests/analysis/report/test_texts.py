@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clinit.analysis.report import View
@@ -93,7 +93,6 @@ def test_partial_means_and_absent_values_are_set(make_run: MakeRun) -> None:
     assert line[-1] == "-", "no gain without a random run of its own"
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_name_is_escaped_so_that_it_reads_as_it_is(name: str) -> None:
     markdown = escaped(name)

@@ -84,7 +84,7 @@ def test_features_and_labels_come_back_with_their_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, write: Writer, dtype: str
 ) -> None:
     monkeypatch.setattr(module, "SHARD_ROWS", 4)
-    features = RNG.normal(size=(ROWS, DIM)).astype(dtype)
+    features = np.random.default_rng(1).normal(size=(ROWS, DIM)).astype(dtype)
     write(tmp_path / name, features=features, labels=LABELS)
     leftover = tmp_path / "cache" / "train" / ".features.tmp-0123456789abcdef"
     leftover.parent.mkdir(parents=True)

@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
-from clinit.cli.main import app
 from clinit.errors import CacheError
 from clinit.extract.arrays.groups import GROUPS_FILE
 from clinit.extract.cache.read import open_cache, stored_features
 from clinit.headtrain.groups import groups_of
 from clinit.headtrain.stream.source import read_source
+from tests.cli.calls import call
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def imported(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, ["cache", *map(str, arguments)])
+    result = call("cache", *arguments)
     if result.exception is not None:
         raise result.exception
     return result.output

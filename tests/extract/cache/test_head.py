@@ -14,6 +14,7 @@ from clinit.extract.cache.head import Head, Top1, read_head, store_head, top1, w
 from clinit.extract.head_names import name_rows
 
 W, B = np.ones((2, 3)), np.ones(2)
+WHOLE = {"weight": W, "bias": B}
 
 
 @pytest.fixture
@@ -48,67 +49,44 @@ def test_a_head_of_any_floating_point_type_is_read(tmp_path: Path, dtype: torch.
 
 
 @pytest.mark.parametrize(
-    ("tensors", "match"),
+    ("arrays", "metadata", "match"),
     [
-        ({"bias": B}, "no `weight`; it contains bias"),
-        ({"weight": W, "b": B}, "no `bias`; it contains b, weight"),
-        ({"weight": W, "bias": np.ones(3)}, r"weight \(2, 3\) and bias \(3,\)"),
-        ({"weight": B, "bias": B}, r"weight \(2,\) and bias \(2,\)"),
-        ({"weight": W * np.nan, "bias": B}, "are not finite"),
-        ({"weight": W * 1e300, "bias": B}, "are not finite"),
-        ({"weight": W.astype(int), "bias": B}, "int64|I64"),
+        ({"bias": B}, None, "no `weight`; it contains bias"),
+        ({"weight": W, "b": B}, None, "no `bias`; it contains b, weight"),
+        ({"weight": W, "bias": np.ones(3)}, None, r"weight \(2, 3\) and bias \(3,\)"),
+        ({"weight": B, "bias": B}, None, r"weight \(2,\) and bias \(2,\)"),
+        ({"weight": W * np.nan, "bias": B}, None, "are not finite"),
+        ({"weight": W * 1e300, "bias": B}, None, "are not finite"),
+        ({"weight": W.astype(int), "bias": B}, None, "int64|I64"),
+        ({**WHOLE, "class_names": np.arange(2)}, None, "texts for `class_names`"),
+        ({**WHOLE, "class_names": np.array(["a", "a"])}, None, "1 different texts"),
+        ({**WHOLE, "origin": np.array(["{"])}, None, "`origin` of .* is not a JSON"),
+        ({**WHOLE, "origin": np.array(["3"])}, None, "`origin` of .* is not a JSON"),
+        (WHOLE, {"clinit_head": '{"class_names": ["a"]}'}, "names 1 classes"),
+        (WHOLE, {"clinit_head": '{"class_names": ["\\ud800", "b"]}'}, "names 2 classes"),
+        (WHOLE, {"clinit_head": "["}, "is damaged: Expecting"),
+        (WHOLE, {"clinit_head": "3"}, "it contains 3 instead of fields"),
+        (WHOLE, {"clinit_head": '{"class_names": 3}'}, r"at `\$\.class_names`"),
+        (WHOLE, {"clinit_head": '{"fingerprint": ["f"]}'}, "Expected `str`, got `array`"),
+        (WHOLE, {"clinit_head": "[" * 5000}, "it is nested too deeply"),
+        (WHOLE, {"clinit_head": '{"format": "clinit-head/1"}'}, "its format is 'clinit-head/1'"),
+        (WHOLE, {"clinit_head": '{"format": "clinit-head/2"}'}, "it has changed since it was"),
+        (WHOLE, {"class_names": '["cat", "cat"]'}, "not a JSON list of different texts"),
+        (WHOLE, {"class_names": '["cat", 3]'}, "not a JSON list of different texts"),
+        (WHOLE, {"class_names": '["cat"]'}, "names 1 classes"),
     ],
 )
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
-def test_tensors_that_are_no_head_are_refused(
-    tmp_path: Path, tensors: dict[str, Any], match: str, suffix: str
+def test_what_is_no_head_is_refused(
+    tmp_path: Path, arrays: dict[str, Any], metadata: dict[str, str] | None, match: str
 ) -> None:
-    path = tmp_path / f"head{suffix}"
-    np.savez(path, **tensors) if suffix == ".npz" else save_file(tensors, path)
-    with pytest.raises(HeadError, match=match):
-        read_head(path)
-
-
-@pytest.mark.parametrize(
-    ("metadata", "match"),
-    [
-        ({"clinit_head": '{"class_names": ["a"]}'}, "names 1 classes"),
-        ({"clinit_head": '{"class_names": ["\\ud800", "b"]}'}, "names 2 classes"),
-        ({"clinit_head": "["}, "is damaged: Expecting"),
-        ({"clinit_head": "3"}, "it contains 3 instead of fields"),
-        ({"clinit_head": '{"class_names": 3}'}, r"at `\$\.class_names`"),
-        ({"clinit_head": '{"fingerprint": ["f"]}'}, "Expected `str`, got `array`"),
-        ({"clinit_head": "[" * 5000}, "it is nested too deeply"),
-        ({"clinit_head": '{"format": "clinit-head/1"}'}, "its format is 'clinit-head/1'"),
-        ({"clinit_head": '{"format": "clinit-head/2"}'}, "it has changed since it was written"),
-        ({"class_names": '["cat", "cat"]'}, "not a JSON list of different texts"),
-        ({"class_names": '["cat", 3]'}, "not a JSON list of different texts"),
-        ({"class_names": '["cat"]'}, "names 1 classes"),
-    ],
-)
-def test_metadata_that_describe_no_head_are_refused(
-    tmp_path: Path, metadata: dict[str, str], match: str
-) -> None:
-    save_file({"weight": W, "bias": B}, tmp_path / "head.safetensors", metadata=metadata)
-    with pytest.raises(HeadError, match=match):
-        read_head(tmp_path / "head.safetensors")
-
-
-@pytest.mark.parametrize(
-    ("arrays", "match"),
-    [
-        ({"class_names": np.arange(2)}, "texts for `class_names`"),
-        ({"class_names": np.array(["a", "a"])}, "1 different texts"),
-        ({"origin": np.array(["{"])}, "`origin` of .* is not a JSON"),
-        ({"origin": np.array(["3"])}, "`origin` of .* is not a JSON"),
-    ],
-)
-def test_npz_files_that_describe_no_head_are_refused(
-    tmp_path: Path, arrays: dict[str, Any], match: str
-) -> None:
-    np.savez(tmp_path / "head.npz", weight=W, bias=B, **arrays)
-    with pytest.raises(HeadError, match=match):
-        read_head(tmp_path / "head.npz")
+    """Metadata are of safetensors alone, and texts of .npz."""
+    if metadata is None:
+        np.savez(tmp_path / "head.npz", **arrays)
+    if not {"class_names", "origin"} & {*arrays}:
+        save_file(arrays, tmp_path / "head.safetensors", metadata=metadata)
+    for path in tmp_path.iterdir():
+        with pytest.raises(HeadError, match=match):
+            read_head(path)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +185,7 @@ def test_the_rows_are_named_by_the_weights_the_data_set_or_a_file(
     ("content", "kind", "match"),
     [
         (b"a\nb\n", HeadError, "2 names for a classifier of 3 rows"),
-        (b"a\nb\na\n", CacheError, "a name occurs twice"),
+        (b"a\nb\na\n", CacheError, "'a' is in lines 1 and 3"),
         (b"\xff\n", CacheError, "cannot read the class names in"),
         (None, CacheError, r"cannot read the class names in .*names\.txt"),
     ],

@@ -88,13 +88,7 @@ def test_a_fingerprint_that_is_none_is_refused(plan: Plan, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"num_rows": 0},
-        {"batch_size": 2**41},
-        {"dtype": "int8"},
-        {"split": "../train"},
-    ],
+    "change", [{"num_rows": 0}, {"batch_size": 2**41}, {"dtype": "int8"}, {"split": "../train"}]
 )
 def test_impossible_plans_are_refused(plan: Plan, change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must be"):

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from clinit.cli.main import app
 from clinit.errors import ClinitError
 from clinit.extract.cache.plan import WRITE_AGAIN
 from clinit.extract.cache.verify import verify
+from tests.cli.calls import call
 from tests.conftest import Once, write_tree
 from tests.extract.work.made import extracted, tiny_config
 
@@ -98,13 +97,13 @@ def test_parts_that_do_not_belong_together_are_told(cache: Path) -> None:
 
 
 def test_the_command_prints_a_line_for_every_problem(cache: Path) -> None:
-    whole = CliRunner().invoke(app, ["cache", "verify", str(cache)])
+    whole = call("cache", "verify", cache)
     assert whole.exit_code == 0
     assert whole.stdout.splitlines()[-1] == "Nothing has changed since the cache was written."
     (cache / "train" / "shard-00000.h5").unlink()
     head = cache / "head.safetensors"
     head.write_bytes(head.read_bytes()[:-1] + b"\x01")
-    damaged = CliRunner().invoke(app, ["cache", "verify", str(cache)])
+    damaged = call("cache", "verify", cache)
     assert isinstance(damaged.exception, ClinitError)
     assert str(damaged.exception) == f"2 problems in {cache}"
     assert damaged.exception.remedy.splitlines()[0] == WRITE_AGAIN

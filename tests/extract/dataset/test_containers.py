@@ -6,12 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clinit.errors import ManifestError
-from clinit.extract.dataset.containers import (
-    LABEL_SCHEMA,
-    classes_of,
-    labels_of,
-    split_files,
-)
+from clinit.extract.dataset.containers import LABEL_SCHEMA, classes_of, labels_of, split_files
 
 Row = tuple[int | None, str | None]
 

@@ -188,10 +188,7 @@ V1 = {"format": "clinit-manifest/1"}
     ],
 )
 def test_a_changed_manifest_is_refused(
-    path: Path,
-    change: Callable[[pl.DataFrame], pl.DataFrame],
-    metadata: dict[str, str],
-    fact: str,
+    path: Path, change: Callable[[pl.DataFrame], pl.DataFrame], metadata: dict[str, str], fact: str
 ) -> None:
     tamper(path, change, **metadata)
     with pytest.raises(ManifestError, match=fact) as refusal:

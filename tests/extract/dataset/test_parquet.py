@@ -95,11 +95,7 @@ TWO = {"image": [b"1"], "fine": [0], "coarse": [0]}
     ],
 )
 def test_columns_that_are_not_clear_are_asked_for(
-    tmp_path: Path,
-    columns: dict[str, Any],
-    given: Columns,
-    features: dict[str, Any],
-    fact: str,
+    tmp_path: Path, columns: dict[str, Any], given: Columns, features: dict[str, Any], fact: str
 ) -> None:
     with pytest.raises(ManifestError) as caught:
         index_parquet(table(tmp_path, columns, features), given)

@@ -34,8 +34,8 @@ def test_every_image_has_a_row_with_path_label_name_and_size(tmp_path: Path) -> 
     assert scanned.layout == "class-folders"
 
 
-# Files, what is read, its rows, the classes of both splits, the splits that are there. Names of
-# splits are classes where there is no train, and so is train where it holds images itself.
+# Files, what is read, its rows, the classes of both splits, the splits that are there. A folder
+# named as a split is a class only if it has images of its own, next to other classes.
 TREES = """
 b/1.png a/1.png | train | a/1.png 0 b/1.png 1 | a b | train
 train/b/1.png train/c/1.png val/a/1.png | val | val/a/1.png 0 | a b c | train val
@@ -44,7 +44,14 @@ train/a/1.png train/b/1.png dev/b/2.png | val | dev/b/2.png 1 | a b | train val
 train/a/1.png train/b/1.png Testing/b/2.png | val | Testing/b/2.png 1 | a b | train val
 train/a/1.png val/a/2.png test/a/3.png | val | val/a/2.png 0 | a | train val
 train/a/1.png val/a/2.png test/a/3.png | test | test/a/3.png 0 | a | train val
-cat/1.png dev/x/1.png | train | cat/1.png 0 dev/x/1.png 1 | cat dev | train
+training_set/a/1.png test_set/a/2.png | test | test_set/a/2.png 0 | a | train val
+seg_train/seg_train/a/1.png seg_dev/x | train | seg_train/seg_train/a/1.png 0 | a | train
+x/train-images/a/1.png x/Dev/a/1.png | val | x/Dev/a/1.png 0 | a | train val
+x/a/1.png x/b/1.png | train | x/a/1.png 0 x/b/1.png 1 | a b | train
+mnist/0/1.png mnist/1/1.png | train | mnist/0/1.png 0 mnist/1/1.png 1 | 0 1 | train
+train/a/1.png val/val/a/1.png | val | val/val/a/1.png 0 | a | train val
+train/a/images/1.png val/images/1.png | train | train/a/images/1.png 0 | a | train
+test/a/1.png test/b/1.png | val | test/a/1.png 0 test/b/1.png 1 | a b | val
 train/1.png car/1.png | train | car/1.png 0 train/1.png 1 | car train | train
 """
 
@@ -79,18 +86,43 @@ def test_the_order_of_the_disk_does_not_matter(
     assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
 
 
+WARNINGS = """
+train/Elk/1.png val/elk/1.png | val has elk, train has Elk
+a_b/1.png A-b/1.png | differ in spelling only: A-b and a_b
+elk/1.png elk/2019/1.png | images in folders inside a class folder, which count as its own: 1
+elk/1.png test/1.png | the folder test has images of its own: it is read as a class
+train/elk/1.png cow/1.png | folders left out, next to splits: 1 (for example cow)
+train/elk/1.png test/1.png | splits left out, whose images are in no class folder
+train/elk/1.png 1.png | files left out, outside of any class folder: 1 (for example 1.png)
+elk/1.png cow/ | 1 of 2 classes have no image in train (for example cow)
+"""
+
+
+@pytest.mark.parametrize("line", WARNINGS.strip().splitlines())
+def test_an_unusual_tree_is_read_with_a_warning(tmp_path: Path, line: str) -> None:
+    names, warning = line.split(" | ")
+    for name in names.split():
+        (tmp_path / name).mkdir() if name[-1] == "/" else put(tmp_path, name)
+    assert warning in "; ".join(scan("folder", tmp_path, "train").warnings)
+
+
 def test_other_files_are_left_out_and_counted(tmp_path: Path) -> None:
     put(tmp_path, "train/a/1.png", "train/a/notes.txt", "train/a/archive.tar", "train/a/png")
     put(tmp_path, "train/a/2.HEIC", "train/a/3.heic", "train/2.png", "train/read me.txt")
     put(tmp_path, "train/a/._1.png", "train/.cache/1.png", ".DS_Store", "train/a/.thumbs/1.png")
+    put(tmp_path, "train/@eaDir/a.png", "train/a/Thumbs.db", "#recycle/a/1.png", "train/b.LRDATA/x")
     os.mkfifo(tmp_path / "train/a/pipe.png")
     (tmp_path / "train/a/broken.png").symlink_to("gone.png")
     scanned = scan("folder", tmp_path, "train")
     assert rows(tmp_path) == [("train/a/1.png", 0), ("train/a/broken.png", 0)]
     assert scanned.manifest.table["size_bytes"].to_list() == [5, 0]
-    outside, others, broken = scanned.warnings
+    outside, heic, others, broken = scanned.warnings
     assert outside.endswith("outside of any class folder: 2 (for example train/2.png)")
-    assert others.endswith("not images by their names: 6 (for example train/a/2.HEIC)")
+    assert others.endswith("not images by their names: 4 (for example train/a/archive.tar)")
+    assert "which must be converted to JPEG (HEIC): 2 (for example train/a/2.HEIC)" in heic
+    at_the_root, inside = scanned.notes
+    assert at_the_root.endswith("(thumbnails, bins), left out: 2 (for example #recycle)")
+    assert inside.endswith("left out: 6 (for example train/.cache)")
     assert broken == "images that are broken links: 1 (for example train/a/broken.png)"
     with pytest.raises(ManifestError, match="not a complete train split") as refusal:
         scan("folder", tmp_path, "train", strict=True)
@@ -167,6 +199,21 @@ def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path, name: bytes)
         ([], "folder", "gone", "train", ["no folder at", "found nothing"]),
         (["x.tar"], "folder", "x.tar", "train", ["found a file"]),
         (["1.png"], "folder", ".", "train", ["contains images (1.png) but no class folder"]),
+        (
+            ["elk/1.png", "kitchen/tin/1.png"],
+            *("folder", ".", "train", ["kitchen contains no image but folders (tin)"]),
+        ),
+        (
+            ["birds/gull/1.png", "mammals/elk/1.png"],
+            *("folder", ".", "train", ["birds and ", "mammals contain no images but folders"]),
+        ),
+        (["cat/1.png", "dev/x/1.png"], "folder", ".", "train", ["dev contains no image but"]),
+        (
+            ["train_images/1.png", "test_images/1.png"],
+            *("folder", ".", "train", ["train_images contain images but no class folder"]),
+        ),
+        (["train/1.png"], "folder", ".", "train", ["train contains images but no class folder"]),
+        (["a/1.HEIC"], "folder", ".", "train", ["must be converted to JPEG (HEIC): 1"]),
         (["a/1.png"], "imagenet1k", ".", "test", ["imagenet1k has no test images"]),
         (
             ["train/cat/1.png", "ILSVRC2012_img_val/ILSVRC2012_val_00000001.JPEG", "meta.mat"],

@@ -100,6 +100,16 @@ def test_the_key_ends_at_the_first_dot_of_the_base_name(tmp_path: Path) -> None:
     assert found.left_out[SECOND] == ["d.jpg"]
 
 
+def test_images_with_several_dots_alone_are_split_at_the_last(tmp_path: Path) -> None:
+    names = ["img.v2.001", "img.v2.002"]
+    members = [(f"{name}.{end}", b"7") for name in names for end in ("jpg", "cls")]
+    found = indexed(tmp_path, *members, ("@eaDir/a.jpg", b"x"), ("__MACOSX/a.jpg", b"x"))
+    assert found.table["member"].to_list() == ["img.v2.001.jpg", "img.v2.002.jpg"]
+    assert found.table["index"].to_list() == [7, 7]
+    assert found.left_out["images whose names were split at the last of several dots"]
+    assert found.left_out[OTHERS] == ["@eaDir/a.jpg", "__MACOSX/a.jpg"]
+
+
 def test_links_in_a_tar_are_no_images(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
         member = tarfile.TarInfo("a.jpg")

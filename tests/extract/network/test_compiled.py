@@ -1,11 +1,10 @@
 """Compiled networks: the same features up to rounding, whatever the batch; and when it pays."""
 
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,13 +34,7 @@ def chosen(backbone: Backbone, wanted: Compile, images: int) -> tuple[Backbone, 
     """Return the network on its way, and what was noted."""
     notes: list[str] = []
     found = on_its_way(
-        backbone,
-        TRANSFORM,
-        wanted,
-        device=CPU,
-        batch_size=4,
-        images=images,
-        on_note=notes.append,
+        backbone, TRANSFORM, wanted, device=CPU, batch_size=4, images=images, on_note=notes.append
     )
     return found, notes
 
@@ -70,35 +63,31 @@ def test_a_few_images_are_not_worth_a_compilation(
         assert chosen(backbone, wanted, images) == (backbone, [])
 
 
-def slowed(seconds: float) -> Callable[..., Callable[[Tensor], Tensor]]:
-    """Return what stands for the compiler: the program takes so long for each batch."""
+@pytest.mark.parametrize(
+    ("program_s", "is_kept", "told"),
+    [
+        (0.1, True, "the network is compiled (in 0 s, 10.0 times as fast)"),
+        (1.0, False, "the network is not compiled: its program is only 1.00 times as fast"),
+    ],
+)
+def test_a_program_is_kept_if_it_is_faster(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch, program_s: float, is_kept: bool, told: str
+) -> None:
+    """The clock advances with the calls of the network and of its program alone."""
+    now = [0.0]
 
-    def compile(forward: Callable[[Tensor], Tensor], **options: Any) -> Callable[[Tensor], Tensor]:
+    def taking(seconds: float) -> Callable[[Tensor], Tensor]:
         def call(batch: Tensor) -> Tensor:
-            time.sleep(seconds)
-            return forward(batch)
+            now[0] += seconds
+            return torch.ones(len(batch), 12)
 
         return call
 
-    return compile
-
-
-def test_a_program_is_kept_if_it_is_faster(
-    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def slow(self: Backbone, batch: Tensor) -> Tensor:
-        time.sleep(0.05)
-        return torch.ones(len(batch), 12)
-
-    monkeypatch.setattr(Backbone, "forward", slow)
-    monkeypatch.setattr(torch, "compile", lambda forward, **options: lambda b: torch.ones(4, 12))
-    found, (note,) = chosen(backbone, "auto", 10**6)
-    assert found.program is not None
-    assert note.startswith("the network is compiled")
-    monkeypatch.setattr(torch, "compile", slowed(0.01))
-    found, (note,) = chosen(backbone, "auto", 10**6)
-    assert found.program is None
-    assert "not compiled" in note
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(Backbone, "forward", lambda self, batch: taking(1.0)(batch))
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: taking(program_s))
+    found, notes = chosen(backbone, "auto", 10**6)
+    assert ((found.program is not None), notes) == (is_kept, [told])
 
 
 def test_without_a_compiler_the_plain_network_computes_unless_a_program_is_asked_for(

@@ -3,10 +3,7 @@ import timm
 import torch
 from torch import nn
 
-from clinit.extract.network.backbone import (
-    check_model_args,
-    parse_model_args,
-)
+from clinit.extract.network.backbone import check_model_args, parse_model_args
 
 
 def test_model_arguments_are_python_literals_or_strings() -> None:

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
-from clinit.extract.cache.plan import read_plan
+from clinit.extract.cache.plan import Part, read_plan
 from clinit.extract.cache.read import open_cache, open_split, verify_shard
 from clinit.extract.dataset.decode import decode
 from clinit.extract.dataset.scan import scan
@@ -309,3 +309,31 @@ def test_what_is_of_another_extraction_does_not_open_as_one_cache(
     (other / file).replace(out / file)
     with pytest.raises(CacheError, match=match):
         open_cache(out)
+
+
+def test_a_folder_that_has_changed_is_followed_and_only_new_images_are_computed(
+    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
+) -> None:
+    root, out, config = make_tree(), tmp_path / "cache", tiny_config(tiny_weights)
+    extracted(root, out, config)
+    (root / "train" / "b" / "3.png").unlink()
+    for name in ("a/new.png", "aa/new.png", "c/new.png"):
+        (root / "train" / name).parent.mkdir(exist_ok=True)
+        shutil.copy(root / "train" / "a" / "0.png", root / "train" / name)
+
+    def killed(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extracted(root, out, config, on_progress=killed)
+    train, val = extracted(root, out, config)
+    fresh, _ = extracted(root, tmp_path / "fresh", config)
+    assert (train.computed_rows, val.computed_rows) == (3, 0)
+    assert train.split.manifest.digest == fresh.split.manifest.digest
+    np.testing.assert_allclose(
+        train.split.load().features, fresh.split.load().features, rtol=1e-3, atol=1e-3
+    )
+    assert sorted(each.name for each in out.iterdir()) == ["head.safetensors", "train", "val"]
+    shutil.rmtree(root / "train" / "aa")
+    with pytest.raises(CacheError, match=r"1 image went since .* needs one process"):
+        extracted(root, out, config, Part(1, 2))

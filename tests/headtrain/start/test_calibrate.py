@@ -15,11 +15,7 @@ from clinit.headtrain.start.calibrate import (
     newton_step,
     norm_factor,
 )
-from clinit.headtrain.start.calibration_set import (
-    CalibrationSet,
-    balanced_draw,
-    share_of,
-)
+from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw, share_of
 from clinit.headtrain.start.left_out import in_sample
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.train.losses import LOSSES, Loss

@@ -38,12 +38,7 @@ SHARE = NEW / (OLD + NEW)
 
 
 def naive(
-    name: str,
-    rows: torch.Tensor,
-    start: Rows,
-    data: NewClasses,
-    ridge: float,
-    share: float = SHARE,
+    name: str, rows: torch.Tensor, start: Rows, data: NewClasses, ridge: float, share: float = SHARE
 ) -> Any:
     """Return the regularised loss of rows (weight, bias), written as one formula, and the loss."""
     labels = torch.from_numpy(data.labels)

@@ -7,11 +7,7 @@ import pytest
 from clinit.headtrain.groups import find_groups, repeating
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.initialise import initialise
-from clinit.headtrain.start.new_rows import (
-    NewClasses,
-    random_rows,
-    random_task_rows,
-)
+from clinit.headtrain.start.new_rows import NewClasses, random_rows, random_task_rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.solve import least_squares_head
 from clinit.headtrain.stream.scenario import Task
@@ -164,8 +160,7 @@ def test_a_new_class_without_a_sample_is_refused() -> None:
     kept = data.labels != OLD + 1
     with pytest.raises(ValueError, match=r"no sample of the new classes in head rows \[7\]"):
         initialise(
-            Start(),
-            NewClasses(data.features[kept], data.labels[kept], data.head, OLD, OLD + NEW),
+            Start(), NewClasses(data.features[kept], data.labels[kept], data.head, OLD, OLD + NEW)
         )
 
 

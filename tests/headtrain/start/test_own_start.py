@@ -187,8 +187,14 @@ def test_a_module_that_has_changed_does_not_run(
 ) -> None:
     (tmp_path / "changing.py").write_text("raise AssertionError('it ran')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ExperimentError, match="has changed"):
-        Imported("changing:rows@0123456789ab").load()
+    (tmp_path / "whole").mkdir()
+    for name in ("__init__.py", "part.py"):
+        (tmp_path / "whole" / name).write_text("raise AssertionError('it ran')\n")
+    path = list(sys.path)
+    for module in ("changing", "whole.part"):
+        with pytest.raises(ExperimentError, match="has changed"):
+            Imported(f"{module}:rows@0123456789ab").load()
+    assert (sys.path, "whole" in sys.modules) == (path, False)
 
 
 @pytest.mark.parametrize("word", ["leas-square", 3])

@@ -6,10 +6,7 @@ import pytest
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import StreamedRows
-from clinit.headtrain.statistics.class_statistics import (
-    ClassStatistics,
-    Weighting,
-)
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.moments import MomentSums
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.train.past import RunningStatistics
@@ -144,7 +141,8 @@ def test_rows_that_stay_are_summed_once(
 ) -> None:
     running = RunningStatistics()
     for number in range(1, TASKS + 1):
-        rows = task(number, RANDOM.permutation(rows_of(range(stop(number - 1)))))
+        random = np.random.default_rng(number)
+        rows = task(number, random.permutation(rows_of(range(stop(number - 1)))))
         features: Any = FEATURES[rows.rows]
         summed.clear()
         given = StreamedRows(features, np.asarray) if streamed else features

@@ -61,15 +61,9 @@ def test_cuda_tensors_stay_on_their_device_and_give_the_same_head(
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         found = clinit.least_squares(
-            tensor * 1,
-            torch.from_numpy(labels).cuda(),
-            weighting=weighting,
+            tensor * 1, torch.from_numpy(labels).cuda(), weighting=weighting
         )
     stream.synchronize()
-    expected = clinit.least_squares(
-        tensor.double().cpu().numpy(),
-        labels,
-        weighting=weighting,
-    )
+    expected = clinit.least_squares(tensor.double().cpu().numpy(), labels, weighting=weighting)
     assert found.weight.device.type == "cuda"
     np.testing.assert_allclose(found.weight.cpu().numpy(), expected.weight, rtol=1e-9, atol=1e-12)

@@ -71,7 +71,12 @@ OF_BACKBONE, OTHER = (
         ({"head": head_of("abcx")}, ExperimentError, r"not in its head \(d\)", "--head-classes"),
         ({"head": head_of("abcdaa")}, HeadError, r"the same name \(a\)", "--head-classes"),
         ({"head": head_of("abcd", dim=5)}, HeadError, "of width 5, .* of width 4", "base cache"),
-        ({"new": source("wxyz", [5] * 4, [2] * 4, dim=5)}, CacheError, "5 wide", "backbone"),
+        (
+            {"new": source("wxyz", [5] * 4, [2] * 4, dim=5)},
+            CacheError,
+            r"width \(4 / 5\)",
+            "backbone",
+        ),
         ({"config": replace(CONFIG, tasks=5)}, ExperimentError, "5 tasks were", "--tasks"),
         (
             {

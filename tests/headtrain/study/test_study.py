@@ -1,7 +1,5 @@
 import math
 import re
-import subprocess
-import sys
 from typing import Any, Literal
 
 import pytest
@@ -22,21 +20,9 @@ from clinit.headtrain.study.rules import (
 )
 from clinit.headtrain.study.study import Study, identity_of, names_of
 
-ROOMS = ("model", "probe")
-
 
 def study(top: bool = False, /, **settings: Any) -> Study:
     return Study.of(settings, top=top)
-
-
-@pytest.mark.parametrize("module", ["study", *(f"{room}.settings" for room in ROOMS)])
-def test_settings_need_neither_torch_nor_numpy(module: str) -> None:
-    code = (
-        f"import sys; import clinit.headtrain.{module};"
-        "print(sorted({'torch', 'numpy', 'h5py', 'polars'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_every_setting_has_one_name_and_a_help_text_of_its_own() -> None:
@@ -266,11 +252,7 @@ REFUSED = [
     (False, {"method": "ncm", "correct": "wa"}, "--correct does not go with --method ncm"),
     (False, {"method": "naive", "correct": "bic"}, "--correct does not go with --method naive"),
     (False, {"iterations": 0, "correct": "wa"}, "--correct does not go with --iterations 0"),
-    (
-        False,
-        {"mix": "text", "anchor_strength": 0.1},
-        "--anchor-strength does not go with --anchor",
-    ),
+    (False, {"mix": "text", "anchor_strength": 0.1}, "--anchor-strength does not go with --anchor"),
     (False, {"method": "slda", "anchor": "l2"}, "--anchor does not go with --method slda"),
     (False, {"method": "naive", "old_rows": "statistics"}, "--old-rows does not go with --method"),
     (False, {"old_rows": "statistics", "buffer": 5}, "--buffer does not go with --old-rows stat"),

@@ -80,10 +80,7 @@ def test_a_bank_holds_runs_of_one_stream_only_and_every_run_once(data: RunData) 
 def test_runs_of_another_pretrained_head_have_a_bank_of_their_own(data: RunData) -> None:
     chosen = runs("loss=ce,mse,sqen")
     compiled = compile_banks(chosen, replace(data, heads={"mse": data.head}))
-    assert [[run.training.loss for run in bank] for bank in compiled] == [
-        ["ce", "sqen"],
-        ["mse"],
-    ]
+    assert [[run.training.loss for run in bank] for bank in compiled] == [["ce", "sqen"], ["mse"]]
 
 
 def test_a_bank_is_no_larger_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def on_cluster(code: str, *words: object) -> None:
     whole = f"{CLUSTER}\ntry:\n{textwrap.indent(code, '    ')}\nfinally:\n    cluster.shutdown()"
     python = [sys.executable, "-W", "ignore", "-c", whole, *map(str, words)]
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    subprocess.run([*APART, *python], check=True, timeout=300, env=environment)
+    subprocess.run([*APART, *python], check=True, timeout=900, env=environment)
 
 
 CLUSTER = """
@@ -176,34 +176,43 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
 second = cluster.add_node(num_cpus=1)
 """
 KILL = """
-import os, signal, threading, time
+import os, signal, threading
 from clinit.cli.main import app
+from clinit.extract.work import run
 
 victim, out, words = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
-killed = []
+dying, dead = out.with_name("dying"), out.with_name("dead")
+os.mkfifo(dying)
+doomed, run_tasks = second.node_id, run.run_tasks
 
-def workers():
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if path.read_bytes().startswith(b"ray::_extract_on_node"):
-                yield int(path.parent.name)
-        except OSError:  # it has just ended
-            pass
+def extract_until_dead(*given):
+    import ray
 
-def kill():
-    while not killed:
-        found = sorted(workers())
-        if found and len(list(out.glob("train/shard-*.h5"))) >= 3:
-            killed.append(victim)
-            if victim == "node":
-                cluster.remove_node(second, allow_graceful=False)
-            else:
-                os.kill(found[0], signal.SIGKILL)
-        time.sleep(0.002)
+    written = 0
+    def on_third_shard(event, arguments):
+        nonlocal written
+        if event != "os.rename" or "/train/shard-" not in os.fsdecode(arguments[1]):
+            return
+        written += 1
+        if written == 3 and not dead.exists():
+            dead.touch()
+            if victim == "worker":
+                os.kill(os.getpid(), signal.SIGKILL)
+            dying.read_bytes()  # nobody writes: until the node is removed
 
-threading.Thread(target=kill, daemon=True).start()
+    if victim == "worker" or ray.get_runtime_context().get_node_id() == doomed:
+        sys.addaudithook(on_third_shard)
+    return run._extract_on_node(*given)
+
+def remove():
+    with dying.open("wb"):  # waits for the reader
+        cluster.remove_node(second, allow_graceful=False)
+
+if victim == "node":
+    threading.Thread(target=remove, daemon=True).start()
+run.run_tasks = lambda ray, task, *given, **how: run_tasks(ray, extract_until_dead, *given, **how)
 app([*words, f"--out={out}", f"--ray={cluster.address}"], standalone_mode=False)
-assert killed, "nothing was killed within the run"
+assert dead.exists(), "nothing was killed"
 assert len(list(out.glob("train/shard-*.h5"))) == 48
 """
 SWEEP = """

@@ -148,11 +148,7 @@ def killed(inputs: TopInputs, path: Path, steps: int) -> None:
     ],
 )
 def test_a_run_that_is_killed_resumes_to_the_same_bits(
-    inputs_of: Inputs,
-    whole_run: Callable[[str], RunRecord],
-    tmp_path: Path,
-    name: str,
-    steps: int,
+    inputs_of: Inputs, whole_run: Callable[[str], RunRecord], tmp_path: Path, name: str, steps: int
 ) -> None:
     inputs, path = inputs_of(name), tmp_path / "run.checkpoint"
     killed(inputs, path, steps)

@@ -78,8 +78,7 @@ def test_local_terms_are_value_gradient_and_hessian_in_the_new_logits(
     torch.testing.assert_close(local.gradient, gradient[:, is_new])
     for row in range(len(labels)):
         hessian = torch.autograd.functional.hessian(
-            lambda u, row=row: LOSSES[name].value(u[None], labels[row : row + 1]).sum(),
-            logits[row],
+            lambda u, row=row: LOSSES[name].value(u[None], labels[row : row + 1]).sum(), logits[row]
         )
         expected = local.diagonal[row].diag() - torch.outer(local.outer[row], local.outer[row])
         torch.testing.assert_close(expected, hessian[is_new][:, is_new])

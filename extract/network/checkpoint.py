@@ -1,0 +1,225 @@
+"""Read the tensors of a checkpoint, whichever program has saved it, and never run its code.
+
+A checkpoint of PyTorch is a pickle, which may contain anything besides tensors: settings, NumPy
+numbers, optimizers. PyTorch's restricted unpickler refuses such a file as a whole. Here it gets
+*inert* objects in the place of all that it does not know, so that tensors beside them can be read.
+A network that was pickled as an object becomes inert too; only its own code could read it, so the
+user gets the line of Python that takes its weights out.
+
+A checkpoint may declare more than it stores: tensors whose rows all repeat one number, or a
+compressed archive. Such files are refused before any memory is allocated for them.
+"""
+
+from __future__ import annotations
+
+import shlex
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import timm.models
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from clinit.errors import BackboneError, ClinitError, MachineError
+from clinit.files.paths import check_readable, exists
+from clinit.machine import out_of_memory
+from clinit.words import examples, size_text
+
+_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
+"""Keys of the weights, in timm's order."""
+_DEEPEST = 2
+"""Levels of mappings in which the weights are searched."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """The tensors of a file, by name."""
+
+    path: Path
+    tensors: Mapping[str, Tensor]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Texts beside the tensors of a safetensors file."""
+    key: str = ""
+    """Where the tensors were found: `net`, or `model.net`; empty for the whole file."""
+    is_pickle: bool = False
+
+    @property
+    def some(self) -> str:
+        """The number of tensors, and two names."""
+        return f"{len(self.tensors):,} tensors such as {', '.join(islice(self.tensors, 2))}"
+
+
+class _Inert:
+    """Stands for an object that is no tensor; it is made from anything, and does nothing."""
+
+    def __new__(cls, *arguments: object, **more: object) -> _Inert:
+        return object.__new__(cls)
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+def read_checkpoint(path: Path, source: Path | None = None) -> Checkpoint:
+    """Read the tensors of a safetensors file or of a checkpoint of PyTorch.
+
+    Args:
+        path: The file.
+        source: Another path of the same file, such as of its open descriptor.
+
+    Raises:
+        BackboneError: If the file contains no weights, or only as an object of a program.
+        StorageError: If it cannot be read.
+        MachineError: If there is too little memory.
+    """
+    opened = source or path
+    if not exists(opened):
+        raise BackboneError(
+            f"no weights at {path}", remedy="Give a .safetensors or .pth file with `--weights`."
+        )
+    check_readable(opened, BackboneError)
+    with opened.open("rb") as file:
+        begin = file.read(9)
+    is_pickle = begin[8:] != b"{"
+    try:
+        if not is_pickle:
+            with safe_open(opened, framework="pt") as stored:
+                read = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+                return Checkpoint(path, read, stored.metadata() or {})
+        found = _unpickled(path, opened)
+    except ClinitError:
+        raise
+    except Exception as error:  # unpickling and safetensors raise many types
+        remedy = (
+            "Give a safetensors file, or a .pth file with the weights: clinit never runs code in a"
+            " checkpoint; a web page or a Git LFS pointer is not a checkpoint."
+        )
+        if begin[:2] in (b"PK", b"\x80\x02"):
+            remedy += f" {_convert(path, '.state_dict()')}"
+        raise failure(error, f"{path} cannot be read as weights", remedy) from error
+    key, tensors = _weights_in(path, found)
+    size = opened.stat().st_size
+    for name, tensor in tensors.items():
+        told = tensor.numel() * tensor.element_size()
+        if told > size or tensor.is_meta or tensor.layout != torch.strided:
+            raise _hollow(path, f"{name} {tuple(tensor.shape)}, {size_text(told)}", size)
+    return Checkpoint(path, timm.models.clean_state_dict(tensors), key=key, is_pickle=True)
+
+
+def _unpickled(path: Path, source: Path) -> Any:
+    is_zip, unknown = zipfile.is_zipfile(source), list[str]()
+    if is_zip:
+        with zipfile.ZipFile(source) as archive:
+            told = sum(each.file_size for each in archive.infolist())
+        if told > (size := source.stat().st_size):
+            raise _hollow(path, f"{size_text(told)} of compressed parts", size)
+        unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(source))
+    inert: list[Any] = [(type(name.rpartition(".")[2], (_Inert,), {}), name) for name in unknown]
+    with torch.serialization.safe_globals(inert):
+        # With mmap, a tensor takes memory only where it is read.
+        return torch.load(str(source), map_location="cpu", weights_only=True, mmap=is_zip)
+
+
+def _hollow(path: Path, what: str, size: int) -> BackboneError:
+    return BackboneError(
+        f"{path} declares {what}, but is a file of {size_text(size)}",
+        remedy="If you know its origin, store all numbers:"
+        f" {_line(path, ')', 'w = {n: t.clone() for n, t in w.items()}; ')}",
+    )
+
+
+def _weights_in(path: Path, found: Any) -> tuple[str, dict[str, Tensor]]:
+    """Return the mapping of names to tensors in the content of a file, and its key."""
+    if isinstance(found, Mapping):
+        for key in _KEYS:
+            if isinstance(found.get(key), Mapping) and any(_mappings(found[key])):
+                found = {key: found[key]}
+                break
+    sets = sorted(_mappings(found), key=lambda each: -len(each[1]))
+    if sets and (len(sets) == 1 or len(sets[0][1]) > len(sets[1][1])):
+        return sets[0]
+    if sets:
+        raise BackboneError(
+            f"{path} contains several networks: {', '.join(key for key, _ in sets)}",
+            remedy=f"Keep one: {_line(path, f'){_index(sets[0][0])}', '')}",
+        )
+    objects = [""] if isinstance(found, _Inert) else []
+    if isinstance(found, Mapping):
+        objects = [_index(key) for key, value in found.items() if isinstance(value, _Inert)]
+    if objects:
+        raise BackboneError(
+            f"{path} contains a network as an object of its program, which clinit never runs",
+            remedy=_convert(path, f"{objects[0]}.state_dict()"),
+        )
+    told = examples(list(map(str, found))) if isinstance(found, Mapping) and found else "nothing"
+    raise BackboneError(
+        f"{path} contains no tensor, but {told}",
+        remedy="Save only the weights: a mapping of names to tensors.",
+    )
+
+
+def _mappings(found: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Yield all mappings of names to tensors, each with its key; single numbers do not count."""
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        return
+    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    if any(tensor.ndim for tensor in tensors.values()):
+        yield key, tensors
+    if depth < _DEEPEST:
+        for name, value in found.items():
+            yield from _mappings(value, f"{key}.{name}" if key else name, depth + 1)
+
+
+def _index(key: str) -> str:
+    return "".join(f"[{name!r}]" for name in key.split("."))
+
+
+def _convert(path: Path, index: str) -> str:
+    line = _line(path, f", weights_only=False){index}", "")
+    return f"If you trust the file, take its weights out: {line}"
+
+
+def _line(path: Path, load: str, change: str) -> str:
+    """Return a command that loads a file of PyTorch, changes the weights `w`, and saves them.
+
+    `load` ends the call of `torch.load`.
+    """
+    out = f"{path.stem}-weights.pth"
+    return _command(
+        f"import torch; w = torch.load({str(path)!r}, 'cpu'{load}; {change}torch.save(w, {out!r})"
+    )
+
+
+def _command(code: str) -> str:
+    plain = not set(code) & set('"$`\\!')
+    return f'python -c "{code}"' if plain else f"python -c {shlex.quote(code)}"
+
+
+def gray_remedy(checkpoint: Checkpoint, name: str) -> str:
+    """Return the line that converts a network of gray images, whose first layer is `name`."""
+    change = f"w[{name!r}] = w[{name!r}].repeat(1, 3, 1, 1) / 3; "
+    if checkpoint.is_pickle:
+        index = _index(checkpoint.key) if checkpoint.key else ""
+        line = _line(checkpoint.path, f"){index}", change)
+    else:
+        given, out = str(checkpoint.path), f"{checkpoint.path.stem}-weights.safetensors"
+        line = _command(
+            "from safetensors.torch import load_file, save_file;"
+            f" w = load_file({given!r}); {change}save_file(w, {out!r})"
+        )
+    return f"Convert it, without `in_chans`; gray images then give the same: {line}"
+
+
+def failure(error: Exception, what: str, remedy: str) -> ClinitError:
+    """Return the error to raise for an error of a library: a `MachineError` if memory is short."""
+    if out_of_memory(error):
+        return MachineError(
+            f"not enough memory: {what}",
+            remedy="Free memory, or choose a smaller backbone; then run the same command again.",
+        )
+    why = " ".join(str(error).split())[:300] or type(error).__name__
+    return BackboneError(f"{what}: {why}", remedy=remedy)

@@ -1,0 +1,149 @@
+"""Let a finished split follow its folder: compute new images, and drop the rows of removed ones.
+
+Features are per image, so a row is kept if its path and its size are in both manifests. The new
+images are extracted as a split of their own, next to the old one, which resumes like any other.
+Then both are joined into a draft that takes the place of the old split in one step.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int
+
+from clinit.errors import CacheError
+from clinit.extract.arrays.groups import GROUPS_FILE
+from clinit.extract.cache.folder import view_folders
+from clinit.extract.cache.plan import FILE as PLAN_FILE
+from clinit.extract.cache.plan import WHOLE, Plan, read_plan, settle_plan, shard_name
+from clinit.extract.cache.read import CacheSplit, open_split
+from clinit.extract.cache.shard import Shard, assemble, read_shard, write_shard
+from clinit.extract.cache.summary import RunFacts, write_summary
+from clinit.extract.dataset.manifest import is_contained, write_manifest
+from clinit.extract.work.split_run import MANIFEST_FILE, SplitResult, SplitRun
+from clinit.files.commit import commit_folder
+from clinit.files.lock import claim_file
+from clinit.files.paths import is_file
+from clinit.words import examples, number_of
+
+
+def has_grown(plan: Plan, folder: Path) -> bool:
+    """Return whether a folder contains a split that differs from a plan in its images alone."""
+    if not is_file(folder / PLAN_FILE):
+        return False
+    old = read_plan(folder)
+    same = replace(old, num_rows=plan.num_rows, fingerprint=plan.fingerprint)
+    differing = old.fingerprint.differences(plan.fingerprint)
+    return same == plan and [each.name for each in differing] == ["manifest"]
+
+
+def grow(run: SplitRun, on_note: Callable[[str], object]) -> SplitResult:
+    """Compute the images that are new since the split in the folder of `run`, and keep its rows.
+
+    Raises:
+        CacheError: If the split cannot follow its images.
+        ClinitError: As in `SplitRun.run`.
+    """
+    folder, table, key = run.folder, run.manifest.table, ["path", "size_bytes"]
+    old = _followed(run)
+    known = old.manifest.table.with_row_index("row").select("row", *key)
+    places = table.join(known, on=key, how="left", maintain_order="left")["row"]
+    new, fresh, result = (
+        table.filter(places.is_null()),
+        folder.with_name(f".{folder.name}-new"),
+        None,
+    )
+    on_note(f"{folder}: {_difference(old.manifest.table, table)}; only new images are computed")
+    with claim_file(folder):
+        if len(new):
+            manifest = replace(run.manifest, table=new)
+            fingerprint = run.plan.fingerprint.of_rows(manifest.digest)
+            plan = replace(run.plan, num_rows=len(new), fingerprint=fingerprint)
+            if is_file(fresh / PLAN_FILE) and read_plan(fresh) != plan:
+                shutil.rmtree(fresh)  # interrupted before the folder changed again
+            fresh.mkdir(exist_ok=True)
+            result = replace(run, plan=plan, manifest=manifest, folder=fresh).run()
+        shards = _joined(
+            run, places.fill_null(-1).to_numpy(), old, None if result is None else result.split
+        )
+        facts = old.summary.run if result is None else result.split.summary.run
+        commit_folder(folder, lambda draft: _write(run, draft, shards, facts), overwrite=True)
+    shutil.rmtree(fresh, ignore_errors=True)
+    result = result or SplitResult(plan=run.plan, path=folder, shards_there=0)
+    return replace(result, plan=run.plan, path=folder, shards_there=run.plan.num_shards)
+
+
+def _followed(run: SplitRun) -> CacheSplit:
+    """Return the split in the folder of `run`, if it is finished and can follow its images."""
+    try:
+        old = open_split(run.folder)
+    except CacheError as error:
+        why, now = str(error), ""
+    else:
+        tables = old.manifest.table, run.manifest.table
+        now, why = f" ({_difference(*tables)})", ""
+        if is_file(run.folder / GROUPS_FILE):
+            why = "its rows are grouped"
+        elif any(map(is_contained, tables)):
+            why = "its images are in containers"
+        elif run.part != WHOLE or view_folders(run.folder.parent):
+            why = "that needs one process, and a cache without views"
+    if why:
+        raise CacheError(
+            f"the images of {run.folder} have changed since it was begun{now}, and it cannot follow"
+            f" them: {why}",
+            remedy="Restore the images, or give another folder for the features.",
+        )
+    return old
+
+
+def _difference(old: pl.DataFrame, new: pl.DataFrame) -> str:
+    """Return the images that came and went, in words."""
+    told = []
+    for one, two, verb in ((new, old, "came"), (old, new, "went")):
+        images = one.join(two, on=["path", "size_bytes"], how="anti")
+        names = [f"{name}/..." for name in images["class_name"].unique(maintain_order=True)]
+        if names:
+            told.append(f"{number_of(len(images), 'image')} {verb} since ({examples(names)})")
+    return ", ".join(told) or "its classes have changed"
+
+
+def _joined(
+    run: SplitRun, places: Int[np.ndarray, " rows"], old: CacheSplit, new: CacheSplit | None
+) -> Iterator[Shard]:
+    """Yield the shards of all rows: row i is row `places[i]` of `old`, or the next row of `new`."""
+
+    @lru_cache(maxsize=4)
+    def shard(split: CacheSplit, number: int) -> Shard:
+        return read_shard(split.path / shard_name(number), split.plan, number)
+
+    own = np.cumsum(places < 0) - 1
+    for index in range(run.plan.num_shards):
+        rows = run.plan.rows(index)
+        features = np.zeros((len(rows), run.plan.dim), dtype=np.float32)
+        reasons: dict[int, str] = {}
+        for at, row in enumerate(rows):
+            split, place = (old, places[row]) if places[row] >= 0 else (new, own[row])
+            assert split is not None
+            number, offset = divmod(int(place), split.plan.shard_rows)
+            found = shard(split, number)
+            features[at] = found.features[offset]
+            if offset in found.reasons:
+                reasons[at] = found.reasons[offset]
+        labels = run.manifest.table["label"][rows.start : rows.stop].to_numpy()
+        yield assemble(features, labels, reasons, dtype=run.plan.dtype)
+
+
+def _write(run: SplitRun, draft: Path, shards: Iterator[Shard], facts: RunFacts) -> None:
+    settle_plan(run.plan, draft)
+    write_manifest(run.manifest, draft / MANIFEST_FILE)
+    for index, shard in enumerate(shards):
+        write_shard(shard, draft / shard_name(index), plan=run.plan, index=index)
+    head, source = run.head, run.head_names.source
+    write_summary(draft, run.plan, run.manifest, head=head, head_classes=source, run=facts)
