@@ -311,7 +311,8 @@ def add(
         grown = grown.of_rows([*rows_then, *row_of.values()])
     after = own.price(config.max_old_loss)
     old_after, new_after = after.old if len(tested.labels) else Top1(0, 0), after.new
-    balance, prices, taken = start and start.balance, [], None
+    balance = None if start is None else start.balance
+    prices, taken = [], None
     if balance is not None and len(tested.labels):
         now = balance.shift(config.max_old_loss)
         for points in sorted({*PRICES, config.max_old_loss}):

@@ -23,6 +23,7 @@ from clinit.extract.cache.head import Head, Top1, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache, open_split
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.recorded import rebuild, stored_weights
+from clinit.files.paths import exists, is_folder
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, model_args
@@ -73,7 +74,7 @@ class TrainedRun:
                 other classes. If subfolders are records, the message lists them.
             HeadError: If the head is damaged or not linear, or its training has diverged.
         """
-        if not (run / "run.json").exists() and (found := find_records(run)):
+        if not exists(run / "run.json") and (found := find_records(run)):
             raise RecordError(
                 f"{run} is no run record, but contains {len(found)} of them:"
                 f" {examples([str(folder.relative_to(run)) for folder in found])}",
@@ -233,7 +234,7 @@ class TrainedRun:
 def _cache_of_then(told: SideInfo, place: Path | None, option: str) -> Path:
     """Return the path of a cache of a run, `place` or the recorded path; check its backbone."""
     path = Path(told["path"]) if place is None else place
-    if place is None and not path.is_dir():
+    if place is None and not is_folder(path):
         raise _other_cache(path, "nothing exists there", option)
     found = open_split(path / "train").fingerprint.without_rows
     if differing := Fingerprint(told["fingerprint"]).without_rows.differences(found):

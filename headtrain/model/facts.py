@@ -19,6 +19,7 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Top1
 from clinit.extract.network.transform import Transform
 from clinit.files.documents import Count, DocumentKind
+from clinit.files.paths import is_folder
 from clinit.headtrain.temperature import Temperature
 
 Word = Annotated[str, Meta(max_length=64)]
@@ -139,7 +140,7 @@ class ModelFacts:
 
     def loading_line(self, path: Path) -> str:
         """Return the Python expression that loads the folder or file at `path` with timm alone."""
-        if path.is_dir():
+        if is_folder(path):
             return f"timm.create_model({f'local-dir:{path}'!r}, pretrained=True)"
         told = {"num_classes": self.num_classes, **self.model_args, "checkpoint_path": str(path)}
         arguments = "".join(f", {name}={value!r}" for name, value in told.items())

@@ -29,6 +29,7 @@ from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file
+from clinit.files.paths import exists
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups
 from clinit.headtrain.model.audit import Images, oddity
@@ -170,7 +171,7 @@ def image_features(
     manifests = {split: each.manifest for split, each in listing.items()}
     network = model.network(job.extraction.dtype)
     content = _same_content(manifests, root, folder)
-    if not folder.exists():  # otherwise only after `extract` has accepted the existing cache
+    if not exists(folder):  # otherwise only after `extract` has accepted the existing cache
         _CONTENT.write(folder / _CONTENT_FILE, content)
     bad: list[InvalidRow] = []
     with listener.extracting() as on_progress:
@@ -241,7 +242,7 @@ def _same_content(
         CacheError: If an image has changed since its features were computed.
     """
     file = folder / _CONTENT_FILE
-    before = _CONTENT.load(file)["digests"] if file.exists() else {}
+    before = _CONTENT.load(file)["digests"] if exists(file) else {}
     found, odd = dict(before), {}
     for path in (path for each in manifests.values() for path in each.table["path"]):
         try:

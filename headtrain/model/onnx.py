@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError, DeviceError, ModelError
 from clinit.files.commit import commit_file
-from clinit.files.paths import check_readable, instead_of
+from clinit.files.paths import check_readable, instead_of, is_file
 from clinit.headtrain.model.facts import METADATA, ModelFacts
 from clinit.headtrain.model.predict import Predictor
 from clinit.headtrain.model.reading import parse_facts
@@ -228,7 +228,7 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
             f"onnxruntime {onnxruntime.__version__} has no CUDA: it was not built for GPUs",
             remedy="Use --device cpu, or install onnxruntime-gpu in place of onnxruntime.",
         )
-    if not path.is_file():
+    if not is_file(path):
         raise ModelError(f"no model at {path}", remedy=instead_of(path, _REMEDY))
     check_readable(path, ModelError)
     content = path.read_bytes()

@@ -41,6 +41,7 @@ from clinit.extract.dataset.names import title
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
 from clinit.extract.network.compiled import Compile
 from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
+from clinit.files.paths import exists, is_file, is_folder
 from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.model.facts import METADATA, ModelFacts, caution
 from clinit.headtrain.model.memory import Memory
@@ -366,7 +367,7 @@ def _refuse(error: OSError) -> None:
 
 def _exists(path: Path) -> bool:
     try:
-        return path.exists()
+        return exists(path)
     except OSError:  # a name that is too long, a folder that may not be read
         return False
 
@@ -378,7 +379,7 @@ OVERFLOW = "its logits overflow: the head was trained on features of another siz
 
 def is_head_file(path: Path) -> bool:
     """Return whether the file at `path` contains a head alone, not a network."""
-    if path.suffix != ".safetensors" or not path.is_file():
+    if path.suffix != ".safetensors" or not is_file(path):
         return path.suffix == ".npz"
     try:
         with safe_open(path, framework="numpy") as file:
@@ -476,7 +477,7 @@ def named_head(head: Head) -> Named:
 
 
 def _stored(path: Path, name: str | None) -> np.ndarray:
-    if path.is_dir():
+    if is_folder(path):
         raise CacheError(
             f"{path} is a folder, not a file of features",
             remedy="Give a file; `clinit cache export CACHE FOLDER` writes the files of a feature"

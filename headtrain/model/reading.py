@@ -92,7 +92,7 @@ def _held(path: Path, stack: ExitStack) -> dict[str, Path]:
             if os.path.samestat(path.stat(), os.fstat(folder)):
                 break
             held.clear()
-    return {name: place for name, place in held.items() if place.exists()}
+    return {name: place for name, place in held.items() if exists(place)}
 
 
 def read_facts(path: Path, held: Mapping[str, Path] = {}) -> ModelFacts:

@@ -55,9 +55,9 @@ class AddConfig(RememberConfig):
     max_old_loss: float = setting(1.0, MAX_OLD_LOSS, least=0, most=100)
     init: AddInit = setting(
         "auto",
-        "Initialisation of the rows of added classes; auto: discriminant if at least half of the old"
-        " classes have images or statistics, else fitted, because features drawn from the weights"
-        " of a head say too little about the price.",
+        "Initialisation of the rows of added classes; auto: discriminant if at least half of the"
+        " old classes have images or statistics; else fitted, because features drawn from the"
+        " weights of a head show too little of the old classes.",
     )
     new_share: NewShare = setting(
         "auto", f"Rows other than discriminants: {NEW_SHARE[0].lower()}{NEW_SHARE[1:]}",

@@ -35,6 +35,7 @@ from clinit.extract.network.backbone import state_sha256
 from clinit.extract.network.transform import Transform
 from clinit.files import paths as occupied
 from clinit.files.commit import commit_file, commit_folder
+from clinit.files.paths import is_folder
 from clinit.files.tensors import tensors_bytes
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.card import card
@@ -244,13 +245,13 @@ def check_free(out: Path, *, overwrite: bool = False) -> None:
 
 def _foreign(path: Path) -> str | None:
     """Return why an existing file or folder is no model; None for a model."""
-    if path.is_dir():
+    if is_folder(path):
         if others := sorted({each.name for each in path.iterdir()} - _FILES):
             return f"it holds {', '.join(others[:3])}, which does not belong to a model folder"
     elif foreign_to_head(path) is None:
         return None  # a head alone may be replaced, too
     try:
-        read_facts(path / MODEL_FILE if path.is_dir() else path)
+        read_facts(path / MODEL_FILE if is_folder(path) else path)
     except (ModelError, StorageError):
         return "it is no model"
     return None

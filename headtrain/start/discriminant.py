@@ -88,7 +88,8 @@ class Discriminants:
         """Factorise A; without any variance within classes, A is the identity."""
         means, centre, within = moments
         system = (1 - shrinkage) * within
-        system[np.diag_indices_from(system)] += shrinkage * np.trace(within) / len(within) or 1.0
+        level = np.trace(within) / len(within)
+        system[np.diag_indices_from(system)] += shrinkage * level if level else 1.0
         factor = cholesky(system, lower=True, overwrite_a=True, check_finite=False)
         half = solve_triangular(factor, (means - centre).T, lower=True, check_finite=False)
         weight = solve_triangular(factor, half, lower=True, trans="T", check_finite=False)
@@ -144,7 +145,7 @@ class Judges:
         arrays = (self.features, self.labels, self.fold, self.weight, self.highest, self.mass)
         picked = [each[chosen] for each in (*arrays, self.own)]
         picked[3] = picked[3] / max(picked[3].sum(), 1e-300)
-        return Judges(*picked, spread=self.spread)
+        return Judges(*picked, self.spread)
 
 
 def discriminant_rows(data: NewClasses, max_old_loss: float) -> Initialisation:
@@ -182,10 +183,9 @@ def discriminant_rows(data: NewClasses, max_old_loss: float) -> Initialisation:
         logits = torch.from_numpy(np.concatenate([old, new])[judged] + shift)
         return LeftOut(data, problem.numbers[judged], logits)
 
-    found = _started(
-        Rows(rows.weight, rows.bias + shift), data, choice._replace(shift=choice.shift + shift)
-    )
-    return replace(found, left_out=left_out, balance=balance.moved(shift))
+    moved = Rows(rows.weight, rows.bias + shift)
+    started = _started(moved, data, choice._replace(shift=choice.shift + shift))
+    return replace(started, left_out=left_out, balance=balance.moved(shift))
 
 
 def _started(rows: Rows, data: NewClasses, choice: Choice) -> Initialisation:
@@ -264,7 +264,9 @@ class Problem:
             scatter -= (stay[:, None] * moved).T @ moved
             means, freedom = means + moved, freedom - removed.sum()
         centre = (self.others + means.sum(0)) / self.classes
-        return Moments(means, centre, scatter / max(freedom, 1.0))
+        # Shares of repeated rows and differences of sums leave rounding errors in place of zeros.
+        within = scatter / freedom if freedom > 0.5 else np.zeros_like(scatter)
+        return Moments(means, centre, within)
 
     @cached_property
     def remaining(self) -> list[tuple[int, Moments]]:
@@ -386,8 +388,9 @@ class Problem:
                 total, slope = total + value, slope + gradient.T @ inputs
             return total, slope.ravel()
 
-        options = {"maxiter": MOST_STEPS}
-        end = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+        end = minimize(
+            objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS}
+        )
         return np.asarray(end.x).reshape(start.shape)
 
     def left_out(self, refined: Mapping[int, Rows]) -> list[Float[np.ndarray, "rows new"]]:

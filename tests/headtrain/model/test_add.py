@@ -43,7 +43,7 @@ def test_the_best_rows_of_each_class_are_taken() -> None:
     memory = Memory.of(features_of((0, 14, 5, 0), NAMES), {}, keep=12)
     assert memory.kept.counts().tolist() == [0, 12, 5, 0]  # five are fewer than would be drawn
     given = features_of((3, 4), ("other", "a"), seed=2)
-    found, kind = old_rows("auto", HEAD, memory, NEW, given=given)
+    found, kind, _ = old_rows("auto", HEAD, memory, NEW, given=given)
     a, b, c, d = (found.features[found.labels == row] for row in range(4))
     np.testing.assert_array_equal(a, given.features[given.labels == 1])
     np.testing.assert_array_equal(b, memory.kept.features[memory.kept.labels == 1])

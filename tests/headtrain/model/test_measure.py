@@ -1,5 +1,6 @@
 """Classes measured by images that are left out, next to heads that are solved without them."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.headtrain.experiment import started_heads
-from clinit.headtrain.model.add import SHARES, add
+from clinit.headtrain.model.add import PRICES, add
 from clinit.headtrain.model.export import export_run
 from clinit.headtrain.model.measure import Examined, first_left_out
 from clinit.headtrain.model.old_rows import old_rows
@@ -61,32 +62,49 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
 
     monkeypatch.setattr("clinit.headtrain.model.add.started_heads", started)
     added = add(model, Source(new, new.nothing()), AddConfig(init="least-square"))
-    old, _ = old_rows("auto", model.head, model.memory, new)
+    old, _, known = old_rows("auto", model.head, model.memory, new)
+    assert len(known.labels) == len(old.labels)  # the model remembers all of its classes
     both = FeatureSet(
         np.concatenate([old.features, new.features]),
         np.concatenate([old.labels, new.labels + 5]),
         tuple("abcdexyz"),
         np.concatenate([-1 - np.arange(len(old.labels)), new.groups]),
     )
-    for start, found in zip(starts, added.balance, strict=True):
-        assert start.lam is not None
-        assert start.left_out is not None
-        known, logits = start.left_out(), []
-        for row, group in zip(new.features.astype(np.float64), new.groups, strict=True):
-            answers = solved(both, int(group), start.lam, 8)[5:] @ np.append(row, 1.0)
-            fixed = model.head.weight @ row + model.head.bias
-            logits.append(np.append(fixed, start.factor * answers + start.shift))
-        assert known.sample.data.base == 3  # d and e came later
-        is_new = known.sample.labels >= 5
-        np.testing.assert_allclose(known.logits[is_new], np.array(logits)[:, 5:], 1e-6, 1e-6)
-        right = int((np.argmax(logits, axis=1) == new.labels + 5).sum())
-        assert found.new == Top1(right, len(new.labels))
-    assert [each.new_share for each in added.balance] == ["auto", *SHARES]
+    (start,) = starts
+    assert start.lam is not None
+    assert start.left_out is not None
+    left, logits = start.left_out(), []
+    for row, group in zip(new.features.astype(np.float64), new.groups, strict=True):
+        answers = solved(both, int(group), start.lam, 8)[5:] @ np.append(row, 1.0)
+        fixed = model.head.weight @ row + model.head.bias
+        logits.append(np.append(fixed, start.factor * answers + start.shift))
+    assert left.data.base == 3  # d and e came later
+    is_new = left.labels >= 5
+    np.testing.assert_allclose(left.logits[is_new], np.array(logits)[:, 5:], 1e-6, 1e-6)
+    right = int((np.argmax(logits, axis=1) == new.labels + 5).sum())
+    assert added.new == Top1(right, len(new.labels))
     assert added.left_out
-    assert added.new == added.balance[0].new
-    assert added.alone == added.old_before
+    assert added.prices == ()
     assert added.model.memory is not None
     assert added.model.memory.counts[5:].tolist() == [9, 7, 5]  # all of them are learnt from
+
+
+def test_a_larger_price_never_costs_new_classes_and_never_exceeds_itself(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    model = open_model(export_run(tiny_run, tmp_path / "model").path, device="cpu")
+    new = photographs()
+    added = add(model, Source(new, new.nothing()), AddConfig(max_old_loss=3.0))
+    before, prices = added.old_before, added.prices
+    assert [each.points for each in prices] == sorted({*PRICES, 3.0})
+    for each, more in pairwise(prices):
+        assert each.new.correct <= more.new.correct
+    for each in prices:
+        assert before.correct - each.old.correct <= each.points / 100 * before.total
+    (used,) = (each for each in prices if each.points == 3)
+    assert (used.old, used.new) == (added.old, added.new)
+    record = added.model.facts.history[-1]
+    assert {*record.data["start"]} == {"shrinkage", "quadratic", "scale"}
 
 
 def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
@@ -110,7 +128,7 @@ def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
     answers = found.new.features @ found.head.weight.T + found.head.bias
     np.testing.assert_allclose(answers, np.array(logits) / scale, rtol=0, atol=1e-5)
     right = int((np.argmax(logits, axis=1) == images.labels).sum())
-    assert found.balance("auto").new == Top1(right, len(images.labels))
+    assert found.price(1).new == Top1(right, len(images.labels))
 
 
 def test_a_head_is_measured_on_held_out_images_of_either_kind_as_it_is() -> None:
@@ -120,7 +138,5 @@ def test_a_head_is_measured_on_held_out_images_of_either_kind_as_it_is() -> None
     plain = Examined.of(head, None, held, held)
     assert plain.head is head
     mixed = Examined.of(head, first_left_out(images, head), held, images.nothing())
-    assert (
-        mixed.balance("auto").old == accuracy(head, held.named(NAMES)) == plain.balance("auto").new
-    )
+    assert mixed.price(1).old == accuracy(head, held.named(NAMES)) == plain.price(1).new
     assert len(mixed.new.labels) == len(images.labels)
