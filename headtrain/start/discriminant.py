@@ -142,10 +142,10 @@ class Judges:
 
     def part(self, chosen: Bool[np.ndarray, " rows"]) -> Judges:
         """Return some of the rows, with weights that sum to one."""
-        arrays = (self.features, self.labels, self.fold, self.weight, self.highest, self.mass)
-        picked = [each[chosen] for each in (*arrays, self.own)]
-        picked[3] = picked[3] / max(picked[3].sum(), 1e-300)
-        return Judges(*picked, self.spread)
+        names = ("features", "labels", "fold", "weight", "highest", "mass", "own")
+        picked = {name: getattr(self, name)[chosen] for name in names}
+        picked["weight"] = picked["weight"] / max(picked["weight"].sum(), 1e-300)
+        return replace(self, **picked)
 
 
 def discriminant_rows(data: NewClasses, max_old_loss: float) -> Initialisation:

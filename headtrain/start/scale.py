@@ -77,11 +77,13 @@ class Balance(NamedTuple):
     """The shift from which each left-out new image is answered right, as far as one can."""
     untested: bool
     """Whether a new class has a single image, so that nothing shows how much it needs."""
+    fitted: float = 0.0
+    """The shift at which the loss is least."""
 
     def shift(self, points: float) -> float:
         """Return the shift with the most new images right at a loss of `points` of old ones.
 
-        A shift above 0 that gains no left-out image is not taken.
+        A shift above `fitted` that gains no left-out image is not taken.
         """
         if not len(self.room):
             return 0.0
@@ -89,7 +91,7 @@ class Balance(NamedTuple):
         useful = self.needed[self.needed < most]
         if self.untested or not len(useful):
             return most
-        return min(most, max(float(useful.max()) + 1e-9, 0.0))
+        return min(most, max(float(useful.max()) + 1e-9, self.fitted))
 
     @property
     def lost(self) -> int:
@@ -98,7 +100,8 @@ class Balance(NamedTuple):
 
     def moved(self, shift: float) -> Balance:
         """Return the same relative to rows whose biases are larger by `shift`."""
-        return self._replace(room=self.room - shift, needed=self.needed - shift)
+        room, needed, fitted = self.room - shift, self.needed - shift, self.fitted - shift
+        return self._replace(room=room, needed=needed, fitted=fitted)
 
     def judged_by(
         self, old: Float[np.ndarray, "rows old"], new: Float[np.ndarray, "rows new"], labels: Ints

@@ -1,0 +1,111 @@
+"""New rows before training: discriminants next to other starts, on cached features.
+
+    python benchmarks/discriminants.py NAME BASE NEW [--draws 3] [--out benchmarks]
+
+BASE and NEW are caches of one network. New classes and their images are drawn; all training rows
+of the base are old rows. Half of the validation rows of old classes set the price of discriminants
+(one point), the others and those of new classes are the test. Columns: top-1 of old / new classes
+as delivered; then new top-1 where old classes lose one point, if scale and shift of the new logits
+are chosen on the test rows, so that directions alone are judged.
+"""  # fmt: skip
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+from harness import CONSOLE, markdown, versions, write
+
+from clinit.extract.cache.features import FeatureSet
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import NewClasses
+from clinit.headtrain.stream.source import Source, read_source
+from clinit.headtrain.study.parts import Init, Start
+
+STARTS: tuple[Init, ...] = ("discriminant", "fitted", "class-mean", "lda")
+Rates = tuple[float, float, float, float]
+
+
+def at_a_price(old: np.ndarray, labels: np.ndarray, new: list[np.ndarray], points: float) -> float:
+    """Return new top-1 at a loss of so many points of old top-1, for the best scale and shift.
+
+    `new` contains the new logits of old images, and of new images their old and new logits and
+    their labels.
+    """
+    on_old, theirs, own, wanted = new
+    best, right = 0.0, old.argmax(1) == labels
+    for scale in old.std() / max(on_old.std(), 1e-9) * np.geomspace(0.05, 4, 15):
+        room = np.sort((old.max(1) - scale * on_old.max(1))[right])
+        shift = room[min(int(points / 100 * len(labels)), len(room) - 1)] - 1e-9
+        wins = (own.argmax(1) == wanted) & (scale * own.max(1) + shift > theirs.max(1))
+        best = max(best, float(wins.mean()))
+    return 100 * best
+
+
+def measure(base: Source, new: Source, init: Init, images: int, classes: int, seed: int) -> Rates:
+    """Return top-1 of old and new classes, new top-1 at one point, and CPU seconds."""
+    assert base.head is not None
+    random = np.random.default_rng(seed)
+    chosen = tuple(new.class_names[i] for i in random.permutation(len(new.class_names))[:classes])
+    rows, test = new.train.named(chosen), new.val.named(chosen)
+    few = np.concatenate(
+        [random.permutation(np.flatnonzero(rows.labels == c))[:images] for c in range(classes)]
+    )
+    old, start = base.head.num_classes, base.head.num_classes
+    names = base.train.class_names + chosen
+    added = FeatureSet(rows.features[few], rows.labels[few] + old, names)
+    both = FeatureSet.joined([base.train, added], names)
+    weight = np.concatenate([base.head.weight, np.zeros((classes, base.head.dim))]).astype("f8")
+    head = Rows(weight, np.concatenate([base.head.bias, np.zeros(classes)]).astype("f8"))
+    data = NewClasses(both.features.astype("f4"), both.labels, head, start, start + classes)
+    held = random.random(len(base.val.labels)) < 0.5
+    judges, tested = base.val.part(held), base.val.part(~held)
+    began = time.process_time()
+    found = initialise(Start(init=init), data, travel=0.0)
+    spent, made = time.process_time() - began, found.rows.on_host()
+
+    def logits(of: FeatureSet) -> tuple[np.ndarray, np.ndarray]:
+        features = of.features[:].astype("f8")
+        return (
+            features @ head.weight[:start].T + head.bias[:start],
+            features @ made.weight.T + made.bias,
+        )
+
+    shift = 0.0
+    if found.balance is not None:
+        shift = found.balance.judged_by(*logits(judges), judges.labels).shift(1.0)
+    (a, b), (c, d) = logits(tested), logits(test)
+    price = at_a_price(a, tested.labels, [b, c, d, test.labels], 1.0)
+    top1 = (np.concatenate([a, b + shift], 1).argmax(1) == tested.labels).mean()
+    right = (np.concatenate([c, d + shift], 1).argmax(1) == test.labels + start).mean()
+    return 100 * float(top1), 100 * float(right), price, spent
+
+
+def main() -> None:
+    """Print the table, and write it with --out."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("base", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--starts", default=",".join(STARTS))
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    base, new, lines = read_source(asked.base), read_source(asked.new), []
+    for classes, images in [(5, 1), (5, 2), (5, 5), (5, 20), (25, 1), (25, 5), (1, 5)]:
+        for init in asked.starts.split(","):
+            each = [measure(base, new, init, images, classes, s) for s in range(asked.draws)]
+            old, added, price, spent = np.mean(each, axis=0)
+            shown = f"{old:.1f} / {added:.1f}", f"{price:.1f}", f"{spent:.1f}"
+            lines.append((str(classes), str(images), init, *shown))
+            CONSOLE.print(*lines[-1])
+    heading = ["new classes", "images", "start", "old / new", "new at one point", "CPU s"]
+    note = f"{asked.name}: {asked.draws} draws, one thread, {versions('numpy', 'scipy')}."
+    write(asked.out, f"discriminants-{asked.name}", [note, "", *markdown(heading, lines)])
+
+
+if __name__ == "__main__":
+    main()
