@@ -20,7 +20,8 @@ import numpy as np
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.headtrain.array import take, to_numpy
-from clinit.headtrain.groups import groups_of, repeating
+from clinit.headtrain.groups import repeating
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibration_set import CalibrationSet
 from clinit.headtrain.start.left_out import leave_one_out

@@ -41,7 +41,8 @@ from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file
 from clinit.files.tensors import Array, digest, read_tensors, tensors_bytes
 from clinit.headtrain.array import placed, slices
-from clinit.headtrain.groups import groups_of, one_of_each, repeating, shares_of
+from clinit.headtrain.groups import one_of_each, repeating, shares_of
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, count
 from clinit.headtrain.statistics.moments import Block
 from clinit.ray_tasks import connected, run_tasks

@@ -7,13 +7,9 @@ from hypothesis import strategies as st
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain import groups as groups_module
-from clinit.headtrain.groups import (
-    draw_per_class,
-    find_groups,
-    groups_of,
-    held_out_rows,
-    water_level,
-)
+from clinit.headtrain import repeats
+from clinit.headtrain.groups import draw_per_class, held_out_rows, water_level
+from clinit.headtrain.repeats import find_groups, groups_of
 
 Rng = np.random.Generator
 Images = tuple[np.ndarray, np.ndarray]
@@ -72,8 +68,8 @@ def test_frames_of_a_video_are_a_group_however_long_it_is(rng: Rng) -> None:
 def test_a_large_class_is_cut_into_parts_after_a_glance(
     rng: Rng, monkeypatch: pytest.MonkeyPatch, repeated: bool
 ) -> None:
-    monkeypatch.setattr(groups_module, "GLANCE_ABOVE", 10)
-    monkeypatch.setattr(groups_module, "MOST_ROWS", 48)
+    monkeypatch.setattr(repeats, "GLANCE_ABOVE", 10)
+    monkeypatch.setattr(repeats, "MOST_ROWS", 48)
     features, labels = photographs(rng, classes=1, each=24)
     expected = np.arange(24)
     if repeated:

@@ -12,7 +12,7 @@ from clinit.cli.main import app
 from clinit.errors import CacheError
 from clinit.extract.arrays.groups import GROUPS_FILE
 from clinit.extract.cache.read import open_cache, stored_features
-from clinit.headtrain.groups import groups_of
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.stream.source import read_source
 
 
