@@ -6,10 +6,12 @@ This file also draws rows per class, and shares a number of rows among classes.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+
+from clinit.words import number_of
 
 ALIKE, MOST_ALIKE = 8, 256
 """A start uses at most `ALIKE` rows of a group, or `MOST_ALIKE` divided by the number of groups of
@@ -41,6 +43,27 @@ def one_of_each(
 def repeating(groups: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"] | None:
     """Return `groups`, or None if no row repeats another."""
     return None if len(np.unique(groups)) == len(groups) else groups
+
+
+def count_repeats(
+    labels: Int[np.ndarray, " rows"], groups: Int[np.ndarray, " rows"] | None
+) -> dict[str, int] | None:
+    """Count the images that repeat each other, their groups and classes; None if there are none."""
+    if groups is None or repeating(groups) is None:
+        return None
+    _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
+    several = sizes > 1
+    classes = len(np.unique(labels[first[several]]))
+    return {"images": int(sizes[several].sum()), "groups": int(several.sum()), "classes": classes}
+
+
+def repeats_in_words(found: Mapping[str, int]) -> str:
+    """Return what `count_repeats` found, in words."""
+    images, classes = number_of(found["images"], "image"), number_of(found["classes"], "class")
+    groups = number_of(found["groups"], "group")
+    return (
+        f"{groups} of images that repeat each other ({images}, {classes}) count as one image each"
+    )
 
 
 def thinned(

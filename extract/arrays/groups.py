@@ -34,7 +34,7 @@ def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) ->
             value are in no group.
 
     Returns:
-        Number of images that repeat an earlier image, and of groups with more than one image.
+        As `record_groups`.
 
     Raises:
         CacheError: If the file lacks the column or an image.
@@ -55,6 +55,17 @@ def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) ->
     values = found[column]
     numbers = values.rank("dense").cast(pl.Int64).to_numpy(allow_copy=True)
     numbers = np.where(values.is_null(), -1 - np.arange(len(values)), numbers).astype(np.int64)
+    return record_groups(folder, manifest, numbers, column)
+
+
+def record_groups(
+    folder: Path, manifest: Manifest, numbers: Int[np.ndarray, " rows"], column: str
+) -> tuple[int, int]:
+    """Write the group number of each image of a split, and the name of the numbers.
+
+    Returns:
+        Number of images that repeat an earlier image, and of groups with more than one image.
+    """
     content = io.BytesIO()
     metadata = {"format": _FORMAT, "manifest": manifest.digest, "column": column}
     pl.DataFrame({"group": numbers}).write_parquet(content, metadata=metadata)

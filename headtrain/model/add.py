@@ -20,6 +20,7 @@ from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, TaskStarted, ignore
 from clinit.headtrain.experiment import grown_heads, started_heads
+from clinit.headtrain.groups import count_repeats
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, Images, audit
 from clinit.headtrain.model.facts import Action, Change, ModelFacts
@@ -42,6 +43,7 @@ from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
 from clinit.headtrain.model.writing import check_free, write_model
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.start.scale import LeftOut
 from clinit.headtrain.statistics.summed import Summed
 from clinit.headtrain.stream.source import Source
@@ -312,7 +314,12 @@ def add(
         images.class_names,
         task=task,
         images=dict(zip(images.class_names, images.train.counts().tolist(), strict=True)),
-        data={**(data or {}), "old_rows": kind, "left_out": is_left_out},
+        data={
+            **(data or {}),
+            "old_rows": kind,
+            "left_out": is_left_out,
+            "repeats": count_repeats(images.train.labels, groups_of(images.train)),
+        },
         settings=asdict(config),
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
     )

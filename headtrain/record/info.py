@@ -75,6 +75,9 @@ class StartInfo(TypedDict, total=False):
     steps: Count | None
     lam: Number | None
     library: str | None
+    repeats: dict[str, Count]
+    """Number of `images` that repeat each other, of their `groups` and of their `classes`; a group
+    counts as one image. Absent if no image repeats another."""
     seconds: Seconds | None
 
 

@@ -91,6 +91,7 @@ class TaskEntry:
                 "lam": start.lam,
                 "library": start.library,
                 **({} if start.init is None else {"init": start.init}),
+                **({} if start.repeats is None else {"repeats": start.repeats}),
                 "seconds": sum(seconds.values()),
                 **{f"{phase}_s": value for phase, value in seconds.items()},
             },
