@@ -107,8 +107,9 @@ def _answered(path: Path, root: Path, classes: Mapping[str, str], device: str) -
         else:
             opened = open_model(path, device=device)
             predictor = Classifier(opened.facts, opened.backbone)
-            if opened.memory is not None and len(opened.memory.held_out.labels):
-                rejection = Rejection.at_rate("energy", RATE, opened.head, opened.memory)
+            memory, known = opened.memory, opened.facts.known
+            if known or (memory is not None and len(memory.held_out.labels)):
+                rejection = Rejection.at_rate("energy", RATE, opened.head, memory, known)
     with counting("images") as count:
         batches = predictor.batches(
             [root / image for image in classes],

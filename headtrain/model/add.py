@@ -23,7 +23,7 @@ from clinit.headtrain.experiment import grown_heads, started_heads
 from clinit.headtrain.groups import count_repeats
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, Images, audit
-from clinit.headtrain.model.facts import Action, Change, ModelFacts
+from clinit.headtrain.model.facts import Action, Change, Known, ModelFacts
 from clinit.headtrain.model.images import (
     ImageJob,
     Listener,
@@ -37,7 +37,7 @@ from clinit.headtrain.model.images import (
 from clinit.headtrain.model.measure import Balance, Examined, first_left_out
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.old_rows import old_rows
+from clinit.headtrain.model.old_rows import DRAWN, old_rows
 from clinit.headtrain.model.onnx import OnnxCheck
 from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
@@ -293,15 +293,19 @@ def add(
     tests = {share: Examined.of(*each, tested, images.val) for share, each in heads.items()}
     balance, own = tuple(each.balance(s) for s, each in tests.items()), tests[config.new_share]
     is_left_out, found = answers is not None and not len(images.val.labels), None
-    # If the model has old classes, images of new classes alone would bias the temperature.
-    if (len(tested.labels) or not left.facts.class_names) and len(own.new.labels):
-        found = own.temperature()
+    known: Known | None = None
+    # Images of new classes alone, or drawn features of old ones, would bias the temperature.
+    is_real = len(tested.labels) or not left.facts.class_names
+    if (is_real or (len(own.old.labels) and DRAWN not in kind)) and len(own.new.labels):
+        found, known = own.temperature(), own.known()
     if found is None and left.facts.temperature is not None:
         found = left.facts.temperature.unmeasured
     # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
     tasks = (*left.facts.tasks, *(task for _ in images.class_names))
-    facts = replace(left.facts, class_names=head.class_names, tasks=tasks, temperature=found)
+    facts = replace(
+        left.facts, class_names=head.class_names, tasks=tasks, temperature=found, known=known
+    )
     grown = replace(left, facts=facts, head=head, memory=_memory(left, images, config, given))
     if replaced := model.facts.num_classes - left.facts.num_classes:  # keep the order of rows
         row_of = {name: row for row, name in enumerate(head.class_names)}
