@@ -61,9 +61,7 @@ def repeats_in_words(found: Mapping[str, int]) -> str:
     """Return what `count_repeats` found, in words."""
     images, classes = number_of(found["images"], "image"), number_of(found["classes"], "class")
     groups = number_of(found["groups"], "group")
-    return (
-        f"{groups} of images that repeat each other ({images}, {classes}) count as one image each"
-    )
+    return f"{groups} of repeated images ({images}, {classes}) count as one image each"
 
 
 def thinned(

@@ -22,7 +22,9 @@ or all but one or two rows) the class may just be narrow, and the median is divi
 factor by which spreads of as many classes differ by chance (t distribution of their logarithms).
 With a single class, F is that of |e_i + e_j|, and only equal rows can be the whole class.
 
-First groups are found among all rows, then anew with F from the means of these groups. Every number
+First groups are found among all rows, then anew with F from the means of these groups. Because a
+class of few images with many repeats varies less about its mean, the median is that of the means
+of parts, cut at two thirds of the height of the tree of the class; F keeps its shape. Every number
 is a quantile or a mean over many rows, so that a row more or less hardly changes other classes.
 Distinct clusters of rows in every class, as narrow as crops, cannot be told from crops. Measured in
 `benchmarks/groups_2026-11-26.md`.
@@ -76,15 +78,18 @@ def find_groups(
     sample = _spaced(classes)
     rows = np.concatenate([*sample, np.empty(0, dtype=np.int64)])
     drawn = to_numpy(widen(take(features, rows))).astype(np.float64)
-    spread = _Spread.of(drawn, labels[rows], groups[rows], len(labels))
+    spread = _Spread.of(drawn, labels[rows], groups[rows], groups[rows], len(labels))
     trees: list[_Tree] = []
     for rows_of in classes:
         if len(rows_of) > GLANCE_ABOVE and not _at_a_glance(features, rows_of, spread):
             continue
         parts = np.array_split(rows_of, -(-len(rows_of) // MOST_ROWS))
         trees += [_Tree.of(part, take(features, part)) for part in parts if len(part) > 1]
+    apart = np.arange(len(labels))
+    for inside in (rows_of for tree in trees for rows_of in tree.parts()):
+        apart[inside] = inside.min()
     for _ in range(2):
-        spread = _Spread.of(drawn, labels[rows], groups[rows], len(labels))
+        spread = _Spread.of(drawn, labels[rows], groups[rows], apart[rows], len(labels))
         groups = np.arange(len(labels))
         for inside in (rows_of for tree in trees for rows_of in tree.groups(spread)):
             groups[inside] = inside.min()
@@ -121,7 +126,7 @@ class _Spread:
     """How far distinct rows of a class are from each other."""
 
     usual: float
-    """Median distance; 0 if nothing is known."""
+    """Median distance between the parts of classes; 0 if nothing is known."""
     shape: float
     """Shape of the gamma distribution of squared distances: half the number of dimensions."""
     narrow: float
@@ -135,25 +140,20 @@ class _Spread:
         features: Float[np.ndarray, "sampled dim"],
         labels: Int[np.ndarray, " sampled"],
         groups: Int[np.ndarray, " sampled"],
+        apart: Int[np.ndarray, " sampled"],
         rows: int,
     ) -> _Spread:
-        _, first, places = np.unique(groups, return_index=True, return_inverse=True)
-        means = np.zeros((len(first), features.shape[1]))
-        with np.errstate(invalid="ignore", over="ignore"):  # such rows are refused later
-            np.add.at(means, places, features / np.bincount(places)[places, None])
-            parts = [means[part] for part in by_class(labels[first]) if len(part) > 1]
-            parts = [
-                (part - part.mean(axis=0)) * np.sqrt(len(part) / (len(part) - 1)) for part in parts
-            ]
-            spreads = np.array([np.sqrt((part**2).sum(axis=1).mean()) for part in parts])
-            squares = _squares_between(parts)
-        if not len(squares) or not 0 < (usual := float(np.median(squares))) < np.inf:
+        residuals = _residuals(features, labels, groups)
+        squares = _squares_between(residuals)
+        wide = _squares_between(_residuals(features, labels, apart))
+        if not len(wide) or not 0 < (usual := float(np.median(squares))) < np.inf:
             return cls(0.0, LARGEST_SHAPE, 0.0, rows)
+        spreads = np.array([np.sqrt((part**2).sum(axis=1).mean()) for part in residuals])
         near, count = float(np.quantile(squares, LOW)) / usual, len(spreads)
         logs = np.log(np.maximum(spreads, 1e-9 * np.sqrt(usual)))
         deviation = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
         narrow = 0.0 if count < 2 else np.exp(-t.ppf(1 - CHANCE / count, count - 1) * deviation)
-        return cls(usual**0.5, _shape(near), float(narrow), rows)
+        return cls(float(np.median(wide)) ** 0.5, _shape(near), float(narrow), rows)
 
     def bounds(self, count: int) -> Float[np.ndarray, " parts"]:
         """Return how near rows of a class of `count` rows must be, by their number of parts."""
@@ -161,6 +161,20 @@ class _Spread:
         chance = (CHANCE / max(1, self.rows)) ** (1 / others) / max(1, count - 1)
         near = np.sqrt(gamma.ppf(chance, self.shape) / gamma.ppf(0.5, self.shape))
         return np.asarray(np.minimum(WIDEST, near))
+
+
+def _residuals(
+    features: Float[np.ndarray, "sampled dim"],
+    labels: Int[np.ndarray, " sampled"],
+    groups: Int[np.ndarray, " sampled"],
+) -> list[Float[np.ndarray, "_ dim"]]:
+    """Return, for each class of two groups, the means of its groups minus the mean of the class."""
+    _, first, places = np.unique(groups, return_index=True, return_inverse=True)
+    means = np.zeros((len(first), features.shape[1]))
+    with np.errstate(invalid="ignore", over="ignore"):  # such rows are refused later
+        np.add.at(means, places, features / np.bincount(places)[places, None])
+        parts = [means[part] for part in by_class(labels[first]) if len(part) > 1]
+        return [(part - part.mean(axis=0)) * (len(part) / (len(part) - 1)) ** 0.5 for part in parts]
 
 
 def _squares_between(parts: list[Float[np.ndarray, "_ dim"]]) -> Float[np.ndarray, " pairs"]:
@@ -234,6 +248,11 @@ class _Tree:
         pairs = size * (n - size)
         outside = np.where(pairs > 0, total[n:] / np.maximum(pairs, 1), np.inf)
         return cls(rows[order], start, size, height, gaps, outside)
+
+    def parts(self) -> list[Int[np.ndarray, " _"]]:
+        """Return the rows of all nodes up to two thirds of the height of the tree."""
+        near = np.flatnonzero(self.height <= SAME_PART * self.height[-1])
+        return [self.rows[self.start[n] : self.start[n] + self.size[n]] for n in near]
 
     def groups(self, spread: _Spread) -> list[Int[np.ndarray, " _"]]:
         """Return the rows of all nodes that are groups; a later one may contain earlier ones."""

@@ -67,9 +67,9 @@ def group(
             rows = stored_features(split)
             numbers[split.valid] = find_groups(rows.features, rows.labels)
         repeating, count = record_groups(split.path, split.manifest, numbers, str(groups))
-    how = f"by {column}" if groups is None else groups
+    how = f" by {column}" if column else " found" if groups == "found" else ""
     rows_told, of = number_of(split.num_rows, "image"), number_of(count, "group")
-    say(f"Of {rows_told}, {repeating:,} repeat other images: {of} {how}")
+    say(f"Of {rows_told}, {repeating:,} repeat other images: {of}{how}")
 
 
 app = typer.Typer(
