@@ -22,10 +22,10 @@ or all but one or two rows) the class may just be narrow, and the median is divi
 factor by which spreads of as many classes differ by chance (t distribution of their logarithms).
 With a single class, F is that of |e_i + e_j|, and only equal rows can be the whole class.
 
-First groups are found among all rows, then anew with F from the means of these groups. Because a
-class of few images with many repeats varies less about its mean, the median is that of the means
-of parts, cut at two thirds of the height of the tree of the class; F keeps its shape. Every number
-is a quantile or a mean over many rows, so that a row more or less hardly changes other classes.
+Because a class of few images with many repeats varies less about its mean, the median is that of
+the means of parts, cut at two thirds of the height of the tree of the class (but not into all rows
+and one or two others); F keeps its shape. Every number is a quantile or a mean over many rows, so
+that a row more or less hardly changes other classes.
 Distinct clusters of rows in every class, as narrow as crops, cannot be told from crops. Measured in
 `benchmarks/groups_2026-11-26.md`.
 """
@@ -78,7 +78,7 @@ def find_groups(
     sample = _spaced(classes)
     rows = np.concatenate([*sample, np.empty(0, dtype=np.int64)])
     drawn = to_numpy(widen(take(features, rows))).astype(np.float64)
-    spread = _Spread.of(drawn, labels[rows], groups[rows], groups[rows], len(labels))
+    spread = _Spread.of(drawn, labels[rows], rows, len(labels))
     trees: list[_Tree] = []
     for rows_of in classes:
         if len(rows_of) > GLANCE_ABOVE and not _at_a_glance(features, rows_of, spread):
@@ -88,11 +88,9 @@ def find_groups(
     apart = np.arange(len(labels))
     for inside in (rows_of for tree in trees for rows_of in tree.parts()):
         apart[inside] = inside.min()
-    for _ in range(2):
-        spread = _Spread.of(drawn, labels[rows], groups[rows], apart[rows], len(labels))
-        groups = np.arange(len(labels))
-        for inside in (rows_of for tree in trees for rows_of in tree.groups(spread)):
-            groups[inside] = inside.min()
+    spread = _Spread.of(drawn, labels[rows], apart[rows], len(labels))
+    for inside in (rows_of for tree in trees for rows_of in tree.groups(spread)):
+        groups[inside] = inside.min()
     return groups
 
 
@@ -139,11 +137,10 @@ class _Spread:
         cls,
         features: Float[np.ndarray, "sampled dim"],
         labels: Int[np.ndarray, " sampled"],
-        groups: Int[np.ndarray, " sampled"],
         apart: Int[np.ndarray, " sampled"],
         rows: int,
     ) -> _Spread:
-        residuals = _residuals(features, labels, groups)
+        residuals = _residuals(features, labels, np.arange(len(labels)))
         squares = _squares_between(residuals)
         wide = _squares_between(_residuals(features, labels, apart))
         if not len(wide) or not 0 < (usual := float(np.median(squares))) < np.inf:
@@ -249,18 +246,23 @@ class _Tree:
         outside = np.where(pairs > 0, total[n:] / np.maximum(pairs, 1), np.inf)
         return cls(rows[order], start, size, height, gaps, outside)
 
+    @property
+    def is_known(self) -> Bool[np.ndarray, " nodes"]:
+        """Whether enough rows are outside each node to tell how far distinct rows are."""
+        known: np.ndarray = len(self.rows) - self.size >= np.minimum(3, self.size)
+        return known
+
     def parts(self) -> list[Int[np.ndarray, " _"]]:
         """Return the rows of all nodes up to two thirds of the height of the tree."""
-        near = np.flatnonzero(self.height <= SAME_PART * self.height[-1])
+        is_near = self.height <= SAME_PART * self.height[-1]
+        near = np.flatnonzero(is_near & self.is_known)
         return [self.rows[self.start[n] : self.start[n] + self.size[n]] for n in near]
 
     def groups(self, spread: _Spread) -> list[Int[np.ndarray, " _"]]:
         """Return the rows of all nodes that are groups; a later one may contain earlier ones."""
         n, bounds, found = len(self.rows), spread.bounds(len(self.rows)), []
-        left = n - self.size
-        is_known = left >= np.minimum(3, self.size)
-        usual = spread.usual * np.where(is_known, 1.0, spread.narrow)
-        usual = np.where(is_known, np.minimum(usual, self.outside), usual)
+        usual = spread.usual * np.where(self.is_known, 1.0, spread.narrow)
+        usual = np.where(self.is_known, np.minimum(usual, self.outside), usual)
         for node in np.flatnonzero(self.height <= bounds.max() * usual):
             first, stop = self.start[node], self.start[node] + self.size[node]
             gaps = self.gaps[first : stop - 1]

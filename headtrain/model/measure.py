@@ -112,8 +112,8 @@ class Examined(NamedTuple):
     def known(self) -> Known | None:
         """Return the scores of all images, and the score that best tells unknown images.
 
-        An image of an unknown class is an image whose own class the head lacks: its logit is
-        removed. The best score has the largest area under the curve of known against unknown.
+        Images of new classes, without the logit of their own class, are images of classes that the
+        head lacks. The best score has the largest area under the curve of all against these.
         """
         both = FeatureSet.joined([self.old, self.new], self.new.class_names)
         count = min(len(both.labels), MOST_KNOWN)
@@ -123,9 +123,9 @@ class Examined(NamedTuple):
         logits = torch.from_numpy(logits_of(self.head, both, chosen))
         own = torch.from_numpy(both.labels[chosen])[:, None]
         without = logits.scatter(1, own, -torch.inf)
-        areas, levels = {}, {}
+        is_new, areas, levels = chosen >= len(self.old.labels), {}, {}
         for rule, score in SCORES.items():
-            known, unknown = score(logits).numpy(), score(without).numpy()
+            known, unknown = score(logits).numpy(), score(without).numpy()[is_new]
             areas[rule] = float(rankdata(np.concatenate([known, unknown]))[:count].sum())
             levels[rule] = tuple(np.sort(known)[count * np.arange(100) // 100].tolist())
         return Known(rule=max(areas, key=areas.__getitem__), images=count, levels=levels)
