@@ -23,9 +23,10 @@ factor by which spreads of as many classes differ by chance (t distribution of t
 With a single class, F is that of |e_i + e_j|, and only equal rows can be the whole class.
 
 Because a class of few images with many repeats varies less about its mean, the median is that of
-the means of parts, cut at two thirds of the height of the tree of the class (but not into all rows
-and one or two others); F keeps its shape. Every number is a quantile or a mean over many rows, so
-that a row more or less hardly changes other classes.
+the means of parts, cut at two thirds of the largest height at which several rows are joined with
+several others, if it is larger; F keeps its shape. Every number is a quantile or a mean over many
+rows, so that a row more or less hardly changes other classes.
+
 Distinct clusters of rows in every class, as narrow as crops, cannot be told from crops. Measured in
 `benchmarks/groups_2026-11-26.md`.
 """
@@ -37,7 +38,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.optimize import brentq
 from scipy.spatial.distance import squareform
@@ -150,7 +151,7 @@ class _Spread:
         logs = np.log(np.maximum(spreads, 1e-9 * np.sqrt(usual)))
         deviation = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
         narrow = 0.0 if count < 2 else np.exp(-t.ppf(1 - CHANCE / count, count - 1) * deviation)
-        return cls(float(np.median(wide)) ** 0.5, _shape(near), float(narrow), rows)
+        return cls(max(usual, float(np.median(wide))) ** 0.5, _shape(near), float(narrow), rows)
 
     def bounds(self, count: int) -> Float[np.ndarray, " parts"]:
         """Return how near rows of a class of `count` rows must be, by their number of parts."""
@@ -223,6 +224,8 @@ class _Tree:
     """Ascending."""
     gaps: Float[np.ndarray, " nodes"]
     """Height at which each leaf is joined to the next in the order."""
+    split: float
+    """Largest height at which a node is joined with as many rows, or three; 0 if there is none."""
     outside: Float[np.ndarray, " nodes"]
     """Mean distance between rows of the node and the other rows; infinite if there are none."""
 
@@ -234,17 +237,19 @@ class _Tree:
         size = np.concatenate([np.ones(n), tree[:, 3]]).astype(np.int64)
         start, total = np.empty(2 * n - 1, dtype=np.int64), np.zeros(2 * n - 1)
         start[order], total[:n] = np.arange(n), distances.sum(axis=1)
-        gaps = np.empty(n - 1)
+        gaps, split = np.empty(n - 1), 0.0
         for node, (one, other) in enumerate(tree[:, :2].astype(np.int64).tolist()):
             start[n + node] = min(start[one], start[other])
             gaps[max(start[one], start[other]) - 1] = height[node]
             # Distances to rows outside: those of both parts, without the distances between them.
             between = height[node] * size[one] * size[other]
+            if min(size[one], size[other]) >= min(3, max(2, size[one], size[other])):
+                split = float(height[node])
             total[n + node] = total[one] + total[other] - 2 * between
         start, size = start[n:], size[n:]
         pairs = size * (n - size)
         outside = np.where(pairs > 0, total[n:] / np.maximum(pairs, 1), np.inf)
-        return cls(rows[order], start, size, height, gaps, outside)
+        return cls(rows[order], start, size, height, gaps, split, outside)
 
     @property
     def is_known(self) -> Bool[np.ndarray, " nodes"]:
@@ -253,14 +258,13 @@ class _Tree:
         return known
 
     def parts(self) -> list[Int[np.ndarray, " _"]]:
-        """Return the rows of all nodes up to two thirds of the height of the tree."""
-        is_near = self.height <= SAME_PART * self.height[-1]
-        near = np.flatnonzero(is_near & self.is_known)
+        """Return the rows of all nodes up to two thirds of the height of a true split."""
+        near = np.flatnonzero(self.is_known & (self.height <= SAME_PART * self.split))
         return [self.rows[self.start[n] : self.start[n] + self.size[n]] for n in near]
 
     def groups(self, spread: _Spread) -> list[Int[np.ndarray, " _"]]:
         """Return the rows of all nodes that are groups; a later one may contain earlier ones."""
-        n, bounds, found = len(self.rows), spread.bounds(len(self.rows)), []
+        bounds, found = spread.bounds(len(self.rows)), []
         usual = spread.usual * np.where(self.is_known, 1.0, spread.narrow)
         usual = np.where(self.is_known, np.minimum(usual, self.outside), usual)
         for node in np.flatnonzero(self.height <= bounds.max() * usual):
