@@ -5,7 +5,7 @@ Rooms, from the ground up:
     setting           a field of a dataclass that is an option, a key in a file and a check at once
     study             the settings of a run, and which of them have an effect
     array, rows, ram  NumPy and CuPy alike; rows of a head; memory for features
-    groups            images that repeat each other
+    repeats, groups   images that repeat each other: found, held out and drawn
     temperature       one factor for the logits of a model in use
     stream            the classes, tasks, buffer, rows and batches of each task
     statistics        class statistics and the head of Eq. 3

@@ -20,7 +20,7 @@ from clinit.extract.cache.head import Head
 from clinit.files.paths import is_file
 from clinit.headtrain.events import BankStarted, Observer, ignore
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.groups import groups_of, held_out_rows
+from clinit.headtrain.groups import held_out_rows
 from clinit.headtrain.learner import Diagnose
 from clinit.headtrain.record.format import (
     INFO,
@@ -30,6 +30,7 @@ from clinit.headtrain.record.format import (
     write_record,
 )
 from clinit.headtrain.record.info import held_out_manifest, settings_of, study_of_run
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, head_digest, no_base, starting_head
 from clinit.headtrain.study.rules import PLACES

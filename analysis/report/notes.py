@@ -11,6 +11,7 @@ from clinit.analysis.metrics.accuracy import accuracy_before, at_end, mean
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.seeds import SeedGroup, seed_groups
 from clinit.analysis.report.settings import ByData, Names, labels, phrase
+from clinit.headtrain.groups import repeats_in_words
 from clinit.words import listed, number_of
 
 FAR = 5.0
@@ -22,11 +23,18 @@ MOST_STARTS = 3
 def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
     """Return the notes on runs, each once; `data` contains the same runs by data."""
     notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
+    notes += [note for run in runs for note in _repeats(run)]
     notes += _gain_notes(runs)
     for heading, part in data.items():
         where = f"{heading.split(':')[0]}: " if heading else ""
         notes += [f"{where}{note}" for note in rises(part)]
     return tuple(dict.fromkeys(notes))
+
+
+def _repeats(run: RunSummary) -> Iterator[str]:
+    for task in run.record.info["tasks"]:
+        if found := (task.get("initialisation") or {}).get("repeats"):
+            yield f"Task {task['task']}: {repeats_in_words(found)}."
 
 
 def _gain_notes(runs: Sequence[RunSummary]) -> Iterator[str]:

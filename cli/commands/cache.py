@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,32 +23,53 @@ if TYPE_CHECKING:
 def group(
     cache: CacheArgument,
     table: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="CSV or Parquet file with a row per image: `path`, as in the manifest, and the"
             " column of the groups. For imported features, `path` may be absent if the rows have"
             " the order of the imported file."
         ),
-    ],
+    ] = None,
     column: Annotated[
-        str, described("Column with equal values for images of one group: video, patient, burst.")
-    ],
+        str | None,
+        described("Column with equal values for images of one group: video, patient, burst."),
+    ] = None,
+    groups: Annotated[
+        Literal["found", "none"] | None,
+        described("Groups as found in the features, or no groups, in place of a column."),
+    ] = None,
 ) -> None:
     """Record groups of training images that repeat each other, such as frames of a video.
 
     When new head rows are computed, a group counts as one image and is left out
-    as a whole. Without recorded groups, clinit looks for groups in the features:
-    copies, crops and frames that are far from all other images.
+    as a whole. Without recorded groups, clinit looks in extracted features for
+    copies, crops and frames, which are nearer than distinct images are by chance;
+    imported features have no groups.
 
     clinit cache group caches/scenes frames.csv --column video
-    """
-    from clinit.extract.arrays.groups import write_groups
-    from clinit.extract.cache.read import open_cache
 
+    clinit cache group caches/imported --groups found
+    """
+    import numpy as np
+
+    from clinit.extract.arrays.groups import record_groups, write_groups
+    from clinit.extract.cache.read import open_cache, stored_features
+    from clinit.headtrain.repeats import find_groups
+
+    if (table is None) != (column is None) or (column is None) == (groups is None):
+        raise typer.BadParameter("give a table and --column, or --groups", param_hint="--groups")
     split = open_cache(cache).split("train")
-    repeating, groups = write_groups(split.path, split.manifest, table, column)
-    rows = number_of(split.num_rows, "image")
-    say(f"Of {rows}, {repeating:,} repeat other images: {number_of(groups, 'group')} by {column}")
+    if table is not None and column is not None:
+        repeating, count = write_groups(split.path, split.manifest, table, column)
+    else:
+        numbers = -1 - np.arange(split.num_rows)
+        if groups == "found":
+            rows = stored_features(split)
+            numbers[split.valid] = find_groups(rows.features, rows.labels)
+        repeating, count = record_groups(split.path, split.manifest, numbers, str(groups))
+    how = f" by {column}" if column else " found" if groups == "found" else ""
+    rows_told, of = number_of(split.num_rows, "image"), number_of(count, "group")
+    say(f"Of {rows_told}, {repeating:,} repeat other images: {of}{how}")
 
 
 app = typer.Typer(

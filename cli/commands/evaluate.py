@@ -114,8 +114,9 @@ def _answered(
         else:
             opened = open_model(path, device=device)
             predictor = Classifier(opened.facts, opened.backbone)
-            if opened.memory is not None and len(opened.memory.held_out.labels):
-                rejection = Rejection.at_rate("energy", RATE, opened.head, opened.memory)
+            memory, known = opened.memory, opened.facts.known
+            if known or (memory is not None and len(memory.held_out.labels)):
+                rejection = Rejection.at_rate("energy", RATE, opened.head, memory, known)
     if is_checked:
         _check_known(classes, predictor.facts.class_names, path)
     with counting("images") as count:

@@ -128,6 +128,8 @@ def add(
 
 
 def _tell(added: Addition, out: Path, where: str = "") -> None:
+    from clinit.headtrain.groups import repeats_in_words
+
     facts, change = added.model.facts, added.model.facts.history[-1]
     is_first = len(change.classes) == facts.num_classes
     again = "computed anew" if change.action in ("more", "merge") else "replaced"
@@ -142,6 +144,8 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
     say(f"{', '.join(done)}: {facts.backbone} now has {number_of(facts.num_classes, 'class')}")
     aside = 0 if added.left_out else added.new.total
     say(f"Images: {sum(change.images.values()):,} to learn from, {aside:,} kept aside{where}")
+    if change.data["repeats"]:
+        say(f"Repeats: {repeats_in_words(change.data['repeats'])}")
     say(f"In place of old images: {change.data['old_rows']}")
     table = _table("top-1 on images of", "images", "before", "now")
     old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
@@ -172,9 +176,13 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
         )
     if not added.old.total and not is_first:
         taken = added.taken
-        estimate = "" if taken is None or not taken.total else (
-            f"; of {taken.total:,} features that stand in for images of old classes (see above), new"
-            f" classes take {taken.correct:,}, which is an estimate"
+        estimate = (
+            ""
+            if taken is None or not taken.total
+            else (
+                f"; of {taken.total:,} features that stand in for images of old classes (see above), new"
+                f" classes take {taken.correct:,}, which is an estimate"
+            )
         )
         note(
             f"accuracy on old classes was not measured{estimate}: give the model images of them"

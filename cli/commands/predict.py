@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.predict import Guess, Prediction, Predictor, Rejection
 
 
-RejectRule = Literal["energy", "max-logit", "probability"]
+RejectRule = Literal["auto", "energy", "max-logit", "probability"]
 """Score that decides whether an image belongs to none of the classes."""
 
 
@@ -69,15 +69,16 @@ def predict(
     reject: Annotated[
         RejectRule | None,
         described(
-            "Call an image unknown if this score of its logits is too low.",
+            "Call an image unknown if this score of its logits is too low; auto: the score that"
+            " was best on the model's own images, else energy.",
             default="no rejection",
         ),
     ] = None,
     reject_rate: Annotated[
         float,
         described(
-            "Share of images of known classes that may be rejected, measured on the model's"
-            " held-out images.",
+            "Share of images of known classes that may be rejected, measured on images that were"
+            " held out or left out.",
             min=0,
             max=0.99,
         ),
@@ -137,7 +138,8 @@ def predict(
                 on_note=note,
                 on_images=lambda done: count("Predicting", done, len(paths)),
             )
-        warning, what = predictor.facts.caution, "images"
+        facts, what = predictor.facts, "images"
+        warning = facts.caution or facts.uncalibrated
     if csv_file is not None:
         _write_table(predictions, csv_file, rejection, of_features=is_head)
     good = [each for each in predictions if each.reason is None]
@@ -149,10 +151,11 @@ def predict(
     elif good:
         _show(good, what, warning)
     if rejection is not None and not as_json:
-        share = f"; at most {100 * reject_rate:g} % of the held-out images score lower"
+        share = f"; at most {100 * reject_rate:g} % of known images score lower"
+        below = f"{rejection.rule} below {rejection.threshold:.6g}"
         note(
-            f"{sum(each.unknown for each in good):,} of {len(good):,} {what} unknown (score"
-            f" below {rejection.threshold:.6g}{share if threshold is None else ''})"
+            f"{sum(each.unknown for each in good):,} of {len(good):,} {what} unknown"
+            f" ({below}{share if threshold is None else ''})"
         )
     if bad := [each for each in predictions if each.reason is not None]:
         warn(f"{len(bad):,} of {len(predictions):,} {what} cannot be read:")
@@ -194,11 +197,14 @@ def _open(
     if reject is not None and threshold is not None:
         if not math.isfinite(threshold):
             raise typer.BadParameter(f"--threshold must be a finite number, got {threshold}")
-        rejection = Rejection(reject, threshold)
+        rejection = Rejection("energy" if reject == "auto" else reject, threshold)
     elif reject is not None:
-        opened = None if is_head or path.suffix == ".onnx" else open_model(path, device=device)
-        known = (None, None) if opened is None else (opened.head, opened.memory)
-        rejection = Rejection.at_rate(reject, rate, *known)
+        if path.suffix == ".onnx":
+            onnx = load_onnx(path, device=device)
+            return onnx, Rejection.at_rate(reject, rate, None, None, onnx.facts.known)
+        opened = None if is_head else open_model(path, device=device)
+        of = (None, None) if opened is None else (opened.head, opened.memory, opened.facts.known)
+        rejection = Rejection.at_rate(reject, rate, *of)
         assert opened is not None
         return Classifier(opened.facts, opened.backbone), rejection
     if is_head:

@@ -37,7 +37,7 @@ def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) ->
             value are in no group.
 
     Returns:
-        Number of images that repeat an earlier image, and of groups with more than one image.
+        As `record_groups`.
 
     Raises:
         CacheError: If the file lacks the column or an image.
@@ -45,10 +45,10 @@ def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) ->
     """
     # The paths of imported rows are their numbers, padded with zeros to equal length.
     digits = max(map(len, manifest.table["path"]), default=0)
-    return record_groups(folder, manifest, _read(source, column, digits), column, f"{source}")
+    return record_table(folder, manifest, _read(source, column, digits), column, f"{source}")
 
 
-def record_groups(
+def record_table(
     folder: Path, manifest: Manifest, table: pl.DataFrame, column: str, source: str
 ) -> tuple[int, int]:
     """Write the groups in the columns `path` and `column` of a table, as `write_groups` does."""
@@ -65,6 +65,17 @@ def record_groups(
     values = found[column]
     numbers = values.rank("dense").cast(pl.Int64).to_numpy(allow_copy=True)
     numbers = np.where(values.is_null(), -1 - np.arange(len(values)), numbers).astype(np.int64)
+    return record_groups(folder, manifest, numbers, column)
+
+
+def record_groups(
+    folder: Path, manifest: Manifest, numbers: Int[np.ndarray, " rows"], column: str
+) -> tuple[int, int]:
+    """Write the group number of each image of a split, and the name of the numbers.
+
+    Returns:
+        Number of images that repeat an earlier image, and of groups with more than one image.
+    """
     content = io.BytesIO()
     metadata = {"format": _FORMAT, "manifest": manifest.digest, "column": column}
     pl.DataFrame({"group": numbers}).write_parquet(content, metadata=metadata)
@@ -78,7 +89,7 @@ def record_scanned(folder: Path, scans: Iterable[Scan], labels: str | None) -> N
     """Write the groups of the training images of a cache, if a table of labels contains groups."""
     for each in scans:
         if each.groups is not None and each.manifest.split == "train":
-            record_groups(folder / "train", each.manifest, each.groups, "group", f"{labels}")
+            record_table(folder / "train", each.manifest, each.groups, "group", f"{labels}")
 
 
 def _read(source: Path, column: str, digits: int) -> pl.DataFrame:

@@ -116,7 +116,7 @@ class FeatureSet:
     def without(self, known: FeatureSet) -> FeatureSet:
         """Return the `fresh` rows."""
         fresh = self.fresh(known)
-        return FeatureSet(self.features[fresh], self.labels[fresh], self.class_names)
+        return self._chosen(np.flatnonzero(fresh), self.labels[fresh], self.class_names)
 
     def nothing(self, class_names: tuple[str, ...] | None = None) -> FeatureSet:
         """Return a set without rows and of the same width, by default of the same classes."""
@@ -130,7 +130,7 @@ class FeatureSet:
         labels = self.labels[order]
         rank = np.arange(len(labels)) - np.searchsorted(labels, labels)
         taken = order[rank < per_class]
-        return FeatureSet(self.features[taken], self.labels[taken], self.class_names)
+        return self._chosen(taken, labels[rank < per_class], self.class_names)
 
     def renumbered(
         self, place: Int[np.ndarray, " classes"], class_names: tuple[str, ...]
@@ -142,8 +142,14 @@ class FeatureSet:
             class_names: The class names, indexed by the new labels.
         """
         labels = place[self.labels]
-        kept = labels >= 0
-        return FeatureSet(self.features[kept], labels[kept], class_names)
+        kept = np.flatnonzero(labels >= 0)
+        return self._chosen(kept, labels[kept], class_names)
+
+    def _chosen(
+        self, rows: Int[np.ndarray, " _"], labels: Int[np.ndarray, " _"], names: tuple[str, ...]
+    ) -> FeatureSet:
+        groups = None if self.groups is None else self.groups[rows]
+        return FeatureSet(self.features[rows], labels, names, groups)
 
     def named(self, class_names: tuple[str, ...]) -> FeatureSet:
         """Return the rows of the classes in `class_names`; labels are indices in `class_names`."""

@@ -121,13 +121,18 @@ class CacheSplit:
 
     @property
     def groups(self) -> Int[np.ndarray, " valid"] | None:
-        """The group of every row with features; None if no groups were recorded.
+        """The group of every row with features; None if they are to be found in the features.
+
+        Without recorded groups, no imported row repeats another.
 
         Raises:
             CacheError: If the file of the groups is damaged or belongs to other images.
         """
         groups = read_groups(self.path, self.manifest)
-        return None if groups is None else groups[self.valid]
+        if groups is None:
+            return np.arange(self.num_valid) if self.fingerprint.is_imported else None
+        found: np.ndarray = groups[self.valid]
+        return found
 
     @cached_property
     def _invalid_rows(self) -> list[int]:

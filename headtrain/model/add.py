@@ -23,9 +23,10 @@ from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, TaskStarted, ignore
 from clinit.headtrain.experiment import grown_heads, started_heads
+from clinit.headtrain.groups import count_repeats
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, Images, audit
-from clinit.headtrain.model.facts import Action, Change, ModelFacts
+from clinit.headtrain.model.facts import Action, Change, Known, ModelFacts
 from clinit.headtrain.model.images import (
     ImageJob,
     Listener,
@@ -39,12 +40,13 @@ from clinit.headtrain.model.images import (
 from clinit.headtrain.model.measure import Examined, Price, first_left_out
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.old_rows import old_rows
+from clinit.headtrain.model.old_rows import DRAWN, old_rows
 from clinit.headtrain.model.onnx import OnnxCheck
 from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.model.writing import check_free, write_model
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.statistics.summed import Summed
@@ -295,15 +297,19 @@ def add(
     assert head.class_names is not None
     own = Examined.of(head, answers, tested, images.val)
     is_left_out, found = answers is not None and not len(images.val.labels), None
-    # If the model has old classes, images of new classes alone would bias the temperature.
-    if (len(tested.labels) or not left.facts.class_names) and len(own.new.labels):
-        found = own.temperature()
+    known: Known | None = None
+    # Images of new classes alone, or drawn features of old ones, would bias the temperature.
+    is_real = len(tested.labels) or not left.facts.class_names
+    if (is_real or (len(own.old.labels) and DRAWN not in kind)) and len(own.new.labels):
+        found, known = own.temperature(), own.known()
     if found is None and left.facts.temperature is not None:
         found = left.facts.temperature.unmeasured
     # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
     tasks = (*left.facts.tasks, *(task for _ in images.class_names))
-    facts = replace(left.facts, class_names=head.class_names, tasks=tasks, temperature=found)
+    facts = replace(
+        left.facts, class_names=head.class_names, tasks=tasks, temperature=found, known=known
+    )
     grown = replace(left, facts=facts, head=head, memory=_memory(left, images, config, given))
     if replaced := model.facts.num_classes - left.facts.num_classes:  # keep the order of rows
         row_of = {name: row for row, name in enumerate(head.class_names)}
@@ -330,6 +336,7 @@ def add(
             "old_rows": kind,
             "left_out": is_left_out,
             **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
+            "repeats": count_repeats(images.train.labels, groups_of(images.train)),
         },
         settings=asdict(config),
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},

@@ -68,6 +68,17 @@ class Change:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Scores of held-out or left-out images, below which an image seems to be of no class."""
+
+    rule: str
+    """The score that best tells images from those of classes that the head would lack."""
+    images: Count
+    levels: Mapping[str, tuple[float, ...]]
+    """By score: k % of the images have a lower score than the number k, rounded down; k < 100."""
+
+
 DOCUMENT = DocumentKind(
     title="the description of a model",
     format="clinit-model/4",
@@ -104,6 +115,8 @@ class ModelFacts:
     temperature: Temperature | None = None
     """Temperature by which the trained rows of the classifier were divided, and its effect on the
     probabilities; None if the rows were not divided."""
+    known: Known | None = None
+    """Scores of images of the classes; None if they were not measured for these classes."""
 
     def __post_init__(self) -> None:
         if len(self.tasks) != len(self.class_names):
@@ -137,6 +150,16 @@ class ModelFacts:
         added = [each.settings for each in trained if each.action != "run"]
         config = added[-1] if added else self.record.get("config")
         return caution(config if isinstance(config, Mapping) else {})
+
+    @property
+    def uncalibrated(self) -> str | None:
+        """Why the probabilities may be too high or too low; None if a temperature was fitted."""
+        if self.temperature is not None:
+            return None
+        return (
+            "probabilities are uncalibrated, because no images of all classes were measured: give"
+            " `clinit add` real old images (--old), or `clinit export` a cache with a split val"
+        )
 
     def loading_line(self, path: Path) -> str:
         """Return the Python expression that loads the folder or file at `path` with timm alone."""

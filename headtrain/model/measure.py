@@ -16,11 +16,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from scipy.stats import rankdata
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.headtrain.array import take, to_numpy
-from clinit.headtrain.groups import groups_of, repeating
+from clinit.headtrain.groups import repeating
+from clinit.headtrain.model.facts import Known
+from clinit.headtrain.model.predict import SCORES
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibration_set import CalibrationSet
 from clinit.headtrain.start.left_out import leave_one_out
@@ -28,7 +33,9 @@ from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.start.scale import LOSS, LeftOut
 from clinit.headtrain.statistics.solve import least_squares_head
 from clinit.headtrain.study.parts import Start
-from clinit.headtrain.temperature import Temperature, temperature_of
+from clinit.headtrain.temperature import LEAST_ROWS, Temperature, logits_of, temperature_of
+
+MOST_KNOWN = 2048
 
 
 class Price(NamedTuple):
@@ -107,3 +114,24 @@ class Examined(NamedTuple):
         """Return the temperature that fits the head to all images."""
         both = FeatureSet.joined([self.old, self.new], self.new.class_names)
         return temperature_of(self.head, both)
+
+    def known(self) -> Known | None:
+        """Return the scores of all images, and the score that best tells unknown images.
+
+        Images of new classes, without the logit of their own class, are images of classes that the
+        head lacks. The best score has the largest area under the curve of all against these.
+        """
+        both = FeatureSet.joined([self.old, self.new], self.new.class_names)
+        count = min(len(both.labels), MOST_KNOWN)
+        if count < LEAST_ROWS:
+            return None
+        chosen = np.linspace(0, len(both.labels) - 1, count).astype(np.int64)
+        logits = torch.from_numpy(logits_of(self.head, both, chosen))
+        own = torch.from_numpy(both.labels[chosen])[:, None]
+        without = logits.scatter(1, own, -torch.inf)
+        is_new, areas, levels = chosen >= len(self.old.labels), {}, {}
+        for rule, score in SCORES.items():
+            known, unknown = score(logits).numpy(), score(without).numpy()[is_new]
+            areas[rule] = float(rankdata(np.concatenate([known, unknown]))[:count].sum())
+            levels[rule] = tuple(np.sort(known)[count * np.arange(100) // 100].tolist())
+        return Known(rule=max(areas, key=areas.__getitem__), images=count, levels=levels)

@@ -115,8 +115,8 @@ class Model:
             ModelError: If a class does not exist, or if no class would be left.
         """
         left = self.without(names)
-        if (temperature := left.facts.temperature) is not None:
-            left = replace(left, facts=replace(left.facts, temperature=temperature.unmeasured))
+        temperature = left.facts.temperature and left.facts.temperature.unmeasured
+        left = replace(left, facts=replace(left.facts, temperature=temperature, known=None))
         return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))
 
     def renamed(self, new_names: Mapping[str, str], data: Mapping[str, Any]) -> Model:

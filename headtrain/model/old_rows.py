@@ -35,6 +35,9 @@ from clinit.headtrain.stream.buffer import drawn_per_class
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.train.old_classes import paired_rows, root
 
+DRAWN = "synthetic"
+"""In descriptions of rows that are not real features."""
+
 
 def old_rows(
     choice: OldRows,
@@ -84,7 +87,7 @@ def old_rows(
 
     def draw(known: Memory, what: str) -> None:
         if (known.known & ~has_rows).any():
-            take(pseudo_features(known, _per_class(known), seed), f"synthetic features from {what}")
+            take(pseudo_features(known, _per_class(known), seed), f"{DRAWN} features from {what}")
 
     if choice in ("auto", "kept") and given is not None:
         take(given.named(names), "real features from the cache")

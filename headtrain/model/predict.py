@@ -43,7 +43,7 @@ from clinit.extract.network.compiled import Compile
 from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
 from clinit.files.paths import exists, is_file, is_folder
 from clinit.headtrain.array import as_array, to_numpy
-from clinit.headtrain.model.facts import METADATA, ModelFacts, caution
+from clinit.headtrain.model.facts import METADATA, Known, ModelFacts, caution
 from clinit.headtrain.model.memory import Memory
 from clinit.machine import cpu_count, out_of_memory
 from clinit.words import printable
@@ -73,20 +73,32 @@ class Rejection:
             raise ValueError(f"threshold must be finite, got {self.threshold}")
 
     @classmethod
-    def at_rate(cls, rule: str, rate: float, head: Head | None, memory: Memory | None) -> Rejection:
-        """Return the rule that rejects at most a share of the held-out images of a memory.
+    def at_rate(
+        cls,
+        rule: str,
+        rate: float,
+        head: Head | None,
+        memory: Memory | None,
+        known: Known | None = None,
+    ) -> Rejection:
+        """Return the rule that rejects at most a share of held-out or left-out images.
 
         Args:
-            rule: One of `SCORES`.
+            rule: One of `SCORES`, or `auto`: the best of `known`, else `energy`.
             rate: The share, in [0, 1).
             head: The classifier, as it was trained; None if it is unknown.
             memory: Memory with the same classes and features; None if nothing is remembered.
+            known: Scores of images of the classes; None takes the held-out images of the memory.
 
         Raises:
             ModelError: If no image was held out, or the head is unknown.
         """
         if not 0 <= rate < 1:
             raise ValueError(f"rate must lie in [0, 1), got {rate}")
+        if rule == "auto":
+            rule = "energy" if known is None else known.rule
+        if known is not None:
+            return cls(rule, known.levels[rule][math.floor(100 * rate + 1e-9)])
         if head is None or memory is None or not len(memory.held_out.labels):
             raise ModelError(
                 "the model remembers no image of its classes, from which to choose a threshold for"

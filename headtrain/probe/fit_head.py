@@ -26,9 +26,10 @@ from jaxtyping import Bool, Int
 from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.groups import groups_of, held_out_rows, repeating
+from clinit.headtrain.groups import held_out_rows, repeating
 from clinit.headtrain.probe.protocol import present_classes, probe
 from clinit.headtrain.probe.settings import ProbeConfig
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.start.new_rows import SHRINKAGE, discriminants
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve

@@ -33,10 +33,11 @@ from jaxtyping import Bool, Int
 
 from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.head import Head
-from clinit.headtrain.groups import groups_of, held_out_rows
+from clinit.headtrain.groups import held_out_rows
 from clinit.headtrain.probe.fit import Fitted, Point, Progress, fit
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.record.info import provenance
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source

@@ -78,6 +78,9 @@ class StartInfo(TypedDict, total=False):
     """g of discriminants, with `quadratic` (rho)."""
     quadratic: Number
     library: str | None
+    repeats: dict[str, Count]
+    """Number of `images` that repeat each other, of their `groups` and of their `classes`; a group
+    counts as one image. Absent if no image repeats another."""
     seconds: Seconds | None
 
 

@@ -93,6 +93,7 @@ class TaskEntry:
                 **({} if start.quadratic is None else {"quadratic": start.quadratic}),
                 "library": start.library,
                 **({} if start.init is None else {"init": start.init}),
+                **({} if start.repeats is None else {"repeats": start.repeats}),
                 "seconds": sum(seconds.values()),
                 **{f"{phase}_s": value for phase, value in seconds.items()},
             },

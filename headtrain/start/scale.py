@@ -163,6 +163,8 @@ class Initialisation:
     """Library that computed the rows: `numpy` or `cupy`; None for random rows, which are drawn."""
     init: str | None = None
     """Kind of the rows in a first task without base classes, which ignores `--init`; else None."""
+    repeats: dict[str, int] | None = None
+    """Number of `images` that repeat each other, of their `groups` and of their `classes`."""
     left_out: Callable[[], LeftOut] | None = None
     """Computes leave-one-out logits; None if the rows were scaled without leaving images out."""
     balance: Balance | None = None

@@ -23,6 +23,7 @@ from clinit.headtrain.array import (
     placed,
     torch_stream,
 )
+from clinit.headtrain.groups import count_repeats
 from clinit.headtrain.rows import NEVER, Rows
 from clinit.headtrain.start.initialise import initialise
 from clinit.headtrain.start.new_rows import NewClasses, discriminants
@@ -183,6 +184,7 @@ class TaskStart:
         )
         if not self.task.start:
             start = replace(start, init=f"{init.init}, {init.scale}")
+        start = replace(start, repeats=count_repeats(data.labels, data.groups))
         return start, self._with_shared(needed, watch)
 
     def _once(self, phase: str, compute: Callable[..., Shared], *given: Any) -> Shared:

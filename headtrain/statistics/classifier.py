@@ -9,7 +9,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from clinit.headtrain.groups import find_groups, repeating
+from clinit.headtrain.groups import repeating
+from clinit.headtrain.repeats import find_groups
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
 from clinit.headtrain.statistics.solve import least_squares_head

@@ -43,7 +43,8 @@ from clinit.files.lock import claim_file
 from clinit.files.paths import exists, is_file
 from clinit.files.tensors import Array, digest, read_tensors, tensors_bytes
 from clinit.headtrain.array import placed, slices
-from clinit.headtrain.groups import groups_of, one_of_each, repeating, shares_of
+from clinit.headtrain.groups import one_of_each, repeating, shares_of
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.statistics.class_statistics import (
     ARRAYS,
     ClassStatistics,

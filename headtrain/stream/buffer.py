@@ -29,7 +29,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from clinit.extract.cache.features import StoredRows
-from clinit.headtrain.groups import find_groups, in_whole_groups, repeating, water_level
+from clinit.headtrain.groups import in_whole_groups, repeating, water_level
+from clinit.headtrain.repeats import find_groups
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study.parts import Stream
 

@@ -18,8 +18,8 @@ from clinit.extract.cache.fingerprint import check_same_backbone
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import names_in, near_names
 from clinit.files.text import TextFileError
-from clinit.headtrain.groups import groups_of
 from clinit.headtrain.ram import copied_bytes
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.seeds import Draw, generator

@@ -175,7 +175,7 @@ def _entry_parts(entry: TaskEntry) -> tuple[dict[str, Any], dict[str, np.ndarray
 
 _OF_POINTS = ("correct", "correct_in_task", "loss_new", "elapsed_s")
 _REALS = ("factor", "shift", "loss_before", "loss_after", "lam")
-_START = (*_REALS, "steps", "library")
+_START = (*_REALS, "steps", "library", "repeats")
 
 
 def _storable(value: Any) -> Any:

@@ -10,17 +10,13 @@ from hypothesis import strategies as st
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain import groups as groups_module
+from clinit.headtrain import repeats
 from clinit.headtrain.closed.ranpac import HELD_OUT, RidgePath
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.groups import (
-    draw_per_class,
-    find_groups,
-    groups_of,
-    held_out_rows,
-    water_level,
-)
+from clinit.headtrain.groups import draw_per_class, held_out_rows, water_level
 from clinit.headtrain.probe import fit_head, protocol
 from clinit.headtrain.probe.settings import ProbeConfig
+from clinit.headtrain.repeats import find_groups, groups_of
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.buffer import Buffer, Pool, balanced, correction_rows
 from clinit.headtrain.stream.source import Source
@@ -70,6 +66,50 @@ def test_copies_and_crops_are_found_in_any_order(
     assert (found <= np.arange(len(kept))).all()
 
 
+@pytest.mark.parametrize("each", [2, 3, 5, 20])
+@pytest.mark.parametrize("dim", [2, 3, 8])
+def test_distinct_rows_of_few_dimensions_or_of_a_narrow_class_are_no_groups(
+    rng: Rng, each: int, dim: int
+) -> None:
+    labels = np.repeat(np.arange(20), each)
+    features = rng.normal(size=(len(labels), dim))
+    features[labels == 0] *= 0.5
+    np.testing.assert_array_equal(find_groups(features, labels), np.arange(len(labels)))
+
+
+def test_one_class_of_distant_sub_kinds_has_no_groups(rng: Rng) -> None:
+    features, labels = photographs(rng, classes=10, each=20, dim=64)
+    features[:20] += np.repeat(4 * rng.normal(size=(4, 64)), 5, axis=0)
+    np.testing.assert_array_equal(find_groups(features, labels), np.arange(200))
+
+
+@pytest.mark.parametrize("outlier", [3, 30, 300])
+def test_an_outlier_makes_no_group_of_the_others(rng: Rng, outlier: float) -> None:
+    features, labels = photographs(rng)
+    features[::5] += outlier
+    np.testing.assert_array_equal(find_groups(features, labels), np.arange(len(labels)))
+
+
+@pytest.mark.parametrize("dim", [3, 8, 64])
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.3, 0.5])
+def test_one_row_more_hardly_changes_the_groups_of_other_classes(
+    rng: Rng, dim: int, noise: float
+) -> None:
+    """The groups of at most two pairs of the 127 other rows change: pairs at the threshold."""
+    features, labels = photographs(rng, classes=20, each=5, dim=dim)
+    again = np.arange(0, 100, 3)
+    crop = features[again] + noise * rng.normal(size=(len(again), dim))
+    features, labels = np.concatenate([features, crop]), np.concatenate([labels, labels[again]])
+    before = find_groups(features, labels)
+    for row in rng.choice(len(labels), 10, replace=False):
+        kept = np.delete(np.arange(len(labels)), row)
+        after = find_groups(features[kept], labels[kept])
+        others = labels[kept] != labels[row]
+        then, now = before[kept][others], after[others]
+        changed = ((then[:, None] == then) != (now[:, None] == now)).any(axis=1)
+        assert np.count_nonzero(changed) <= 4
+
+
 def test_frames_of_a_video_are_a_group_however_long_it_is(rng: Rng) -> None:
     features, labels = photographs(rng, classes=3, each=3)
     steps = np.cumsum(rng.normal(size=(9, 50, 40)) * 0.01, axis=1)
@@ -83,8 +123,8 @@ def test_frames_of_a_video_are_a_group_however_long_it_is(rng: Rng) -> None:
 def test_a_large_class_is_cut_into_parts_after_a_glance(
     rng: Rng, monkeypatch: pytest.MonkeyPatch, repeated: bool
 ) -> None:
-    monkeypatch.setattr(groups_module, "GLANCE_ABOVE", 10)
-    monkeypatch.setattr(groups_module, "MOST_ROWS", 48)
+    monkeypatch.setattr(repeats, "GLANCE_ABOVE", 10)
+    monkeypatch.setattr(repeats, "MOST_ROWS", 48)
     features, labels = photographs(rng, classes=1, each=24)
     expected = np.arange(24)
     if repeated:

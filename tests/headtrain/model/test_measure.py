@@ -14,6 +14,7 @@ from clinit.headtrain.model.add import PRICES, add
 from clinit.headtrain.model.export import export_run
 from clinit.headtrain.model.measure import Examined, first_left_out
 from clinit.headtrain.model.old_rows import old_rows
+from clinit.headtrain.model.predict import Rejection
 from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.probe.fit_head import fit_head
@@ -140,3 +141,20 @@ def test_a_head_is_measured_on_held_out_images_of_either_kind_as_it_is() -> None
     mixed = Examined.of(head, first_left_out(images, head), held, images.nothing())
     assert mixed.price(1).old == accuracy(head, held.named(NAMES)) == plain.price(1).new
     assert len(mixed.new.labels) == len(images.labels)
+
+
+def test_the_score_that_tells_added_classes_without_their_row_is_recorded() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 50)
+    rows = FeatureSet(rng.normal(size=(150, 4)) + 4 * np.eye(4)[labels], labels, NAMES)
+    head = Head(np.eye(3, 4, dtype=np.float32), np.zeros(3, np.float32), NAMES)
+    examined = Examined(head, rows.part(labels < 2), rows.part(labels == 2))
+    known = examined.known()
+    assert known is not None
+    assert known.images == 150
+    assert known.rule in known.levels
+    logits = rows.features @ head.weight.T
+    found = Rejection.at_rate("max-logit", 0.05, None, None, known)
+    assert np.mean(logits.max(axis=1) < found.threshold) == pytest.approx(0.05, abs=0.01)
+    assert Rejection.at_rate("auto", 0.05, None, None, known).rule == known.rule
+    assert Examined(head, rows.first(20), rows.nothing()).known() is None

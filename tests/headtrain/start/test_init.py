@@ -4,7 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.headtrain.groups import find_groups, repeating
+from clinit.headtrain.groups import repeating
+from clinit.headtrain.repeats import find_groups
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.initialise import initialise
 from clinit.headtrain.start.new_rows import NewClasses, random_rows, random_task_rows

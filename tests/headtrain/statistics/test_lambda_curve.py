@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.groups import find_groups
+from clinit.headtrain.repeats import find_groups
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.lambda_curve import (
     held_out,
