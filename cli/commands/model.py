@@ -175,15 +175,12 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
             " accuracy; give more in a folder val"
         )
     if not added.old.total and not is_first:
-        taken = added.taken
-        estimate = (
-            ""
-            if taken is None or not taken.total
-            else (
-                f"; of {taken.total:,} features that stand in for images of old classes (see above), new"
-                f" classes take {taken.correct:,}, which is an estimate"
+        estimate = ""
+        if added.taken is not None and added.taken.total:
+            estimate = (
+                f"; of {added.taken.total:,} features that stand in for old images, new classes"
+                f" take an estimated {added.taken.correct:,}"
             )
-        )
         note(
             f"accuracy on old classes was not measured{estimate}: give the model images of them"
             " (`clinit remember`), or --old CACHE"

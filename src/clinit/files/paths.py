@@ -64,7 +64,7 @@ def kind_of(path: Path) -> Kind | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):  # a NUL in the name
         return None
     except OSError as error:
-        if error.errno == errno.ELOOP:
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
             return None
         raise unreadable(printable(path), error) from error
     return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other"
