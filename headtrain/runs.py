@@ -397,5 +397,4 @@ def _checkpoint_of(place: Path) -> Path:
 
 
 def _telling(study: Study) -> dict[str, Any]:
-    left_out = {*PLACES, "probe"}
-    return {k: value for k, value in study.reduced().values().items() if k not in left_out}
+    return {k: value for k, value in study.reduced().values().items() if k not in PLACES}

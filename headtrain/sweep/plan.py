@@ -9,7 +9,7 @@ from typing import Any
 from clinit.headtrain.events import BankStarted, Event
 from clinit.headtrain.record.format import RunRecord, check_free, write_record
 from clinit.headtrain.runs import RunData, train_bank
-from clinit.headtrain.study.rules import KEEPING, LATER, PLACES
+from clinit.headtrain.study.rules import EARLIER, PLACES
 from clinit.headtrain.study.study import Study, by_stream, run_name, study_of
 from clinit.headtrain.sweep.folder import SweepFolder
 from clinit.headtrain.train.heads import check_precision
@@ -93,14 +93,12 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
     the folder, so that no two runs in a folder have the same name.
     """
     recorded = list(recorded)
-    every = [*runs, *map(study_of, recorded)]
-    usual = KEEPING if all(each and each.keeps_as_usual for each in every) else ()
     share = next((run.start.new_share for run in runs if run.reads_share), None)
     configs = [run.values() | ({} if run.reads_share else {"new_share": share}) for run in runs]
     # `top_blocks` 0 distinguishes runs of heads alone from runs of top blocks.
     known = [*configs]
     for config in recorded if configs else ():
-        before = {} if config.get("init", "random") == "random" else LATER
+        before = {} if config.get("init", "random") == "random" else EARLIER
         known.append({**configs[0], **before, "top_blocks": 0, **config})
         study = study_of(config)
         if study is not None and not study.reads_share:
@@ -108,7 +106,7 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
     varied = [
         name
         for name in (configs[0] if configs else {})
-        if name not in ("method", "init", "scale", *usual, *PLACES)
+        if name not in ("method", "init", "scale", *PLACES)
         and len({str(each[name]) for each in known}) > 1
     ]
     names = []

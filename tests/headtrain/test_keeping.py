@@ -11,10 +11,8 @@ import pytest
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.source import Source, no_base
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.train.strength import by_images
 from tests.headtrain.test_experiment import BASE, CONFIG, DIM, blobs, make_base, make_head, make_new
 
 HELD: list[dict[str, Any]] = [
@@ -83,41 +81,21 @@ def test_a_record_names_what_held_the_head_and_what_is_kept() -> None:
     assert any(f"{numbers[-1]:,} numbers" in note for note in drawn.info["notes"])
 
 
-@pytest.mark.parametrize("buffer", [10**4, 30, 0])
-def test_by_default_a_head_is_held_by_the_number_of_images(buffer: int) -> None:
-    held, random = train({"init": "least-square"}, {"init": "random"}, buffer=buffer)
-    strengths = []
-    for task, seen in zip(held.info["tasks"], (BASE, BASE + 4), strict=True):
-        added = 4 if seen == BASE else 3
-        images = min(25, task["buffer_rows"] / seen)
-        strength = 20 / (20 + images) if task["buffer_rows"] else 1 + 1000 / 25**2
-        strengths.append(strength / (seen + added) ** 0.5)
-    assert [task["anchor"]["strength"] for task in held.info["tasks"]] == pytest.approx(strengths)
-    assert not any(task.get("anchor") for task in random.info["tasks"])
-    asked = {"mix": "uniform", "anchor": "moments", "anchor_strength": strengths[0]}
-    given, alone = (
-        train({"init": "least-square", **each}, buffer=buffer, stop_after=1)[0]
-        for each in (asked, {})
-    )
-    assert given.head is not None
-    assert alone.head is not None
-    np.testing.assert_array_equal(given.head.weight, alone.head.weight)
-
-
-def test_many_classes_are_held_less_if_each_has_a_row() -> None:
-    labels = np.repeat(np.arange(210), 5)
-    every, some = (
-        by_images(TaskRows(1, rows, rows, 200, int((rows < 200).sum())), 200, 210)
-        for rows in (labels, labels[5:])
-    )
-    assert every == pytest.approx(20 / 25 / 210**0.5 * 100 / 210)
-    assert some == pytest.approx(20 / (20 + 5 * 199 / 200))
+def test_random_rows_are_held_as_computed_rows_are_and_by_default_none_is() -> None:
+    starts = [{"init": "least-square"}, {"init": "random"}]
+    for each in train(*starts):
+        assert each.info["config"]["mix"] == "text"
+        assert not any(task.get("anchor") for task in each.info["tasks"])
+    for each in train(*starts, protocol="keep"):
+        applied = [each.info["config"][name] for name in ("mix", "anchor", "schedule")]
+        assert applied == ["uniform", "moments", "linear"]
+        assert all(len(task["anchor"]["tried"]) == 5 for task in each.info["tasks"])
 
 
 def test_rows_of_single_images_that_will_be_held_start_as_those_that_will_not_be_trained() -> None:
     heads = [
         train({"init": "least-square"}, shots=1, buffer=BASE, stop_after=1, **changes)[0]
-        for changes in ({}, {"iterations": 0}, {"mix": "text"})
+        for changes in ({"anchor": "moments"}, {"iterations": 0}, {"mix": "text"})
     ]
     held, untrained, free = (each.info["tasks"][0]["initialisation"]["factor"] for each in heads)
     assert held == untrained
