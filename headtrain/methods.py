@@ -33,13 +33,12 @@ from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.train.anchor import Anchor
+from clinit.headtrain.train.anchor import STRENGTHS, Anchor, judges, set_aside
 from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.loop import train_task
 from clinit.headtrain.train.old_classes import OldClasses
 from clinit.headtrain.train.past import Past, RunningStatistics
-from clinit.headtrain.train.strength import STRENGTHS, judges, set_aside
 from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
 

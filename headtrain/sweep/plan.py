@@ -1,19 +1,34 @@
-"""Plan and train the runs of a grid, under unique names, in banks that fit into memory."""
+"""Plan and train the runs of a grid, under unique names, in banks that fit into memory.
+
+A sweep reads its folder, which has one record per run, before it trains. It does not train recorded
+runs again, and refuses records of other data. Banks are trained here or as tasks of a Ray cluster.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from clinit.headtrain.events import BankStarted, Event
-from clinit.headtrain.record.format import RunRecord, check_free, write_record
-from clinit.headtrain.runs import RunData, train_bank
+from clinit.headtrain.record.format import (
+    RunRecord,
+    check_free,
+    find_records,
+    read_info,
+    write_record,
+)
+from clinit.headtrain.record.info import settings_of
+from clinit.headtrain.runs import RunData, check_data, train_bank
+from clinit.headtrain.study.parts import Training
 from clinit.headtrain.study.rules import EARLIER, PLACES
-from clinit.headtrain.study.study import Study, by_stream, run_name, study_of
-from clinit.headtrain.sweep.folder import SweepFolder
+from clinit.headtrain.study.study import Study, by_stream, identity_of, run_name, study_of
 from clinit.headtrain.train.heads import check_precision
 from clinit.machine import choose_device, free_memory
+from clinit.ray_tasks import connected, run_tasks
 
 MEMORY_SHARE = 0.5
 """Share of the free memory that the heads of a bank may take; the rest is for the data."""
@@ -182,3 +197,98 @@ def train_here(data: RunData, observer: SweepObserver) -> Train:
             yield bank, train_bank(data, bank, observer=observer)
 
     return train
+
+
+_KEPT = (
+    "Existing records there are kept. Give the caches and heads that they were made with, or"
+    " another --out."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepFolder:
+    """The folder of a sweep, claimed by this process."""
+
+    path: Path
+    recorded: dict[str, Path]
+    """Records by the identity of their run."""
+    configs: list[Mapping[str, Any]]
+    """The settings of all recorded runs."""
+    banks: dict[str, Sequence[Mapping[str, Any]]]
+    """Differing settings of all heads in the bank of each recorded run, by its identity."""
+
+    def record_of(self, run: Study) -> Path | None:
+        """Return the record of `run`; None if it is not recorded."""
+        return self.recorded.get(run.identity)
+
+    def add(self, run: Study, folder: Path) -> None:
+        """Remember a record that was just written."""
+        self.recorded[run.identity] = folder
+        self.configs.append(run.values())
+
+
+def run_digest(run: Study) -> str:
+    """Return the digest that names the checkpoint of a run."""
+    return hashlib.sha256(run.identity.encode()).hexdigest()[:32]
+
+
+def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:
+    """Read the folder of a sweep, which this process has claimed.
+
+    Args:
+        path: The folder.
+        data: The data of the sweep's runs.
+        losses: Losses of the sweep's runs; each loss has its pretrained head.
+
+    Raises:
+        RecordError: If a record was made with other caches or another pretrained head, or is
+            damaged.
+    """
+    recorded: dict[str, Path] = {}
+    configs: list[Mapping[str, Any]] = []
+    banks: dict[str, Sequence[Mapping[str, Any]]] = {}
+    for folder in find_records(path):
+        stored = read_info(folder)
+        with_head = stored["config"].get("loss", Training().loss) in losses
+        check_data(folder, stored, data, with_head=with_head, remedy=_KEPT)
+        configs.append(settings_of(stored))
+        identity = identity_of(configs[-1])
+        recorded[identity], banks[identity] = folder, stored.get("bank", ())
+    return SweepFolder(path, recorded, configs, banks)
+
+
+SHARED = (
+    "features that stay on disk are read by every node: the caches must be in a folder that all"
+    " nodes share, under the same path"
+)
+
+
+@contextmanager
+def train_on_ray(data: RunData, address: str) -> Iterator[Train]:
+    """Connect to a Ray cluster; yield a function that trains each bank on one GPU or one core.
+
+    Ray's object store sends the data once per node, and returns the records, so that no shared
+    folder is needed. Only features that stay on disk must be readable by every node.
+
+    Raises:
+        ClusterError: If Ray is not installed, or if no cluster runs at `address`.
+    """
+    with connected(address) as ray:
+        share: dict[str, Any] = (
+            {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
+        )
+        stored = ray.put(data)
+
+        def train(banks: Sequence[Bank]) -> Trained:
+            return run_tasks(ray, _train_on_node, [(stored, bank) for bank in banks], **share)
+
+        yield train
+
+
+def _train_on_node(data: RunData, bank: Bank) -> tuple[Bank, list[RunRecord]]:
+    """Train one bank on a node of the cluster; its events are not reported."""
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    records = train_bank(data, bank)
+    return bank, [replace(each, info={**each.info, "ray_node": node}) for each in records]

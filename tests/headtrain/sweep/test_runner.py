@@ -13,8 +13,14 @@ from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep import plan as runner
-from clinit.headtrain.sweep.folder import open_folder
-from clinit.headtrain.sweep.plan import SweepEvent, SweepPlan, plan_sweep, run_sweep, train_here
+from clinit.headtrain.sweep.plan import (
+    SweepEvent,
+    SweepPlan,
+    open_folder,
+    plan_sweep,
+    run_sweep,
+    train_here,
+)
 
 MakeRuns = Callable[..., list[Study]]
 GRID = ("init=random,least-square", "loss=ce,sqen", "seed=0:2")
