@@ -65,7 +65,7 @@ def same(one: RunRecord, other: RunRecord) -> None:
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "least-square": {**TRAINED, "init": "least-square"},
-    "lambda": {**TRAINED, "init": "least-square", "scale": "norm", "correct": "bic"},
+    "lambda": {**TRAINED, "init": "least-square", "scale": "norm"},
     "held-out": {**TRAINED, "init": "least-square", "lam": "held-out"},
     "lda": {**TRAINED, "init": "lda"},
     "fitted": {**TRAINED, "init": "fitted"},
