@@ -36,7 +36,7 @@ from clinit.headtrain.top.images import Images
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.headtrain.runs import RunData
+    from clinit.headtrain.experiment import RunData
     from clinit.headtrain.study.study import Study
     from clinit.headtrain.sweep.grid import Choice
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clinit.headtrain.events import BankStarted, Event
+from clinit.headtrain.experiment import RunData, run_experiment
 from clinit.headtrain.record.format import (
     RunRecord,
     check_free,
@@ -22,7 +23,7 @@ from clinit.headtrain.record.format import (
     write_record,
 )
 from clinit.headtrain.record.info import settings_of
-from clinit.headtrain.runs import RunData, check_data, train_bank
+from clinit.headtrain.runs import check_data
 from clinit.headtrain.study.parts import Training
 from clinit.headtrain.study.rules import EARLIER, PLACES
 from clinit.headtrain.study.study import Study, by_stream, identity_of, run_name, study_of
@@ -194,7 +195,7 @@ def train_here(data: RunData, observer: SweepObserver) -> Train:
     def train(banks: Sequence[Bank]) -> Trained:
         for number, bank in enumerate(banks, start=1):
             observer(BankStarted(bank, number, len(banks)))
-            yield bank, train_bank(data, bank, observer=observer)
+            yield bank, run_experiment(data, bank, observer=observer)
 
     return train
 
@@ -290,5 +291,5 @@ def _train_on_node(data: RunData, bank: Bank) -> tuple[Bank, list[RunRecord]]:
     import ray
 
     node = ray.get_runtime_context().get_node_id()
-    records = train_bank(data, bank)
+    records = run_experiment(data, bank)
     return bank, [replace(each, info={**each.info, "ray_node": node}) for each in records]

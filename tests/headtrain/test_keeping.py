@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from clinit.extract.cache.features import FeatureSet
-from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.experiment import RunData, run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source, no_base
 from clinit.headtrain.study.study import Study
@@ -31,12 +31,12 @@ DRAWN = {name: value for name, value in SMALL.items() if name != "buffer"} | {
 
 def train(*heads: Mapping[str, Any], base: Source | None = None, **config: Any) -> list[RunRecord]:
     studies = [Study.of({**SMALL, **config, **head}) for head in heads]
-    return run_experiment(base or make_base(), make_new(), make_head(), studies)
+    return run_experiment(RunData(base or make_base(), make_new(), make_head()), studies)
 
 
 def train_drawn(*heads: Mapping[str, Any], **config: Any) -> list[RunRecord]:
     studies = [Study.of({**DRAWN, **config, **head}) for head in heads]
-    return run_experiment(make_base(), make_new(), make_head(), studies)
+    return run_experiment(RunData(make_base(), make_new(), make_head()), studies)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_strength_is_chosen_by_the_least_loss_and_by_no_test_row(
     (record,) = train(settings)
     base = replace(make_base(), val=blobs("base", (6,) * BASE, 9, place=7))
     new = replace(make_new(), val=blobs("new", (6,) * 7, 9, place=7))
-    (other,) = run_experiment(base, new, make_head(), [Study.of({**SMALL, **settings})])
+    (other,) = run_experiment(RunData(base, new, make_head()), [Study.of({**SMALL, **settings})])
     for task, again in zip(record.info["tasks"], other.info["tasks"], strict=True):
         chosen = task["anchor"]
         assert len(chosen["tried"]) == len(chosen["losses"]) == 5
@@ -135,7 +135,7 @@ def test_an_anchor_keeps_old_classes_of_which_no_row_is_trained_on() -> None:
     naive = {"method": "naive", "lr": 0.3, "init": "least-square", "iterations": 60}
     config = {name: value for name, value in DRAWN.items() if name != "old_rows"}
     free, held = run_experiment(
-        make_base(), make_new(), make_head(),
+        RunData(make_base(), make_new(), make_head()),
         [Study.of({**config, **naive}), Study.of({**config, **naive, "anchor": "moments",
                                                   "anchor_strength": 10.0})],
     )  # fmt: skip
@@ -162,7 +162,7 @@ def test_a_diagnosis_of_drawn_rows_is_over_all_rows_seen() -> None:
         return {}
 
     studies = [Study.of({**DRAWN, "init": "least-square"})]
-    run_experiment(make_base(), make_new(), make_head(), studies, diagnose=diagnose)
+    run_experiment(RunData(make_base(), make_new(), make_head()), studies, diagnose=diagnose)
     assert [each.totals.tolist() for each in seen] == [
         [20] * BASE + [25] * 4, [20] * BASE + [25] * 7,
     ]  # fmt: skip
@@ -175,7 +175,7 @@ def test_a_stream_from_nothing_has_nothing_to_keep_before_its_second_task(method
     assert source.head is not None
     config = {**(DRAWN if method == "statistics" else SMALL), "tasks": 3, "mix": "uniform"}
     studies = [Study.of({**config, "init": "least-square", "anchor": "moments"})]
-    (record,) = run_experiment(source, new, source.head, studies)
+    (record,) = run_experiment(RunData(source, new, source.head), studies)
     held = ["anchor" in task for task in record.info["tasks"]]
     assert held == [False, True, True]
 
@@ -183,10 +183,12 @@ def test_a_stream_from_nothing_has_nothing_to_keep_before_its_second_task(method
 def test_base_classes_without_a_row_are_neither_drawn_nor_held() -> None:
     base = make_base(train=(20, 0, 20, 0, 0, 0, 0, 1))
     studies = [Study.of({**DRAWN, "init": "random", "anchor": "moments", "anchor_strength": 1.0})]
-    (record,) = run_experiment(base, make_new(), make_head(), studies)
+    (record,) = run_experiment(RunData(base, make_new(), make_head()), studies)
     assert record.info["tasks"][0]["statistics_numbers"] == (3 + DIM) * DIM
     nothing = FeatureSet(base.train.features[:0], base.train.labels[:0], base.class_names)
-    (none,) = run_experiment(replace(base, train=nothing), make_new(), make_head(), studies)
+    (none,) = run_experiment(
+        RunData(replace(base, train=nothing), make_new(), make_head()), studies
+    )
     assert ["anchor" in task for task in none.info["tasks"]] == [False, True]
 
 

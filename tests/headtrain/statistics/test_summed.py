@@ -15,6 +15,7 @@ from clinit.extract.arrays.groups import write_groups
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.read import open_split
+from clinit.headtrain.experiment import RunData
 from clinit.headtrain.groups import groups_of
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.export import export_run
@@ -22,7 +23,7 @@ from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.runs import RunData, train_heads
+from clinit.headtrain.runs import train_heads
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.summed import (
     Summed,

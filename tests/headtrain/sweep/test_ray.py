@@ -22,8 +22,8 @@ from clinit.extract.cache.plan import WHOLE
 from clinit.extract.dataset.scan import scan
 from clinit.extract.work import run as module
 from clinit.extract.work.run import ExtractConfig, extract, extract_on_ray
+from clinit.headtrain.experiment import RunData
 from clinit.headtrain.record.format import find_records, read_record
-from clinit.headtrain.runs import RunData
 from clinit.headtrain.sweep.plan import train_on_ray
 from tests.extract.work.made import tiny_config
 

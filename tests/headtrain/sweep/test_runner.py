@@ -8,8 +8,8 @@ import pytest
 from clinit.errors import RecordError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.files.lock import claim_folder
+from clinit.headtrain.experiment import RunData
 from clinit.headtrain.record.format import RunRecord, find_records, read_record, write_record
-from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep import plan as runner
