@@ -201,8 +201,8 @@ class Setting:
     """Group of entry points by which packages offer functions for the setting."""
     of_heads: bool = False
     """Whether only runs of heads alone have this setting."""
-    per_head: bool = False
-    """Whether the heads of one bank may differ in it."""
+    shared: bool = False
+    """For a setting of starts or training: whether all heads of a bank have the same value."""
     earlier: str | None = None
     """Its value in records and identities of earlier versions, which lacked it and omit it."""
     rival: str = ""

@@ -177,7 +177,6 @@ class Start(Part):
         "least-square",
         "Initialisation of the rows of new classes, or a function that returns them.",
         group="clinit.starts",
-        per_head=True,
     )
     # Raw least-square rows predict targets in [0, 1] and lose to the logits of the trained
     # rows; `calibrated` needs no tuning, `norm` is our reading of the paper.
@@ -186,17 +185,13 @@ class Start(Part):
         "Scale of initialised rows: as computed (none), one factor that matches the mean norm"
         " (norm), a factor per row (row-norm), or the factor and shift of the least loss on"
         " leave-one-out logits (calibrated). Random rows are not scaled.",
-        per_head=True,
     )
     calibration: Literal["leave-one-out", "in-sample"] = setting(
         "leave-one-out",
         "Logits for `calibrated`: of rows computed without the image (leave-one-out), or of the"
         " rows themselves (in-sample).",
-        per_head=True,
     )
-    new_share: NewShare = setting(
-        "auto", NEW_SHARE, above=0, most=0.99, per_head=True, earlier="classes"
-    )
+    new_share: NewShare = setting("auto", NEW_SHARE, above=0, most=0.99, earlier="classes")
     lam: float | Literal["auto", "held-out"] = setting(
         "auto",
         "Ridge parameter of least squares, as in Eq. 1; auto: by the leave-one-out loss of"
@@ -204,7 +199,6 @@ class Start(Part):
         " for a solved head. The paper: 0.05 (ConvNeXt), 1e-4 (ResNet).",
         least=0,
         alias="lambda",
-        per_head=True,
     )
     # After 25 iterations, the best of 0.3 to 3000 or within 0.2 points of the best, with 5 to 200
     # rows per class. Before training, a weaker ridge does better with many rows.
@@ -213,28 +207,26 @@ class Start(Part):
         "Fitted rows: strength of the ridge that holds them near their start, counted in training"
         " rows.",
         least=0,
-        per_head=True,
     )
     # Only `class` makes Eq. 3 of the paper the minimiser of its Eq. 1 for unequal classes.
     weighting: Weighting = setting(
         "class",
         "Averages in least squares and LDA: over class averages (class), or over all rows"
         " (sample).",
-        per_head=True,
     )
     class_mean: Literal["raw", "unit"] = setting(
         "raw",
         "Class mean of the features (the paper's), or of the features scaled to unit length.",
-        per_head=True,
     )
     bias: Literal["write", "keep"] = setting(
-        "write", "Bias of a new row: written by the initialisation, or kept random.", per_head=True
+        "write", "Bias of a new row: written by the initialisation, or kept random."
     )
     init_rows: Literal["buffer", "new"] | None = setting(
         None,
         "Rows for the initialisation: new rows and the old rows of the buffer, as in the paper"
         " (naive keeps a buffer only for this), or new rows only.",
         otherwise="buffer; naive: new",
+        shared=True,
         decides=True,
         top_help="Rows for the initialisation: new rows and the old rows of the buffer, as in"
         " the paper (naive and ewc keep a buffer only for this), or new rows only.",
@@ -243,6 +235,7 @@ class Start(Part):
         "grow",
         "Add rows when their classes arrive (grow), or all rows at the start (full), so that rows"
         " of later classes are trained as negatives.",
+        shared=True,
     )
 
     @property
@@ -301,18 +294,17 @@ class Training(Part):
         decides=True,
         earlier="paper",
         recorded=False,
+        shared=True,
     )
     loss: Loss | Imported = setting(
         "ce",
         f"{LOSS[:-1]}; or a function of logits and labels that returns the loss of each row.",
         group="clinit.losses",
-        per_head=True,
     )
     lr: float | None = setting(
         None,
         "Learning rate of AdamW, the largest of its schedule.",
         above=0,
-        per_head=True,
         otherwise="1e-3",
         top_help="Learning rate of the head in AdamW, at the peak of one cycle per task.",
         top_otherwise="1.5e-3; ewc: 8e-4",
@@ -323,13 +315,13 @@ class Training(Part):
         " the first 30 % and falling to 0 by cosines (one-cycle).",
         otherwise="constant; --protocol keep: linear",
         of_heads=True,
+        shared=True,
         earlier="constant",
     )
     weight_decay: float = setting(
         0.05,
         "Decoupled weight decay of the head.",
         least=0,
-        per_head=True,
         top_help="Decoupled weight decay of the head and of matrices; norms and biases of"
         " blocks have none.",
     )
@@ -340,7 +332,6 @@ class Training(Part):
         " of earlier classes, whose second moment is kept.",
         otherwise="none; --protocol keep: moments",
         top_otherwise="none",
-        per_head=True,
         earlier="none",
         decides=True,
         top_help="Penalty that holds blocks and head near their start while they learn a task:"
@@ -352,7 +343,6 @@ class Training(Part):
         " rows of the task, for which five more heads are trained.",
         top_otherwise="none",
         above=0,
-        per_head=True,
         earlier="auto",
         top_help="Weight of the anchor in the loss, a number.",
     )
@@ -360,8 +350,9 @@ class Training(Part):
         "float32",
         PRECISION,
         top_help="Arithmetic of an update: float32 or bf16. Weights are always float32.",
+        shared=True,
     )
-    device: Device = setting("auto", DEVICE, identifies=False)
+    device: Device = setting("auto", DEVICE, identifies=False, shared=True)
 
     @property
     def rate(self) -> float:

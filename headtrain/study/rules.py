@@ -56,7 +56,7 @@ def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
 
 
 _EVERY = {**settings_of(), **settings_of(top=True)}
-PER_HEAD = tuple(name for name, each in _EVERY.items() if each.per_head)
+PER_HEAD = tuple(name for name, each in fields_of(Start, Training).items() if not each.shared)
 """Settings in which the heads of one bank may differ; all other settings are the same."""
 EARLIER = {name: each.earlier for name, each in _EVERY.items() if each.earlier is not None}
 """Settings that earlier versions lacked, with their values in records and identities that omit
