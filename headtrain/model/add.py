@@ -409,7 +409,12 @@ def _grown_heads(
             class_order=images.class_names,
         ),
         start=Start(init=config.init, new_share=config.new_share),
-        training=Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu"),
+        training=Training(
+            protocol="keep",
+            loss=config.loss,
+            lr=config.lr,
+            device="cuda" if on_gpu else "cpu",
+        ),
     )
     tasks = left.facts.tasks
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))
