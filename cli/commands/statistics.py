@@ -9,14 +9,17 @@ from typing import Annotated
 import typer
 
 from clinit.cli.frame.console import say
+from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import Split, described
 from clinit.cli.frame.progress import counting
 from clinit.cli.frame.run_data import check_caches
+from clinit.extract.cache.plan import WHOLE, Part
 from clinit.files.paths import check_writable
 from clinit.headtrain.study.parts import Weighting
 from clinit.words import number_of
 
 
+@keeps("Finished parts are kept: run the same command again to sum the rest.")
 def statistics(
     caches: Annotated[
         list[Path],
@@ -31,6 +34,22 @@ def statistics(
         ),
     ] = "class",
     split: Annotated[Split | None, described("Split to sum.", default="train, or else val")] = None,
+    part: Annotated[
+        str | None,
+        described(
+            "Sum only part i of n of the shards. Give each process another part; the last"
+            " process writes FILE.",
+            "I/N",
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        described(
+            "Sum on the Ray cluster at this address, a part for each processor. Caches and FILE"
+            " must be on shared storage.",
+            "ADDRESS",
+        ),
+    ] = None,
 ) -> None:
     """Sum caches to counts, means and one second moment: all that linear heads need of rows.
 
@@ -43,13 +62,20 @@ def statistics(
     """
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"--out must be a file that ends in .safetensors, got {out}")
+    if part is not None and ray is not None:
+        raise typer.BadParameter("--part and --ray exclude each other: give one")
+    chosen = WHOLE if part is None else Part.parse(part)
     check_caches(*caches)
     check_writable(out)
-    from clinit.headtrain.statistics.summed import sum_caches
+    from clinit.headtrain.statistics.summed import part_file, sum_caches, sum_on_ray
 
-    with counting("rows") as count:
+    given = caches, out, weighting, split and split.value
+    with counting("rows" if ray is None else "parts") as count:
         progress = partial(count, "Summing")
-        found = sum_caches(caches, out, weighting, split and split.value, progress)
+        found = sum_on_ray(ray, *given, progress) if ray else sum_caches(*given, chosen, progress)
+    if found is None:
+        say(f"Part {chosen} at {part_file(out, chosen)}; the last part writes {out}")
+        return
     sums = found.statistics
     say(
         f"{number_of(int(sums.totals.sum()), 'row')} of"

@@ -40,6 +40,7 @@ WRITERS: Mapping[str, str] = {
     "align": f"align work/caches/base --out out/aligned.safetensors {_FEW}",
     "probe": f"probe work/caches/base --out out/probe.safetensors {_FEW}",
     "statistics": "statistics work/caches/base --out out/sums.safetensors",
+    "statistics --part": "statistics work/caches/base --out out/sums.safetensors --part 2/2",
     "train-head": f"train-head {_CACHES} --out out/runs {_STREAM}",
     "train-top": f"train-top {_CACHES} --out out/top {_STREAM} --rank 2 --init random"
     " --init least-square --checkpoint-every 2 --no-probe --workers 1",
@@ -59,6 +60,9 @@ WRITERS: Mapping[str, str] = {
     " --device cpu",
 }
 """Every command that writes."""
+
+BEFORE: Mapping[str, str] = {"statistics --part": f"{WRITERS['statistics']} --part 1/2"}
+"""Commands that were run in the same folder before."""
 
 READERS: Mapping[str, str] = {
     "cache verify": "cache verify work/caches/base",
