@@ -11,6 +11,7 @@ Rooms, from the ground up:
     statistics        class statistics and the head of Eq. 3
     train             heads that are trained together: losses, updates and evaluations
     start             how the rows of new classes start, and at which scale
+    correction        corrections after a task
     closed            closed forms of statistics, to which arriving rows are added
     events, record    events of a run, its record, and the folder of records
     learner           the loop over the tasks of a stream

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,11 @@ from clinit.headtrain.array import library, placed, torch_stream
 from clinit.headtrain.closed.interface import Arrival, Solution, mean_loss
 from clinit.headtrain.closed.interface import evaluate as evaluate_form
 from clinit.headtrain.closed.methods import closed_form
+from clinit.headtrain.correction import bias_corrected, class_weights, weight_aligned
 from clinit.headtrain.events import Progressed, Stepped
 from clinit.headtrain.learner import Diagnose, Method, TaskRun
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.new_rows import random_task_rows
+from clinit.headtrain.start.new_rows import NewClasses, random_task_rows
 from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import SOLVED, TaskStart
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
@@ -31,7 +33,7 @@ from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.train.anchor import STRENGTHS, Anchor, class_weights, judges, set_aside
+from clinit.headtrain.train.anchor import STRENGTHS, Anchor, judges, set_aside
 from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.loop import train_task
@@ -77,6 +79,7 @@ class GradientHeads(_OnFeatures):
     """A bank of heads that are initialised and trained, or solved as a whole at each task."""
 
     def _set_up(self, head: Head) -> None:
+        self._plan.check_correction()
         self.came_with = self._scenario.num_base or self._scenario.tasks[0].stop
         """Number of rows that came with the head or, without base classes, with the first task."""
         self._own_seconds = np.zeros(len(self._studies))
@@ -223,11 +226,34 @@ class GradientHeads(_OnFeatures):
 
     def _evaluate(self, run: TaskRun, iteration: int, sample: LabelledRows) -> None:
         is_last = iteration == self._shared.stream.iterations
+        if is_last and run.task.start and self._shared.training.correct != "none":
+            self._correct(run)
         with run.watch.phase("evaluate"):
             tested, ends = self._seen_tests(run.task), self._scenario.ends
             found = evaluate(self._bank, tested, ends, list_mistakes=is_last)
             losses = mean_losses(self._bank, sample)
         run.evaluated(iteration, found, losses)
+
+    def _correct(self, run: TaskRun) -> None:
+        """Count the correct answers of the trained heads, then correct their rows of the task."""
+        task, entry, ends = run.task, run.entry, self._scenario.ends
+        with run.watch.phase("evaluate"):
+            correct = evaluate(self._bank, self._seen_tests(task), ends).correct
+        # Without base classes, `ends` begins with 0 too; `fromkeys` drops the repeat.
+        origins = pairwise(dict.fromkeys((0, *ends[: task.number + 1])))
+        entry.uncorrected = np.stack([correct[:, slice(*rows)].sum(1) for rows in origins], axis=1)
+        with run.watch.phase("train"), torch_stream(self.device):
+            aside = self._plan.correction_rows(task)
+            features = self._training_rows(aside.rows).arrays()
+            for index in range(self._bank.num_heads):
+                head = self._bank.rows(index)
+                if self._shared.training.correct == "wa":
+                    found = weight_aligned(head, task.start, task.stop)
+                else:
+                    new = NewClasses(features, aside.labels, head, task.start, task.stop)
+                    found = bias_corrected(new)
+                self._bank.write(index, task.start, found.rows)
+                entry.corrections.append(found.facts)
 
 
 class ClosedForm(_OnFeatures):

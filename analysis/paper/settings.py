@@ -131,6 +131,7 @@ def _paper(table: Table, method: str, places: Collection[Place]) -> dict[str, li
         **{"batch_size": 128 if is_ewc else 256, "eval_every": 50},
         **{"lam": 1e-4 if is_resnet else 0.05, "weighting": "class", "class_mean": "raw"},
         **{"init_rows": "buffer", "lr": 1e-4 if is_resnet else 1e-3, "weight_decay": 0.05},
+        "correct": "none",
     }
     if table.is_top:
         found |= {"lr": 8e-4 if is_ewc else 1.5e-3, "layer_decay": 0.9, "top_blocks": 2}

@@ -46,6 +46,10 @@ class TaskEntry:
     diagnoses: list[dict[str, Any]] | None = None
     """One per head, at the end of the task; None if not requested."""
     points: list[Point] = field(default_factory=list)
+    corrections: list[dict[str, Any]] = field(default_factory=list)
+    """Correction of each head after the last update; empty without corrections."""
+    uncorrected: Int[np.ndarray, "heads origins"] | None = None
+    """Test images that each head labels right before the correction, by origin: base, each task."""
     anchors: list[dict[str, Any] | None] = field(default_factory=list)
     """The anchor of each head during training; None for a head without an anchor."""
     losses: Float[np.ndarray, "iterations heads 2"] | None = None
@@ -98,6 +102,9 @@ class TaskEntry:
             }
         if self.anchors and (anchor := self.anchors[head]):
             description["anchor"] = anchor
+        if self.uncorrected is not None:
+            before = {"correct_before": self.uncorrected[head].tolist()}
+            description["correction"] = {**self.corrections[head], **before}
         if self.diagnoses is not None:
             description["diagnosis"] = self.diagnoses[head]
         return cast(TaskInfo, description)

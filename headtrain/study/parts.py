@@ -20,6 +20,7 @@ NewShare = float | Literal["auto", "classes"]
 Loss = Literal["ce", "mse", "sqen"]
 Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["float32", "tf32", "bf16"]
+Correct = Literal["none", "wa", "bic"]
 RateSchedule = Literal["constant", "linear", "one-cycle"]
 AnchorKind = Literal["none", "l2", "moments"]
 Protocol = Literal["paper", "keep"]
@@ -283,7 +284,7 @@ class Start(Part):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training(Part):
-    """Loss, optimizer, anchor and arithmetic."""
+    """Loss, optimizer, arithmetic, and the correction afterwards."""
 
     panel: ClassVar[str] = "Training"
     protocol: Protocol = setting(
@@ -324,6 +325,13 @@ class Training(Part):
         least=0,
         top_help="Decoupled weight decay of the head and of matrices; norms and biases of"
         " blocks have none.",
+    )
+    correct: Correct = setting(
+        "none",
+        "Correction of new rows after the training of a task: none; wa: one factor that gives"
+        " them the mean norm of the old rows (weight aligning); bic: a factor and a shift of"
+        " their logits, found on a tenth of the rows, which is held out (bias correction).",
+        of_heads=True,
     )
     anchor: AnchorKind | None = setting(
         None,

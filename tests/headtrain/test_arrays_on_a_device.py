@@ -14,6 +14,7 @@ import torch
 
 from clinit.headtrain import array
 from clinit.headtrain.array import StreamedRows, as_tensor, library, like, to_numpy
+from clinit.headtrain.correction import bias_corrected, weight_aligned
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.initialise import initialise
 from clinit.headtrain.start.new_rows import NewClasses
@@ -132,6 +133,20 @@ def test_new_rows_are_those_of_numpy(init: Any, scale: Any, loss: str, place: Pl
     assert far.library == (None if init == "random" else "array_api_strict")
     if near.loss_after is not None:
         assert far.loss_after == pytest.approx(near.loss_after, rel=1e-8)
+
+
+@pytest.mark.parametrize("place", [on_device, streamed])
+def test_corrections_are_those_of_numpy(place: Place) -> None:
+    features, labels = sample()
+    near = NewClasses(features, labels, head_rows(), OLD, OLD + NEW)
+    far = NewClasses(place(features), labels, head_rows(on_device), OLD, OLD + NEW)
+    expected, found = bias_corrected(near), bias_corrected(far)
+    assert_there(found.rows.weight, expected.rows.weight, 1e-6)
+    assert_there(found.rows.bias, expected.rows.bias, 1e-6)
+    assert found.facts["steps"] == expected.facts["steps"]
+    expected, found = (weight_aligned(each.head, OLD, OLD + NEW) for each in (near, far))
+    assert_there(found.rows.weight, expected.rows.weight)
+    assert_there(found.rows.bias, expected.rows.bias)
 
 
 @pytest.mark.parametrize("method", sorted(SOLVED))

@@ -98,6 +98,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     from clinit.analysis.metrics.collapse import neural_collapse
     from clinit.headtrain.closed.interface import Arrival
     from clinit.headtrain.closed.methods import closed_form
+    from clinit.headtrain.correction import bias_corrected, weight_aligned
     from clinit.headtrain.start.initialise import initialise
     from clinit.headtrain.start.new_rows import NewClasses
     from clinit.headtrain.start.task_start import SOLVED
@@ -130,6 +131,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         for scale in SCALES:
             for loss in LOSSES if init == "lda" else ("ce",):
                 initialise(Start(**{"init": init, "scale": scale}), data, loss=loss)  # type: ignore[arg-type]
+    bias_corrected(data)
+    weight_aligned(head, OLD, OLD + NEW)
     for method in (each for each in CLOSED_METHODS if each not in SOLVED):
         form = closed_form(Study.of({"method": method}).resolved(), np.zeros(features.shape[1]))
         for task, (start, stop) in enumerate(((0, OLD), (OLD, OLD + NEW))):

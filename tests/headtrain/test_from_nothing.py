@@ -184,6 +184,15 @@ def test_starts_and_gains_are_of_the_tasks_after_the_first() -> None:
     assert "mean over 2 tasks" in conclusions(report.data)[0]
 
 
+@pytest.mark.parametrize("correct", ["wa", "bic"])
+def test_a_correction_begins_with_the_second_task(correct: str) -> None:
+    (record,) = trained({"correct": correct})
+    first, *others = record.info["tasks"]
+    assert "correction" not in first
+    for number, task in enumerate(others, start=2):
+        assert len(task["correction"]["correct_before"]) == number
+
+
 @pytest.mark.parametrize(
     "study",
     [

@@ -67,7 +67,7 @@ def same(one: RunRecord, other: RunRecord) -> None:
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "least-square": {**TRAINED, "init": "least-square"},
-    "lambda": {**TRAINED, "init": "least-square", "scale": "norm"},
+    "lambda": {**TRAINED, "init": "least-square", "scale": "norm", "correct": "bic"},
     "held-out": {**TRAINED, "init": "least-square", "lam": "held-out"},
     "lda": {**TRAINED, "init": "lda"},
     "fitted": {**TRAINED, "init": "fitted"},

@@ -5,7 +5,7 @@ from dataclasses import replace
 import polars as pl
 
 from clinit.analysis.report import View
-from clinit.analysis.report.notes import conclusion, conclusions, falls, rises
+from clinit.analysis.report.notes import conclusion, conclusions, rises
 from clinit.analysis.report.report import report_of
 from clinit.headtrain.record.format import RunRecord
 
@@ -64,19 +64,6 @@ def test_a_rise_of_base_accuracy_is_said_with_its_largest_numbers(make_run: Make
     assert f"from 60.0 % before task 1 to {max(ends):.1f} %" in note
     assert note in report.notes
     assert not [*rises(report_of([began_at(make_run(), 0.85)]).runs)]
-
-
-def test_a_report_says_that_training_ended_below_its_start(make_run: MakeRun) -> None:
-    def forgets(task: int, iteration: int) -> float:
-        return 0.5 if iteration else 0.8
-
-    kept, lost = make_run("random"), make_run("least-square", accuracy=forgets)
-    report = report_of([kept, lost])
-    (note,) = falls(report.runs)
-    assert "in 1 of 2 runs: A_all of least-square" in note
-    assert "`--protocol keep`" in note
-    assert note in report.notes
-    assert not [*falls(report_of([kept]).runs)]
 
 
 def record(make_run: MakeRun, init: str, *, add: float = 0.0, **settings: object) -> RunRecord:

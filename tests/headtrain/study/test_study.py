@@ -55,8 +55,8 @@ def test_an_unknown_setting_is_named() -> None:
         study(rnak=3)
     with pytest.raises(ValueError, match="there is no setting 'rank'"):
         study(rank=3)
-    with pytest.raises(ValueError, match="there is no setting 'schedule'"):
-        study(True, schedule="linear")
+    with pytest.raises(ValueError, match="there is no setting 'correct'"):
+        study(True, correct="wa")
 
 
 def test_heads_are_named_by_initialisation_and_scale() -> None:
@@ -93,6 +93,8 @@ EXCLUSIVE = [
     (False, {"buffer": 5, "buffer_per_class": 5}, "exclude each other"),
     (False, {"buffer_per_class": 5, "buffer_split": "sgm"}, "needs a total buffer"),
     (False, {"stop_after": 6}, "at most the number of tasks, 5, got 6"),
+    (False, {"correct": "bic", "buffer": 0}, "keep a buffer"),
+    (False, {"correct": "bic", "buffer_per_class": 0}, "keep a buffer"),
     (False, {"method": "naive", "anchor": "l2"}, "no old row to choose anchor_strength by"),
     (False, {"buffer": 0, "anchor": "l2"}, "no old row to choose anchor_strength by"),
     (True, {"anchor": "moments"}, "must be l2"),
@@ -269,10 +271,14 @@ REFUSED = [
     (False, {"method": "naive", "mix": "sgm"}, "--mix does not go with --method naive"),
     (False, {"method": "naive", "buffer": 5}, "--buffer does not go with --method naive"),
     (False, {"method": "joint", "buffer": 5}, "--buffer does not go with --method joint"),
+    (False, {"method": "ncm", "correct": "wa"}, "--correct does not go with --method ncm"),
+    (False, {"method": "naive", "correct": "bic"}, "--correct does not go with --method naive"),
+    (False, {"iterations": 0, "correct": "wa"}, "--correct does not go with --iterations 0"),
     (False, {"mix": "text", "anchor_strength": 0.1}, "--anchor-strength does not go with --anchor"),
     (False, {"method": "slda", "anchor": "l2"}, "--anchor does not go with --method slda"),
     (False, {"method": "naive", "old_rows": "statistics"}, "--old-rows does not go with --method"),
     (False, {"old_rows": "statistics", "buffer": 5}, "--buffer does not go with --old-rows stat"),
+    (False, {"old_rows": "statistics", "correct": "bic"}, "--correct does not go with --old-rows"),
     (False, {"method": "joint", "mix": "sgm"}, "--mix does not go with --method joint"),
     (False, {"fecam_beta": 0.4}, "--fecam-beta does not go with --method rehearsal"),
     (True, {"method": "ewc", "rank": 5}, "--rank does not go with --method ewc"),
@@ -328,7 +334,7 @@ def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> No
     chosen = {**then, "lam": "auto"}
     held_out = Study.of({**chosen, "lam": "held-out", "calibration": "in-sample", **balanced})
     assert identity_of(chosen) == held_out.identity
-    assert identity_of(Study().resolved().settings()) == Study().identity
+    assert identity_of({**Study().resolved().settings(), "correct": "none"}) == Study().identity
     # A setting without an effect tells no runs apart.
     assert identity_of({**then, "scale": "norm"}) == Study.of({**then, "scale": "norm"}).identity
     assert identity_of({"method": "ridge", "lam": "auto"}) == (

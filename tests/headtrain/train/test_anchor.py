@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.study.parts import Training
-from clinit.headtrain.train.anchor import Anchor, class_weights
+from clinit.headtrain.train.anchor import Anchor
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.losses import LOSSES, loss_named
 from clinit.headtrain.train.old_classes import OldClasses
@@ -154,12 +154,3 @@ def test_a_strong_anchor_keeps_the_logits_of_old_features_and_lets_others_move()
     others = torch.randn(50, DIM, generator=torch.Generator().manual_seed(3))
     assert moved(held, rows) < 0.1 * moved(free, rows)
     assert moved(held, others) > 2 * moved(held, rows)
-
-
-def test_each_class_weighs_the_same_and_absent_ones_are_stood_for_by_others_of_their_kind() -> None:
-    labels = np.array([0, 0, 0, 2, 3, 3])
-    weights = class_weights(labels, 3, 5)
-    np.testing.assert_allclose(weights, [0.1, 0.1, 0.1, 0.3, 0.2, 0.2])
-    assert weights.sum() == pytest.approx(1)
-    every = np.array([0, 1, 1, 2])
-    np.testing.assert_allclose(class_weights(every, 2, 3), [1 / 3, 1 / 6, 1 / 6, 1 / 3])
