@@ -100,7 +100,7 @@ def _two_products(
 def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train a bank as `clinit train-head` does; its first head equals the other contenders'."""
     from clinit.headtrain import events
-    from clinit.headtrain.experiment import run_experiment
+    from clinit.headtrain.experiment import RunData, run_experiment
     from clinit.headtrain.rows import Rows
     from clinit.headtrain.study.study import Study
     from clinit.headtrain.train.evaluate import count_correct
@@ -130,7 +130,7 @@ def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str
         for number in range(options["heads"])
     ]
     base, new, head = sides(work, test_rows=1)
-    record = run_experiment(base, new, head, studies, observer=observe)[0]
+    record = run_experiment(RunData(base, new, head), studies, observer=observe)[0]
     trained = record.head
     assert trained is not None
     device = torch.device(options["device"])
@@ -146,7 +146,7 @@ def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str
 
 def protocol(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Run one head through the whole protocol, including evaluations on all test rows."""
-    from clinit.headtrain.experiment import run_experiment
+    from clinit.headtrain.experiment import RunData, run_experiment
     from clinit.headtrain.study.study import Study
 
     settings = {
@@ -165,7 +165,7 @@ def protocol(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[s
     base, new, head = sides(work)
     pace.wait()
     started = clock()
-    (record,) = run_experiment(base, new, head, [Study.of(settings)])
+    (record,) = run_experiment(RunData(base, new, head), [Study.of(settings)])
     return {"protocol_s": clock() - started, "timings_s": record.info["timings_s"]}
 
 

@@ -21,7 +21,7 @@ from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
 from clinit.headtrain.top.evaluate import features
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.images import Images, Storage
-from clinit.headtrain.top.inputs import TopInputs, open_sides, prepare_runs
+from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import top_optimizer, train_span
 from clinit.headtrain.train.evaluate import count_correct
@@ -51,13 +51,11 @@ def inputs_of(work: TopBlocksWorkload, study: Study) -> TopInputs:
     storage = Storage(folder=work.folder / "trunk", budget=budget, workers=work.options["workers"])
     weights, device = work.folder / "weights.safetensors", work.options["device"]
     images = Images(base=caches / "base", new=caches / "new", storage=storage, weights=weights)
-    sides = open_sides(images)
-    head = sides[0].source.head
-    assert head is not None
-    inputs = prepare_runs(images, sides, head, [study])
+    data = ImageData.open(images)
+    inputs = prepare_runs(data, [study])
     if source != "decoded":
         return inputs
-    backbone, transform = reload(sides[0].cache.split("train"), weights=weights, device=device)
+    backbone, transform = reload(data.sides[0].cache.split("train"), weights=weights, device=device)
     trunk = Trunk(backbone.config, cut_network(backbone.network, inputs.top.top_blocks), transform)
     train, val = (
         PoolActivations(

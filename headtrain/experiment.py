@@ -7,11 +7,11 @@ during training. `clinit.headtrain.top.experiment` does the same with trained bl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Self, cast
 
 import numpy as np
 import polars as pl
@@ -22,6 +22,7 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.closed.methods import LINEAR, check_memory
 from clinit.headtrain.events import Noted, Observer, ignore
+from clinit.headtrain.groups import held_out_rows
 from clinit.headtrain.learner import Diagnose, Learner
 from clinit.headtrain.methods import ClosedForm, GradientHeads
 from clinit.headtrain.record.format import RunRecord, headless
@@ -31,9 +32,11 @@ from clinit.headtrain.record.info import (
     RunInfo,
     Settings,
     SideInfo,
+    held_out_manifest,
     provenance,
 )
 from clinit.headtrain.record.task_log import class_table
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.start.scale import Initialisation
@@ -43,7 +46,8 @@ from clinit.headtrain.statistics.summed import Summed
 from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
-from clinit.headtrain.stream.source import Source, head_digest
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.source import Source, head_digest, no_base, starting_head
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.rules import PER_HEAD
 from clinit.headtrain.study.study import Study, names_of
@@ -55,35 +59,109 @@ PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
 
 
 @dataclass(frozen=True, eq=False)
-class Origin:
-    """Origin of a run, for its record."""
+class RunData:
+    """The data that all runs of a call read."""
 
     base: Source
+    """The base classes; `no_base(new)`, without any class, if the streams start from nothing."""
     new: Source
-    initial_head: Head
-    head_facts: Mapping[str, Any] | None
-    """Facts about the head; None if it comes from the base cache."""
-    command: Sequence[str]
-    """The command line of the user."""
-    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    head: Head
+    """The pretrained head that runs start from."""
+    heads: Mapping[str, Head] = field(default_factory=dict)
+    """Heads by loss, for losses whose runs start from another head than `head`: aligned heads."""
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Facts about the heads for records, by loss; "" for `head`."""
+    command: Sequence[str] = ()
+    """The command line of the user, for the records."""
 
-    @cached_property
-    def head(self) -> dict[str, Any]:
-        """Origin of the first head, and its digest."""
-        digest = head_digest(self.initial_head)
-        return {"path": None, "digest": digest, **(self.head_facts or {})}
+    @classmethod
+    def of(
+        cls,
+        base: Source | None,
+        new: Source,
+        given: Mapping[str, Head | Path | None] | None = None,
+        *,
+        on_note: Callable[[str], None] = lambda note: None,
+        **rest: Any,
+    ) -> Self:
+        """Return the data with pretrained heads.
+
+        Args:
+            base: The base classes; None for streams that start from nothing.
+            new: The new classes.
+            given: Heads, or their files, by loss; "" for all other losses.
+            on_note: Called with a note on how the file of a head was read, if this was uncertain.
+            rest: Further fields.
+
+        Raises:
+            ExperimentError: If neither `given[""]` nor the base cache provides a head, or if a
+                head is given without base classes.
+            HeadError: If a file is missing or damaged.
+        """
+        base = no_base(new) if base is None else base
+        by_loss = {"": None, **(given or {})}
+        found = {loss: starting_head(base, head, on_note=on_note) for loss, head in by_loss.items()}
+        facts = {loss: each for loss, (_, each) in found.items()}
+        head, _ = found.pop("")
+        heads = {loss: each for loss, (each, _) in found.items()}
+        return cls(base, new, head, heads, facts, **rest)
+
+    def held_out(self, share: float, *, seed: int) -> RunData:
+        """Return the data with a share of the training rows in place of the test rows.
+
+        Args:
+            share: Share of the rows of each class, in (0, 1); repeated images stay together.
+            seed: Seed of the draw.
+        """
+        sides = []
+        for index, side in enumerate((self.base, self.new)):
+            if not side.class_names:
+                sides.append(side)
+                continue
+            random, held = generator(seed, Draw.HELD_OUT, index), np.zeros(0, dtype=bool)
+            if len(side.train.labels):  # statistics have no rows to hold out
+                held = held_out_rows(side.train.labels, groups_of(side.train), share, random)
+            train, val = side.train.part(~held), side.train.part(held)
+            manifest = held_out_manifest(share, seed)
+            sides.append(replace(side, train=train, val=val, val_manifest=manifest))
+        return replace(self, base=sides[0], new=sides[1])
+
+    def head_for(self, loss: str) -> Head:
+        """Return the pretrained head that runs of `loss` start from."""
+        return self.heads.get(loss, self.head)
+
+    def facts_for(self, loss: str) -> dict[str, Any]:
+        """Return the facts for a record about the head that runs of `loss` start from."""
+        return dict(self.facts.get(loss if loss in self.heads else "", {}))
+
+    @property
+    def descriptions(self) -> dict[str, dict[str, Any]]:
+        """The facts for a record about the data of each side."""
+        return {"base": self.base.description, "new": self.new.description}
+
+    @property
+    def by_head(self) -> dict[str, str]:
+        """The losses whose runs do not start from `head`, as `by_stream` takes them."""
+        return {loss: loss for loss in self.heads}
+
+    @property
+    def num_classes(self) -> int:
+        """Largest number of rows of a head at the end of a stream."""
+        return self.head.num_classes + len(self.new.class_names)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether all features are in memory."""
+        parts = (self.base.train, self.base.val, self.new.train, self.new.val)
+        return all(part.is_loaded for part in parts)
 
 
 def run_experiment(
-    base: Source,
-    new: Source,
-    head: Head,
+    data: RunData,
     studies: Sequence[Study],
     *,
     observer: Observer = ignore,
     diagnose: Diagnose | None = None,
-    head_facts: Mapping[str, Any] | None = None,
-    command: Sequence[str] = (),
 ) -> list[RunRecord]:
     """Train a head for each study on the new classes; return one record each, in their order.
 
@@ -91,15 +169,10 @@ def run_experiment(
     The same call on the same device gives the same numbers, bit for bit.
 
     Args:
-        base: Features of the classes of the pretrained head; or `no_base(new)`, for a stream that
-            starts from nothing.
-        new: Features of the classes that arrive.
-        head: The pretrained head; if the base is `no_base(new)`, its head without rows.
+        data: The classes of the pretrained head, the classes that arrive, and the head.
         studies: Studies without top blocks; they differ at most in the settings `study.PER_HEAD`.
         observer: Called with each event as it happens.
         diagnose: Measures each head at the end of each task; its values go into the record.
-        head_facts: Origin of the head, for the record; default: the base cache.
-        command: The command line of the user, for the record.
 
     Raises:
         ValueError: If there is no study, if two are equal, or if two differ in their stream.
@@ -110,11 +183,13 @@ def run_experiment(
         MachineError: If the statistics of a closed form do not fit into memory.
         StatisticsError: If the system of a closed form is singular.
     """
-    origin = Origin(base, new, head, head_facts, command)
+    started = now()
     studies = [study.resolved() for study in studies]
     names_of(studies)
     if len({study.shared for study in studies}) > 1:
         raise ValueError(f"heads of one bank differ at most in {', '.join(PER_HEAD)}")
+    loss, base, new = studies[0].training.loss, data.base, data.new
+    head = data.head_for(loss)
     if not base.class_names and studies[0].start.head_width == "full":
         raise ExperimentError(
             "--head-width full needs a pretrained head, but no base classes are given",
@@ -122,7 +197,7 @@ def run_experiment(
         )
     scenario = build_scenario(base, new, head, studies[0].stream)
     check_memory(scenario, studies[0], head.dim)
-    notes = data_notes(scenario, base, new, studies, origin.head)
+    notes = data_notes(scenario, base, new, studies, data.facts_for(loss))
     for note in notes:
         observer(Noted(note))
     method_name = studies[0].stream.method
@@ -142,7 +217,12 @@ def run_experiment(
     phases = {name: watch.seconds[name] for name in PHASES}
     timings = {"load": load_s, **phases, "total": load_s + watch.total}
     optimizer = {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"}
-    return records_of(learner, origin, notes, timings, optimizer)
+    return records_of(learner, data, started, notes, timings, optimizer)
+
+
+def now() -> str:
+    """Return the time as records contain it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) -> None:
@@ -257,7 +337,8 @@ def grown_heads(
 
 def records_of(
     learner: Learner,
-    origin: Origin,
+    data: RunData,
+    started: str,
     notes: Sequence[str],
     timings_s: Mapping[str, float],
     optimizer: Mapping[str, Any],
@@ -269,7 +350,8 @@ def records_of(
 
     Args:
         learner: The learner, after the last task.
-        origin: Data and first head of the runs.
+        data: Data and first heads of the runs.
+        started: When the runs started.
         notes: Notes for the user about the data.
         timings_s: Seconds by phase.
         optimizer: Facts about the optimizer.
@@ -278,6 +360,8 @@ def records_of(
     """
     scenario, entries, bank = learner.scenario, learner.entries, learner.studies
     seen = [scenario.val_counts[: task.stop] for task in scenario.learnt]
+    loss = bank[0].training.loss
+    first = {"path": None, "digest": head_digest(data.head_for(loss)), **data.facts_for(loss)}
     records = []
     for index, (name, study) in enumerate(zip(learner.ids, bank, strict=True)):
         head, why = learner.head(index), headless(study.settings())
@@ -285,9 +369,9 @@ def records_of(
             "id": name,
             "config": cast(Settings, study.settings()),
             "seconds": float(learner.seconds[index]),
-            "base": cast(SideInfo, origin.base.description) or None,
-            "new": cast(SideInfo, origin.new.description),
-            "head": cast(BaseHead, dict(origin.head)) if origin.base.class_names else None,
+            "base": cast(SideInfo, data.base.description) or None,
+            "new": cast(SideInfo, data.new.description),
+            "head": cast(BaseHead, dict(first)) if data.base.class_names else None,
             "notes": [
                 *notes,
                 *([f"the record holds no head: {why}"] if why else []),
@@ -299,8 +383,8 @@ def records_of(
             "loss_sample_rows": LOSS_SAMPLE_ROWS,
             **provenance(),  # type: ignore[typeddict-item]
             "device": device_name(learner.method.device),
-            "started": origin.started,
-            "command": list(origin.command),
+            "started": started,
+            "command": list(data.command),
             "tasks": [entry.description(index) for entry in entries],
         }
         if 1 < len(bank) <= MOST_IN_BANK:

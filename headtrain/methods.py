@@ -33,13 +33,12 @@ from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.train.anchor import Anchor
+from clinit.headtrain.train.anchor import STRENGTHS, Anchor, judges, set_aside
 from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.loop import train_task
 from clinit.headtrain.train.old_classes import OldClasses
 from clinit.headtrain.train.past import Past, RunningStatistics
-from clinit.headtrain.train.strength import STRENGTHS, by_images, judges, set_aside
 from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
 
@@ -118,7 +117,7 @@ class GradientHeads(_OnFeatures):
         task, shared = run.task, self._task_start(run, run.seen)
         for index, study in enumerate(self._studies):
             head = self._bank.rows(index)
-            if study.training.anchor != "none" and study.training.anchor_strength == "auto":
+            if study.is_held and study.training.anchor_strength == "auto":
                 self._unstarted[index] = head
             start, seconds = shared.start(study, head)
             self._bank.write(index, task.stop - start.rows.bias.shape[0], start.rows)
@@ -186,8 +185,6 @@ class GradientHeads(_OnFeatures):
             is_held = study.is_held and (training.anchor == "l2" or of_head is not None)
             if is_held and training.anchor_strength == "auto":
                 facts = self._chosen(run, index, of_head)
-            elif is_held and training.anchor_strength == "images":
-                facts = {"strength": by_images(run.rows, run.task.start, run.task.stop)}
             found.append(Anchor(facts["strength"], of_head) if is_held else None)
             facts |= {} if of_head is None else {"numbers": of_head.numbers}
             run.entry.anchors.append(facts if is_held else None)

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from clinit.errors import RecordError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Head
 from clinit.files.paths import is_file
 from clinit.headtrain.events import BankStarted, Observer, ignore
-from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.groups import held_out_rows
+from clinit.headtrain.experiment import RunData, run_experiment
 from clinit.headtrain.learner import Diagnose
 from clinit.headtrain.record.format import (
     INFO,
@@ -29,16 +25,13 @@ from clinit.headtrain.record.format import (
     read_info,
     write_record,
 )
-from clinit.headtrain.record.info import held_out_manifest, settings_of, study_of_run
-from clinit.headtrain.repeats import groups_of
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.source import Source, head_digest, no_base, starting_head
+from clinit.headtrain.record.info import settings_of, study_of_run
+from clinit.headtrain.stream.source import head_digest
 from clinit.headtrain.study.rules import PLACES
 from clinit.headtrain.study.study import Study, by_stream, identity_of, names_of
 
 if TYPE_CHECKING:
-    from clinit.headtrain.top.images import Images
-    from clinit.headtrain.top.inputs import Side
+    from clinit.headtrain.top.inputs import ImageData
 
 _REMEDY = "Choose another --out, or replace it with --overwrite."
 DATA_DIGESTS = (
@@ -46,124 +39,6 @@ DATA_DIGESTS = (
     *("features_digest", "val_features_digest", "groups_digest", "statistics_digest"),
 )
 """Fields that identify the data of a side (base or new classes), in addition to its fingerprint."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RunData:
-    """The data that all runs of a call read."""
-
-    base: Source
-    """The base classes; `no_base(new)`, without any class, if the streams start from nothing."""
-    new: Source
-    head: Head
-    """The pretrained head that runs start from."""
-    heads: Mapping[str, Head] = field(default_factory=dict)
-    """Heads by loss, for losses whose runs start from another head than `head`: aligned heads."""
-    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Facts about the heads for records, by loss; "" for `head`."""
-    command: Sequence[str] = ()
-    """The command line of the user, for the records."""
-    images: Images | None = None
-    """Paths of images, weights and activations; None for heads alone."""
-    sides: tuple[Side, Side] | None = None
-    """The two data sets with their images."""
-
-    @classmethod
-    def of(
-        cls,
-        base: Source | None,
-        new: Source,
-        given: Mapping[str, Head | Path | None] | None = None,
-        *,
-        on_note: Callable[[str], None] = lambda note: None,
-        **rest: Any,
-    ) -> RunData:
-        """Return the data with pretrained heads.
-
-        Args:
-            base: The base classes; None for streams that start from nothing.
-            new: The new classes.
-            given: Heads, or their files, by loss; "" for all other losses.
-            on_note: Called with a note on how the file of a head was read, if this was uncertain.
-            rest: Further fields.
-
-        Raises:
-            ExperimentError: If neither `given[""]` nor the base cache provides a head, or if a
-                head is given without base classes.
-            HeadError: If a file is missing or damaged.
-        """
-        base = no_base(new) if base is None else base
-        by_loss = {"": None, **(given or {})}
-        found = {loss: starting_head(base, head, on_note=on_note) for loss, head in by_loss.items()}
-        facts = {loss: each for loss, (_, each) in found.items()}
-        head, _ = found.pop("")
-        heads = {loss: each for loss, (each, _) in found.items()}
-        return cls(base, new, head, heads, facts, **rest)
-
-    def held_out(self, share: float, *, seed: int) -> RunData:
-        """Return the data with a share of the training rows in place of the test rows.
-
-        Args:
-            share: Share of the rows of each class, in (0, 1); repeated images stay together.
-            seed: Seed of the draw.
-        """
-        sides = []
-        for index, side in enumerate((self.base, self.new)):
-            if not side.class_names:
-                sides.append(side)
-                continue
-            random, held = generator(seed, Draw.HELD_OUT, index), np.zeros(0, dtype=bool)
-            if len(side.train.labels):  # statistics have no rows to hold out
-                held = held_out_rows(side.train.labels, groups_of(side.train), share, random)
-            train, val = side.train.part(~held), side.train.part(held)
-            manifest = held_out_manifest(share, seed)
-            sides.append(replace(side, train=train, val=val, val_manifest=manifest))
-        return replace(self, base=sides[0], new=sides[1])
-
-    def head_for(self, loss: str) -> Head:
-        """Return the pretrained head that runs of `loss` start from."""
-        return self.heads.get(loss, self.head)
-
-    def facts_for(self, loss: str) -> dict[str, Any]:
-        """Return the facts for a record about the head that runs of `loss` start from."""
-        return dict(self.facts.get(loss if loss in self.heads else "", {}))
-
-    @classmethod
-    def of_images(
-        cls,
-        images: Images,
-        given: Mapping[str, Head | Path | None] | None = None,
-        *,
-        option: str = "--{}-root",
-        **rest: Any,
-    ) -> RunData:
-        """Return the data with their images; `given` and `rest` as in `of`."""
-        from clinit.headtrain.top.inputs import open_sides  # slow: it imports timm
-
-        sides = open_sides(images, option)
-        base, new = (side.source for side in sides)
-        return cls.of(base, new, given, images=images, sides=sides, **rest)
-
-    @property
-    def descriptions(self) -> dict[str, dict[str, Any]]:
-        """The facts for a record about the data of each side."""
-        return {"base": self.base.description, "new": self.new.description}
-
-    @property
-    def by_head(self) -> dict[str, str]:
-        """The losses whose runs do not start from `head`, as `by_stream` takes them."""
-        return {loss: loss for loss in self.heads}
-
-    @property
-    def num_classes(self) -> int:
-        """Largest number of rows of a head at the end of a stream."""
-        return self.head.num_classes + len(self.new.class_names)
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether all features are in memory."""
-        parts = (self.base.train, self.base.val, self.new.train, self.new.val)
-        return all(part.is_loaded for part in parts)
 
 
 def places_of(studies: Sequence[Study], out: Path, *, overwrite: bool = False) -> dict[Study, Path]:
@@ -276,27 +151,6 @@ def _all_fields(side: Mapping[str, Any]) -> Fingerprint:
     return Fingerprint({**(side.get("fingerprint") or {}), **known})
 
 
-def train_bank(
-    data: RunData,
-    bank: Sequence[Study],
-    *,
-    observer: Observer = ignore,
-    diagnose: Diagnose | None = None,
-) -> list[RunRecord]:
-    """Train heads of one stream together; return one record each, in their order."""
-    loss = bank[0].training.loss
-    return run_experiment(
-        data.base,
-        data.new,
-        data.head_for(loss),
-        bank,
-        observer=observer,
-        diagnose=diagnose,
-        head_facts=data.facts_for(loss),
-        command=data.command,
-    )
-
-
 def train_heads(
     data: RunData,
     studies: Sequence[Study],
@@ -328,7 +182,7 @@ def train_heads(
     records: dict[Study, RunRecord] = {}
     for number, bank in enumerate(banks, start=1):
         observer(BankStarted(bank, number, len(banks)))
-        made = train_bank(data, bank, observer=observer, diagnose=diagnose)
+        made = run_experiment(data, bank, observer=observer, diagnose=diagnose)
         for study, record in zip(bank, made, strict=True):
             if study in wanted:
                 records[study] = record
@@ -338,7 +192,7 @@ def train_heads(
 
 
 def train_top(
-    data: RunData,
+    data: ImageData,
     left: Mapping[Study, Path],
     *,
     watch: Callable[[Path | None], AbstractContextManager[Observer]],
@@ -366,15 +220,9 @@ def train_top(
     from clinit.headtrain.top.experiment import run_top
     from clinit.headtrain.top.inputs import prepare_runs
 
-    assert data.images is not None
-    assert data.sides is not None
     for runs in by_stream(left, data.by_head):
-        loss = runs[0].training.loss
-        head, facts = data.head_for(loss), data.facts_for(loss)
         with watch(None) as observer:
-            inputs = prepare_runs(
-                data.images, data.sides, head, runs, observer=observer, head_facts=facts
-            )
+            inputs = prepare_runs(data, runs, observer=observer)
         for study in runs:
             place = left[study]
             checkpoint = checkpoint_of(study) if checkpoint_of else _checkpoint_of(place)
@@ -385,8 +233,6 @@ def train_top(
                     checkpoint=checkpoint,
                     checkpoint_every=checkpoint_every,
                     observer=observer,
-                    head_facts=facts,
-                    command=data.command,
                 )
             named = replace(record, info={**record.info, "id": place.name})
             write_record(named, place, overwrite=overwrite)
@@ -398,5 +244,4 @@ def _checkpoint_of(place: Path) -> Path:
 
 
 def _telling(study: Study) -> dict[str, Any]:
-    left_out = {*PLACES, "probe"}
-    return {k: value for k, value in study.reduced().values().items() if k not in left_out}
+    return {k: value for k, value in study.reduced().values().items() if k not in PLACES}

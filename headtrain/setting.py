@@ -201,6 +201,18 @@ class Setting:
     """Group of entry points by which packages offer functions for the setting."""
     of_heads: bool = False
     """Whether only runs of heads alone have this setting."""
+    shared: bool = False
+    """For a setting of starts or training: whether all heads of a bank have the same value."""
+    earlier: str | None = None
+    """Its value in records and identities of earlier versions, which lacked it and omit it."""
+    rival: str = ""
+    """A setting that excludes it: setting one unsets the other."""
+    decides: bool = False
+    """Whether it decides which other settings are read."""
+    recorded: bool = True
+    """Whether records contain it."""
+    identifies: bool = True
+    """Whether runs that differ in it alone are different runs."""
     name: str = ""
     """Unique among all settings; for nested settings, it begins with the name of the part."""
     path: tuple[str, ...] = ()

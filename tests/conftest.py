@@ -166,7 +166,7 @@ def make_run() -> Callable[..., Path]:
     from clinit.extract.dataset.scan import scan
     from clinit.extract.network.backbone import BackboneConfig
     from clinit.extract.work.run import ExtractConfig, extract
-    from clinit.headtrain.experiment import run_experiment
+    from clinit.headtrain.experiment import RunData, run_experiment
     from clinit.headtrain.record.format import write_record
     from clinit.headtrain.stream.source import read_source
     from clinit.headtrain.study.study import Study
@@ -194,7 +194,7 @@ def make_run() -> Callable[..., Path]:
         assert base.head is not None
         stream: dict[str, Any] = {"tasks": 2, "iterations": 8, "eval_every": 4, "batch_size": 4}
         stream |= {"buffer": 12, "device": "cpu"}
-        (record,) = run_experiment(base, new, base.head, [Study.of(stream)])
+        (record,) = run_experiment(RunData(base, new, base.head), [Study.of(stream)])
         write_record(record, folder / "run")
         return folder / "run"
 

@@ -71,7 +71,7 @@ def test_runs_that_the_command_has_recorded_are_not_trained_again(
     seeds = [{**study, "seed": seed} for seed in (0, 1)]
     fresh = clinit.train_heads(*caches, study, seeds=range(2))
     assert clinit.train_heads(*caches, seeds).evaluations.equals(fresh.evaluations)
-    monkeypatch.setattr(runs_module, "train_bank", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr(runs_module, "run_experiment", lambda *_, **__: pytest.fail("trained"))
     recorded = clinit.train_heads(*caches, seeds, out=tmp_path / "runs")
     assert recorded.evaluations.equals(fresh.evaluations)
     assert clinit.load_runs(tmp_path).evaluations.equals(fresh.evaluations)

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import polars as pl
 
-from clinit.analysis.metrics.accuracy import accuracy_before, at_end, mean
+from clinit.analysis.metrics.accuracy import accuracy_before, at_end, at_start, mean
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.seeds import SeedGroup, seed_groups
 from clinit.analysis.report.settings import ByData, Names, labels, phrase
@@ -16,6 +16,8 @@ from clinit.words import listed, number_of
 
 FAR = 5.0
 """Percentage points that accuracy on base classes may rise without a note."""
+LEAST_FALL = 0.1
+"""Percentage points that A_all must lose in training to be noted."""
 MOST_STARTS = 3
 """Maximum number of starts besides random that a conclusion names, the best A_all first."""
 
@@ -27,7 +29,7 @@ def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
     notes += _gain_notes(runs)
     for heading, part in data.items():
         where = f"{heading.split(':')[0]}: " if heading else ""
-        notes += [f"{where}{note}" for note in rises(part)]
+        notes += [f"{where}{note}" for note in (*falls(part), *rises(part))]
     return tuple(dict.fromkeys(notes))
 
 
@@ -69,6 +71,23 @@ def rises(runs: Sequence[RunSummary]) -> Iterator[str]:
         yield (
             f"A_pre rises from {before:.1f} % before task 1 to {last:.1f} % at the end, because"
             " rehearsal fits the head to the few base classes of this cache: no real gain."
+        )
+
+
+def falls(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield a note if training ends below its start: the accuracies before and after a task."""
+    found: list[tuple[float, float, float, str]] = []
+    for name, run in zip(labels(runs), runs, strict=True):
+        before, after = (mean(at(run.joined)["acc_all"]) for at in (at_start, at_end))
+        if before is not None and after is not None and before - after >= LEAST_FALL:
+            found.append((before - after, before, after, name))
+    if found:
+        _, before, after, name = max(found)
+        runs_of = f"{len(found)} of {number_of(len(runs), 'run')}"
+        yield (
+            f"Training ends below its start in {runs_of}: A_all of {name} falls from"
+            f" {before:.1f} % to {after:.1f} % (means over tasks). `--iterations 0` keeps the"
+            " start, `--protocol keep` trains near it."
         )
 
 

@@ -34,10 +34,11 @@ from clinit.files.paths import check_writable, exists
 from clinit.words import size_text
 
 if TYPE_CHECKING:
+    from clinit.headtrain.experiment import RunData
     from clinit.headtrain.record.format import RunRecord
     from clinit.headtrain.record.info import RunInfo, SideInfo
-    from clinit.headtrain.runs import RunData
     from clinit.headtrain.study.study import Study
+    from clinit.headtrain.top.inputs import ImageData
 
 _REMEDY = "Give the caches and the head that the run read: --base, --new and --head."
 
@@ -157,30 +158,26 @@ def _places(
 
 
 def _train(record: RunRecord, study: Study, data: RunData) -> RunRecord:
-    from clinit.headtrain.runs import check_data, train_bank
+    from clinit.headtrain.experiment import run_experiment
+    from clinit.headtrain.runs import check_data
 
     check_data(record.path, record.info, data, remedy=_REMEDY)
     # The last bits of a loss may depend on the heads that were trained in the same bank.
     bank = [study.changed(each).resolved() for each in record.info.get("bank", ())]
     bank = bank if study in bank else [study]
     with training_progress() as observer:
-        return train_bank(data, bank, observer=observer)[bank.index(study)]
+        return run_experiment(data, bank, observer=observer)[bank.index(study)]
 
 
-def _train_top(record: RunRecord, study: Study, data: RunData) -> RunRecord:
+def _train_top(record: RunRecord, study: Study, data: ImageData) -> RunRecord:
     from clinit.headtrain.runs import check_data
     from clinit.headtrain.top.experiment import run_top
     from clinit.headtrain.top.inputs import prepare_runs
 
-    assert data.images is not None
-    assert data.sides is not None
     check_data(record.path, record.info, data, remedy=_REMEDY)
-    facts = data.facts_for(study.training.loss)
     with training_progress() as observer:
-        inputs = prepare_runs(
-            data.images, data.sides, data.head, [study], observer=observer, head_facts=facts
-        )
-        return run_top(inputs, study, observer=observer, head_facts=facts, command=data.command)
+        inputs = prepare_runs(data, [study], observer=observer)
+        return run_top(inputs, study, observer=observer)
 
 
 def _activation_budget(info: RunInfo, folder: Path) -> int:

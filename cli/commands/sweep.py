@@ -36,7 +36,7 @@ from clinit.headtrain.top.images import Images
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.headtrain.runs import RunData
+    from clinit.headtrain.experiment import RunData
     from clinit.headtrain.study.study import Study
     from clinit.headtrain.sweep.grid import Choice
 
@@ -175,8 +175,7 @@ def _sweep(
     ray: str | None = None,
     dry_run: bool = False,
 ) -> list[Path]:
-    from clinit.headtrain.sweep.folder import open_folder
-    from clinit.headtrain.sweep.plan import plan_sweep, run_sweep, train_here
+    from clinit.headtrain.sweep.plan import open_folder, plan_sweep, run_sweep, train_here
 
     folder = open_folder(out, data, {run.training.loss for run in runs})
     plan = plan_sweep(runs, folder, data, bank_size=bank_size)
@@ -195,7 +194,7 @@ def _sweep(
         observer = stack.enter_context(sweep_progress(len(runs), len(runs) - len(plan.names)))
         train = train_here(data, observer)
         if ray is not None and plan.banks:
-            from clinit.headtrain.sweep.on_ray import SHARED, train_on_ray
+            from clinit.headtrain.sweep.plan import SHARED, train_on_ray
 
             if not data.is_loaded:
                 note(SHARED)
@@ -216,8 +215,7 @@ def _sweep_top(
     """Train the runs of train-top that are not recorded; return the records of all runs."""
     from clinit.headtrain.record.format import check_free
     from clinit.headtrain.runs import train_top
-    from clinit.headtrain.sweep.folder import open_folder, run_digest
-    from clinit.headtrain.sweep.plan import run_names
+    from clinit.headtrain.sweep.plan import open_folder, run_digest, run_names
 
     # Checkpoints are named by digests, which do not change when the grid grows.
     checkpoints = {run: out / f"{run_digest(run)}.checkpoint" for run in runs}

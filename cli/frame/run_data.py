@@ -19,9 +19,10 @@ from clinit.extract.cache.folder import split_names
 from clinit.files.paths import exists, instead_of, is_file
 
 if TYPE_CHECKING:
-    from clinit.headtrain.runs import RunData
+    from clinit.headtrain.experiment import RunData
     from clinit.headtrain.study.study import Study
     from clinit.headtrain.top.images import Images
+    from clinit.headtrain.top.inputs import ImageData
 
 
 def check_caches(
@@ -88,7 +89,7 @@ def read_data(
         ExperimentError: If the base has no pretrained head, or the user gives a head without a
             base.
     """
-    from clinit.headtrain.runs import RunData
+    from clinit.headtrain.experiment import RunData
     from clinit.headtrain.stream.source import read_sources
 
     with doing("Reading the feature caches …"):
@@ -108,12 +109,12 @@ def tell_near(names: Sequence[str], others: Sequence[str], of_names: str, of_oth
             warn(text)
 
 
-def read_images(images: Images, heads: Mapping[str, Path | None]) -> RunData:
+def read_images(images: Images, heads: Mapping[str, Path | None]) -> ImageData:
     """Open two caches with their images, and the heads of each loss."""
-    from clinit.headtrain.runs import RunData
+    from clinit.headtrain.top.inputs import ImageData
 
     with doing("Reading the caches …"):
-        return RunData.of_images(images, heads, on_note=note, command=["clinit", *sys.argv[1:]])
+        return ImageData.open(images, heads, on_note=note, command=["clinit", *sys.argv[1:]])
 
 
 def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:

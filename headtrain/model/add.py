@@ -438,7 +438,12 @@ def _grown_head(
             class_order=images.class_names,
         ),
         start=Start(init=init, new_share=config.new_share, max_old_loss=config.max_old_loss),
-        training=Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu"),
+        training=Training(
+            protocol="keep",
+            loss=config.loss,
+            lr=config.lr,
+            device="cuda" if on_gpu else "cpu",
+        ),
     )
     tasks = left.facts.tasks
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))

@@ -9,11 +9,10 @@ import numpy as np
 import polars as pl
 
 from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.record.tables import LATER_COLUMNS
 
 TIMES = ("elapsed_s",)
 """Columns of durations."""
-LATER = ("correct_in_task",)
-"""Columns that records of earlier versions lack; they are read as nulls."""
 
 
 def differences(one: RunRecord, other: RunRecord) -> list[str]:
@@ -47,7 +46,7 @@ def _of_tables(one: RunRecord, other: RunRecord) -> Iterator[str]:
 
 
 def _is_older(column: str, *tables: pl.DataFrame) -> bool:
-    return column in LATER and any(each[column].is_null().all() for each in tables)
+    return column in LATER_COLUMNS.values() and any(each[column].is_null().all() for each in tables)
 
 
 def _arrays(record: RunRecord) -> dict[str, np.ndarray]:

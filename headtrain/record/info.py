@@ -16,7 +16,7 @@ from typing import Any, Required, TypedDict
 
 from clinit.errors import RecordError
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds
-from clinit.headtrain.study.rules import LATER
+from clinit.headtrain.study.rules import EARLIER
 from clinit.headtrain.study.rules import settings_of as all_settings
 from clinit.headtrain.study.study import Study, as_of_today
 
@@ -166,7 +166,7 @@ def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(info["config"])
     every = all_settings(top="top_blocks" in settings)
     later = {
-        **{name: each for name, each in LATER.items() if name in every},
+        **{name: each for name, each in EARLIER.items() if name in every and every[name].recorded},
         "precision": "float32",
         "weighting": "class",
         "init_rows": "new" if settings.get("method") in ("naive", "ewc") else "buffer",

@@ -99,7 +99,7 @@ class EwcConfig(Part):
         2048, "EWC: maximum number of rows on which the Fisher information is measured.", least=1
     )
     mode: Literal["task", "online"] = setting(
-        "task", "EWC: one anchor per task, or a single one that is updated."
+        "task", "EWC: one anchor per task, or a single one that is updated.", decides=True
     )
     gamma: float = setting(
         1.0, "EWC online: share of the older Fisher information that is kept.", above=0, most=1
@@ -146,6 +146,7 @@ class Top(Part):
         False,
         "Train the blocks themselves, not low-rank updates of their two linear layers; EWC"
         " always does.",
+        decides=True,
     )
     rank: int = setting(48, "Rank of the updates.", least=1, most=100_000)
     alpha: float = setting(
@@ -168,6 +169,8 @@ class Top(Part):
         "Measure forward transfer after each task but the last: a linear probe on the next"
         " task's classes.",
         panel="Evaluation",
+        recorded=False,
+        identifies=False,
     )
     ewc: EwcConfig = field(default_factory=EwcConfig)
     derpp: DerppConfig = field(default_factory=DerppConfig)

@@ -25,6 +25,7 @@ Precision = Literal["float32", "tf32", "bf16"]
 Correct = Literal["none", "wa", "bic"]
 RateSchedule = Literal["constant", "linear", "one-cycle"]
 AnchorKind = Literal["none", "l2", "moments"]
+Protocol = Literal["paper", "keep"]
 
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
 TOP_METHODS: tuple[str, ...] = get_args(TopMethod)
@@ -73,6 +74,7 @@ class Stream(Part):
         top_help="How earlier classes are kept: with a buffer of old rows (rehearsal), not at"
         " all (naive), with all rows of all classes seen (joint), by EWC, without old rows, or"
         " by DER++, with a buffer.",
+        decides=True,
     )
     tasks: int = setting(5, "Number of tasks in which the new classes arrive.", least=1)
     stop_after: int | None = setting(
@@ -82,10 +84,14 @@ class Stream(Part):
         600, "Updates per task; 0 evaluates the initialised heads only.", least=0, panel="Training"
     )
     buffer: int | None = setting(
-        None, "Rows of earlier classes kept for rehearsal.", least=0, otherwise="24000"
+        None,
+        "Rows of earlier classes kept for rehearsal.",
+        least=0,
+        otherwise="24000",
+        rival="buffer_per_class",
     )
     buffer_per_class: int | None = setting(
-        None, "Rows kept per earlier class, instead of a total.", least=0
+        None, "Rows kept per earlier class, instead of a total.", least=0, rival="buffer"
     )
     buffer_split: Literal["balanced", "sgm"] = setting(
         "balanced",
@@ -97,14 +103,17 @@ class Stream(Part):
         "Old rows of rehearsal: rows stored in the buffer; or, without stored rows, drawn anew for"
         " each batch from class means and one covariance of all rows of earlier classes.",
         of_heads=True,
+        earlier="stored",
+        decides=True,
     )
     mix: Literal["text", "sgm", "uniform"] | None = setting(
         None,
         "Rows of a batch. text: half new, half old, as in the paper's text; sgm: as text in"
         " task 1, then 3/8 new, 1/2 base, 1/8 earlier new classes; uniform: each class seen so"
         " far is equally likely.",
-        otherwise="uniform; joint: all rows as they come",
+        otherwise="text; --protocol keep: uniform; joint: all rows as they come",
         top_otherwise="text",
+        decides=True,
     )
     batch_size: int | None = setting(
         None,
@@ -184,6 +193,12 @@ class Start(Part):
         " (norm), a factor per row (row-norm), or the factor and shift of the least loss on"
         " leave-one-out logits (calibrated). Random rows are not scaled.",
     )
+    calibration: Literal["leave-one-out", "in-sample"] = setting(
+        "leave-one-out",
+        "Logits for `calibrated`: of rows computed without the image (leave-one-out), or of the"
+        " rows themselves (in-sample).",
+    )
+    new_share: NewShare = setting("auto", NEW_SHARE, above=0, most=0.99, earlier="classes")
     lam: float | Literal["auto", "held-out"] = setting(
         "auto",
         "Ridge parameter of least squares, as in Eq. 1; auto: by the leave-one-out loss of"
@@ -192,12 +207,6 @@ class Start(Part):
         least=0,
         alias="lambda",
     )
-    calibration: Literal["leave-one-out", "in-sample"] = setting(
-        "leave-one-out",
-        "Logits for `calibrated`: of rows computed without the image (leave-one-out), or of the"
-        " rows themselves (in-sample).",
-    )
-    new_share: NewShare = setting("auto", NEW_SHARE, above=0, most=0.99)
     # After 25 iterations, the best of 0.3 to 3000 or within 0.2 points of the best, with 5 to 200
     # rows per class. Before training, a weaker ridge does better with many rows.
     fit_ridge: float = setting(
@@ -206,7 +215,7 @@ class Start(Part):
         " rows.",
         least=0,
     )
-    max_old_loss: float = setting(1.0, MAX_OLD_LOSS, least=0, most=100)
+    max_old_loss: float = setting(1.0, MAX_OLD_LOSS, least=0, most=100, earlier=1.0)
     # Only `class` makes Eq. 3 of the paper the minimiser of its Eq. 1 for unequal classes.
     weighting: Weighting = setting(
         "class",
@@ -214,7 +223,8 @@ class Start(Part):
         " (sample).",
     )
     class_mean: Literal["raw", "unit"] = setting(
-        "raw", "Class mean of the features (the paper's), or of the features scaled to unit length."
+        "raw",
+        "Class mean of the features (the paper's), or of the features scaled to unit length.",
     )
     bias: Literal["write", "keep"] = setting(
         "write", "Bias of a new row: written by the initialisation, or kept random."
@@ -224,6 +234,8 @@ class Start(Part):
         "Rows for the initialisation: new rows and the old rows of the buffer, as in the paper"
         " (naive keeps a buffer only for this), or new rows only.",
         otherwise="buffer; naive: new",
+        shared=True,
+        decides=True,
         top_help="Rows for the initialisation: new rows and the old rows of the buffer, as in"
         " the paper (naive and ewc keep a buffer only for this), or new rows only.",
     )
@@ -231,6 +243,7 @@ class Start(Part):
         "grow",
         "Add rows when their classes arrive (grow), or all rows at the start (full), so that rows"
         " of later classes are trained as negatives.",
+        shared=True,
     )
 
     @property
@@ -281,6 +294,16 @@ class Training(Part):
     """Loss, optimizer, arithmetic, and the correction afterwards."""
 
     panel: ClassVar[str] = "Training"
+    protocol: Protocol = setting(
+        "paper",
+        "Batches, anchor and schedule by default. paper: half of each batch new, no anchor, a"
+        " constant rate; keep: every class equally likely, anchor moments, a falling rate.",
+        of_heads=True,
+        decides=True,
+        earlier="paper",
+        recorded=False,
+        shared=True,
+    )
     loss: Loss | Imported = setting(
         "ce",
         f"{LOSS[:-1]}; or a function of logits and labels that returns the loss of each row.",
@@ -294,11 +317,14 @@ class Training(Part):
         top_help="Learning rate of the head in AdamW, at the peak of one cycle per task.",
         top_otherwise="1.5e-3; ewc: 8e-4",
     )
-    schedule: RateSchedule = setting(
-        "constant",
+    schedule: RateSchedule | None = setting(
+        None,
         "Learning rate over the updates of a task: constant, falling to 0 (linear), or rising over"
         " the first 30 % and falling to 0 by cosines (one-cycle).",
+        otherwise="constant; --protocol keep: linear",
         of_heads=True,
+        shared=True,
+        earlier="constant",
     )
     weight_decay: float = setting(
         0.05,
@@ -319,28 +345,29 @@ class Training(Part):
         "Penalty that holds a head near its start while it learns a task: none; l2: the squared"
         " change of its weights (L2-SP); moments: the mean squared change of all logits on features"
         " of earlier classes, whose second moment is kept.",
-        otherwise="moments; with --mix, --old-rows statistics or another method: none",
+        otherwise="none; --protocol keep: moments",
         top_otherwise="none",
+        earlier="none",
+        decides=True,
         top_help="Penalty that holds blocks and head near their start while they learn a task:"
         " none, or the squared change of all trained parameters (l2: L2-SP).",
     )
-    anchor_strength: float | Literal["auto", "images"] | None = setting(
-        None,
+    anchor_strength: float | Literal["auto"] = setting(
+        "auto",
         "Weight of the anchor in the loss; auto: the best of five by the loss on a fifth of the"
-        " rows of the task, for which five more heads are trained; images (moments only): the"
-        " more images per class, the less; none with random or zero rows, squared error or"
-        " squentropy.",
-        otherwise="images; with --anchor: auto",
+        " rows of the task, for which five more heads are trained.",
         top_otherwise="none",
         above=0,
+        earlier="auto",
         top_help="Weight of the anchor in the loss, a number.",
     )
     precision: Precision = setting(
         "float32",
         PRECISION,
         top_help="Arithmetic of an update: float32 or bf16. Weights are always float32.",
+        shared=True,
     )
-    device: Device = setting("auto", DEVICE)
+    device: Device = setting("auto", DEVICE, identifies=False, shared=True)
 
     @property
     def rate(self) -> float:
@@ -390,22 +417,19 @@ class Parts:
         return self.draws_old_rows or (self.is_held and self.anchor == "moments")
 
     @property
+    def keeps(self) -> bool:
+        """Whether the defaults of training are those of `--protocol keep`."""
+        return self.training.protocol == "keep" and not self.is_solved
+
+    @property
     def anchor(self) -> AnchorKind:
         """The requested anchor, or the default."""
-        is_usual = self.rehearses and self.top is None and not self.draws_old_rows
-        usual: AnchorKind = "moments" if is_usual and self.stream.mix is None else "none"
-        return self.training.anchor or usual
+        return self.training.anchor or ("moments" if self.keeps else "none")
 
     @property
     def is_held(self) -> bool:
-        """Whether a resolved study has an anchor.
-
-        With the strength `images`, heads have no anchor if their rows start random or at zero, or
-        if the loss (squared error, squentropy) requires other logits than the pretrained head's.
-        """
-        is_free = self.start.init in ("random", "zero") or self.training.loss in ("mse", "sqen")
-        by_images = self.training.anchor_strength == "images"
-        return self.stream.iterations > 0 and self.anchor != "none" and not (by_images and is_free)
+        """Whether training holds a head near its start."""
+        return self.stream.iterations > 0 and self.anchor != "none"
 
     @property
     def keeps_buffer(self) -> bool:

@@ -18,6 +18,8 @@ from clinit.headtrain.study.parts import (
     SOLVED_METHODS,
     TOP_METHODS,
     Parts,
+    Start,
+    Training,
     default_init_rows,
 )
 from clinit.words import did_you_mean, listed
@@ -28,35 +30,14 @@ PARTS: Mapping[str, type] = {
     for kind in (hint, *get_args(hint))  # Top | None
     if isinstance(kind, type) and is_dataclass(kind)
 }
-PER_HEAD = (
-    *("init", "scale", "calibration", "new_share", "lam", "fit_ridge", "weighting"),
-    *("class_mean", "bias", "max_old_loss"),
-    *("loss", "lr", "weight_decay", "anchor", "anchor_strength"),
-)
-"""Settings in which the heads of one bank may differ; all other settings are the same."""
-LATER = {
-    "old_rows": "stored",
-    "anchor": "none",
-    "anchor_strength": "auto",
-    "schedule": "constant",
-    "new_share": "classes",
-    "max_old_loss": 1.0,
-}
-"""Settings that earlier versions lacked, with their values in records and identities that omit
-them."""
-KEEPING = ("mix", "anchor", "anchor_strength")
-"""Settings whose defaults depend on each other."""
-PLACES = ("device",)
-"""Settings of the place of computation, which do not change the identity of a run."""
-RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
-"""Settings that exclude each other: setting one unsets the other."""
-DECIDING = ("method", "full_rank", "init_rows", "ewc_mode", "old_rows", "mix", "anchor")
-"""Settings that decide which other settings are read."""
-BUFFER = ("buffer", "buffer_per_class", "buffer_split")
 LOW_RANK = ("rank", "alpha", "a_init")
 EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
 DERPP = tuple(f"derpp_{name}" for name in fields_of(DerppConfig))
 CLOSED = tuple(fields_of(Closed))
+_OF_TRAINED_HEADS = (
+    *({*fields_of(Start), *fields_of(Training)} - {"lam", "weighting", "loss", "device"}),
+    *("iterations", "batch_size", "eval_every"),
+)
 
 
 @cache
@@ -74,12 +55,17 @@ def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
     }
 
 
-_OF_TRAINED_HEADS = (
-    *("init", "scale", "calibration", "new_share", "fit_ridge", "class_mean", "bias"),
-    *("max_old_loss", "init_rows", "head_width"),
-    *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision", "correct"),
-    *("anchor", "anchor_strength", "schedule"),
-)
+_EVERY = {**settings_of(), **settings_of(top=True)}
+PER_HEAD = tuple(name for name, each in fields_of(Start, Training).items() if not each.shared)
+"""Settings in which the heads of one bank may differ; all other settings are the same."""
+EARLIER = {name: each.earlier for name, each in _EVERY.items() if each.earlier is not None}
+"""Settings that earlier versions lacked, with their values in records and identities that omit
+them."""
+PLACES = tuple(name for name, each in _EVERY.items() if not each.identifies)
+"""Settings that do not change the identity of a run."""
+DECIDING = tuple(name for name, each in _EVERY.items() if each.decides)
+"""Settings that decide which other settings are read."""
+BUFFER = tuple(name for name in _EVERY if name.startswith("buffer"))
 
 By = Literal["method", "start"]
 """Why settings are idle: by the method, or by the start of new rows."""
@@ -162,8 +148,8 @@ def _idle_by_start(study: Parts) -> Rules:
     if init != "class-mean":
         yield ("class_mean",), "--init: only class-mean rows use this setting"
     if study.stream.iterations == 0:
-        trained = ("lr", "schedule", "weight_decay", "precision", *KEEPING)
-        yield trained, "--iterations 0: nothing is trained"
+        trained = ("lr", "schedule", "weight_decay", "precision", "mix", "anchor")
+        yield (*trained, "anchor_strength"), "--iterations 0: nothing is trained"
 
 
 def idle(study: Parts, *by: By) -> dict[str, str]:
@@ -203,14 +189,15 @@ DEFAULT_BUFFER = 24_000
 
 def defaults(study: Parts) -> dict[str, Any]:
     """Return the defaults that depend on other settings, by name."""
-    ewc, top = study.stream.method == "ewc", study.top is not None
+    method, top = study.stream.method, study.top is not None
+    ewc, joint = method == "ewc", method == "joint"
     found: dict[str, Any] = {
-        "mix": "uniform" if study.rehearses and not top else "text",
+        "mix": "uniform" if study.keeps and (study.rehearses or joint) else "text",
         "anchor": study.anchor,
-        "anchor_strength": "auto" if study.training.anchor or study.anchor == "none" else "images",
+        "schedule": "linear" if study.keeps else "constant",
         "lr": (8e-4 if ewc else 1.5e-3) if top else 1e-3,
         "batch_size": 128 if ewc else 256,
-        "init_rows": default_init_rows(study.stream.method),
+        "init_rows": default_init_rows(method),
     }
     if study.keeps_buffer and study.stream.buffer_per_class is None:
         found["buffer"] = DEFAULT_BUFFER
@@ -237,9 +224,7 @@ def check(study: Parts) -> None:
         if stream.buffer_split != "balanced":
             split = f"buffer_split {stream.buffer_split!r}"
             raise ValueError(f"{split} needs a total buffer, not buffer_per_class")
-    is_auto = training.anchor == "l2" and training.anchor_strength in (None, "auto")
-    if training.anchor == "l2" and training.anchor_strength == "images":
-        raise ValueError("anchor_strength 'images' needs anchor 'moments'")
+    is_auto = training.anchor == "l2" and training.anchor_strength == "auto"
     if study.top is not None and (is_auto or training.anchor == "moments"):
         raise ValueError("anchor of top blocks must be l2, with a number for anchor_strength")
     none_kept = 0 in (stream.buffer, stream.buffer_per_class)

@@ -14,9 +14,8 @@ from clinit.headtrain.study.parts import Parts
 from clinit.headtrain.study.rules import (
     CLOSED,
     DERPP,
+    EARLIER,
     EWC,
-    KEEPING,
-    LATER,
     LOW_RANK,
     PER_HEAD,
     PLACES,
@@ -95,7 +94,13 @@ class Study(Parts):
         check(self)
         every = settings_of(top=self.top is not None)
         study = self.changed({name: every[name].default for name in self.idle("method")})
-        settled = {k: value for k, value in defaults(study).items() if study.value(k) is None}
+        settled = {
+            name: value
+            for name, value in defaults(study).items()
+            if name in every and study.value(name) is None
+        }
+        if study.top is None:
+            settled["protocol"] = every["protocol"].default  # what it stands for is filled in
         if study.is_solved:
             settled["iterations"] = 0
         if study.start.init == "random":
@@ -105,17 +110,15 @@ class Study(Parts):
         if study.top is not None and study.stream.method == "ewc":
             settled["full_rank"] = True
         study = study.changed(settled)
-        return study if study.reads_share else study.changed({"new_share": LATER["new_share"]})
+        return study if study.reads_share else study.changed({"new_share": EARLIER["new_share"]})
 
     def reduced(self) -> Study:
         """Return the resolved study with every idle setting at its default.
 
         Runs with equal reduced studies give equal results.
         """
-        every = settings_of(top=self.top is not None)
-        return self.changed(
-            {name: every[name].default for name in self.resolved().idle()}
-        ).resolved()
+        every, study = settings_of(top=self.top is not None), self.resolved()
+        return study.changed({name: every[name].default for name in study.idle()}).resolved()
 
     def idle(self, *by: By) -> dict[str, str]:
         """Return the idle settings, each with the reason, as `rules.idle`."""
@@ -138,19 +141,18 @@ class Study(Parts):
         absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP, *CLOSED}
         if self.stream.method == "ewc":
             absent -= {*EWC}  # gamma is reported next to the mode that does not read it
-        left_out = absent | {"probe"} | self.unsaid
-        return {name: value for name, value in self.values().items() if name not in left_out}
+        every, left_out = settings_of(top=self.top is not None), absent | self.unsaid
+        return {
+            name: value
+            for name, value in self.values().items()
+            if name not in left_out and every[name].recorded
+        }
 
     @property
     def unsaid(self) -> set[str]:
-        """Settings unknown to earlier versions that have the value in `LATER`."""
-        named = settings_of(top=self.top is not None).keys() & {*LATER}
-        return {name for name in named if self.value(name) == LATER[name]}
-
-    @property
-    def keeps_as_usual(self) -> bool:
-        """Whether batches and anchor have the defaults of the method."""
-        return self.changed(dict.fromkeys(KEEPING)).resolved() == self.resolved()
+        """Settings unknown to earlier versions that have the value in `EARLIER`."""
+        named = settings_of(top=self.top is not None).keys() & {*EARLIER}
+        return {name for name in named if self.value(name) == EARLIER[name]}
 
     @property
     def identity(self) -> str:
@@ -171,7 +173,7 @@ def _identity(study: Study) -> str:
     """Return the text of `Study.identity`.
 
     It contains settings of closed forms only if they are read, and later settings only if they
-    differ from `LATER`, so that runs of earlier versions keep their identity.
+    differ from `EARLIER`, so that runs of earlier versions keep their identity.
     """
     reduced = study.reduced()
     unread = ({*CLOSED} & study.idle("method").keys()) | reduced.unsaid
@@ -181,7 +183,7 @@ def _identity(study: Study) -> str:
 
 def identity_text(values: Mapping[str, Any]) -> str:
     """Return settings as a text, without settings that do not distinguish runs."""
-    kept = {name: value for name, value in values.items() if name not in (*PLACES, "probe")}
+    kept = {name: value for name, value in values.items() if name not in PLACES}
     return json.dumps(kept, sort_keys=True, default=str)
 
 
@@ -197,8 +199,7 @@ def names_of(studies: Sequence[Study]) -> list[str]:
     if twice := [each for each in every if every.count(each) > 1]:
         raise ValueError(f"two heads of a bank are equal: {twice[0]}")
     shares = {study.start.new_share for study in studies if study.reads_share}
-    usual = KEEPING if all(each.keeps_as_usual for each in studies) else ()
-    unnamed = ("method", "init", "scale", *usual, *(() if len(shares) > 1 else ("new_share",)))
+    unnamed = ("method", "init", "scale", *(() if len(shares) > 1 else ("new_share",)))
     varied = [
         name
         for name in dict.fromkeys(name for each in every for name in each)
@@ -245,7 +246,7 @@ def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = dict(recorded)
     if "init" in found:
-        found.setdefault("new_share", LATER["new_share"])
+        found.setdefault("new_share", EARLIER["new_share"])
     if "init" in found and "calibration" not in found:
         found["calibration"] = "in-sample"
         if found.get("lam") == "auto":

@@ -22,7 +22,7 @@ import numpy as np
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.setting import Imported, Setting
-from clinit.headtrain.study.rules import DECIDING, RIVALS, refusals, settings_of
+from clinit.headtrain.study.rules import DECIDING, refusals, settings_of
 from clinit.headtrain.study.study import Study
 from clinit.words import did_you_mean, nearest
 
@@ -253,7 +253,9 @@ def merge(under: Grid, over: Grid) -> dict[str, Choice]:
         ExperimentError: If `over` has only some of the fields that vary together in `under`.
     """
     named = {*names_in(over)}
-    taken = named | {RIVALS[name] for name in named if name in RIVALS}
+    taken = named | {
+        each.rival for name, each in settings_of().items() if name in named and each.rival
+    }
     kept = {key: choice for key, choice in under.items() if taken.isdisjoint(key.split(","))}
     for key in under:
         together = key.split(",")

@@ -1,19 +1,35 @@
-"""Plan and train the runs of a grid, under unique names, in banks that fit into memory."""
+"""Plan and train the runs of a grid, under unique names, in banks that fit into memory.
+
+A sweep reads its folder, which has one record per run, before it trains. It does not train recorded
+runs again, and refuses records of other data. Banks are trained here or as tasks of a Ray cluster.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from clinit.headtrain.events import BankStarted, Event
-from clinit.headtrain.record.format import RunRecord, check_free, write_record
-from clinit.headtrain.runs import RunData, train_bank
-from clinit.headtrain.study.rules import KEEPING, LATER, PLACES
-from clinit.headtrain.study.study import Study, by_stream, run_name, study_of
-from clinit.headtrain.sweep.folder import SweepFolder
+from clinit.headtrain.experiment import RunData, run_experiment
+from clinit.headtrain.record.format import (
+    RunRecord,
+    check_free,
+    find_records,
+    read_info,
+    write_record,
+)
+from clinit.headtrain.record.info import settings_of
+from clinit.headtrain.runs import check_data
+from clinit.headtrain.study.parts import Training
+from clinit.headtrain.study.rules import EARLIER, PLACES
+from clinit.headtrain.study.study import Study, by_stream, identity_of, run_name, study_of
 from clinit.headtrain.train.heads import check_precision
 from clinit.machine import choose_device, free_memory
+from clinit.ray_tasks import connected, run_tasks
 
 MEMORY_SHARE = 0.5
 """Share of the free memory that the heads of a bank may take; the rest is for the data."""
@@ -93,14 +109,12 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
     the folder, so that no two runs in a folder have the same name.
     """
     recorded = list(recorded)
-    every = [*runs, *map(study_of, recorded)]
-    usual = KEEPING if all(each and each.keeps_as_usual for each in every) else ()
     share = next((run.start.new_share for run in runs if run.reads_share), None)
     configs = [run.values() | ({} if run.reads_share else {"new_share": share}) for run in runs]
     # `top_blocks` 0 distinguishes runs of heads alone from runs of top blocks.
     known = [*configs]
     for config in recorded if configs else ():
-        before = {} if config.get("init", "random") == "random" else LATER
+        before = {} if config.get("init", "random") == "random" else EARLIER
         known.append({**configs[0], **before, "top_blocks": 0, **config})
         study = study_of(config)
         if study is not None and not study.reads_share:
@@ -108,7 +122,7 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
     varied = [
         name
         for name in (configs[0] if configs else {})
-        if name not in ("method", "init", "scale", *usual, *PLACES)
+        if name not in ("method", "init", "scale", *PLACES)
         and len({str(each[name]) for each in known}) > 1
     ]
     names = []
@@ -181,6 +195,101 @@ def train_here(data: RunData, observer: SweepObserver) -> Train:
     def train(banks: Sequence[Bank]) -> Trained:
         for number, bank in enumerate(banks, start=1):
             observer(BankStarted(bank, number, len(banks)))
-            yield bank, train_bank(data, bank, observer=observer)
+            yield bank, run_experiment(data, bank, observer=observer)
 
     return train
+
+
+_KEPT = (
+    "Existing records there are kept. Give the caches and heads that they were made with, or"
+    " another --out."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepFolder:
+    """The folder of a sweep, claimed by this process."""
+
+    path: Path
+    recorded: dict[str, Path]
+    """Records by the identity of their run."""
+    configs: list[Mapping[str, Any]]
+    """The settings of all recorded runs."""
+    banks: dict[str, Sequence[Mapping[str, Any]]]
+    """Differing settings of all heads in the bank of each recorded run, by its identity."""
+
+    def record_of(self, run: Study) -> Path | None:
+        """Return the record of `run`; None if it is not recorded."""
+        return self.recorded.get(run.identity)
+
+    def add(self, run: Study, folder: Path) -> None:
+        """Remember a record that was just written."""
+        self.recorded[run.identity] = folder
+        self.configs.append(run.values())
+
+
+def run_digest(run: Study) -> str:
+    """Return the digest that names the checkpoint of a run."""
+    return hashlib.sha256(run.identity.encode()).hexdigest()[:32]
+
+
+def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:
+    """Read the folder of a sweep, which this process has claimed.
+
+    Args:
+        path: The folder.
+        data: The data of the sweep's runs.
+        losses: Losses of the sweep's runs; each loss has its pretrained head.
+
+    Raises:
+        RecordError: If a record was made with other caches or another pretrained head, or is
+            damaged.
+    """
+    recorded: dict[str, Path] = {}
+    configs: list[Mapping[str, Any]] = []
+    banks: dict[str, Sequence[Mapping[str, Any]]] = {}
+    for folder in find_records(path):
+        stored = read_info(folder)
+        with_head = stored["config"].get("loss", Training().loss) in losses
+        check_data(folder, stored, data, with_head=with_head, remedy=_KEPT)
+        configs.append(settings_of(stored))
+        identity = identity_of(configs[-1])
+        recorded[identity], banks[identity] = folder, stored.get("bank", ())
+    return SweepFolder(path, recorded, configs, banks)
+
+
+SHARED = (
+    "features that stay on disk are read by every node: the caches must be in a folder that all"
+    " nodes share, under the same path"
+)
+
+
+@contextmanager
+def train_on_ray(data: RunData, address: str) -> Iterator[Train]:
+    """Connect to a Ray cluster; yield a function that trains each bank on one GPU or one core.
+
+    Ray's object store sends the data once per node, and returns the records, so that no shared
+    folder is needed. Only features that stay on disk must be readable by every node.
+
+    Raises:
+        ClusterError: If Ray is not installed, or if no cluster runs at `address`.
+    """
+    with connected(address) as ray:
+        share: dict[str, Any] = (
+            {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
+        )
+        stored = ray.put(data)
+
+        def train(banks: Sequence[Bank]) -> Trained:
+            return run_tasks(ray, _train_on_node, [(stored, bank) for bank in banks], **share)
+
+        yield train
+
+
+def _train_on_node(data: RunData, bank: Bank) -> tuple[Bank, list[RunRecord]]:
+    """Train one bank on a node of the cluster; its events are not reported."""
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    records = run_experiment(data, bank)
+    return bank, [replace(each, info={**each.info, "ray_node": node}) for each in records]

@@ -100,7 +100,7 @@ class TopBlocks(Method):
         """
         fingerprint = self._inputs.initial_head.fingerprint
         if self.changed:
-            digest = hashlib.sha256(self._inputs.base.fingerprint.backbone_identifier.encode())
+            digest = hashlib.sha256(self._inputs.data.base.fingerprint.backbone_identifier.encode())
             for name, values in sorted(self.changed.items()):
                 digest.update(name.encode())
                 digest.update(np.ascontiguousarray(values).data)

@@ -9,12 +9,10 @@ derpp       new rows and a buffer of old rows      weighted losses + distance to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.experiment import Origin, records_of
+from clinit.headtrain.experiment import now, records_of
 from clinit.headtrain.learner import Learner
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.notes import data_notes
@@ -34,8 +32,6 @@ def run_top(
     checkpoint: Path | None = None,
     checkpoint_every: int = 100,
     observer: Observer = ignore,
-    head_facts: Mapping[str, Any] | None = None,
-    command: Sequence[str] = (),
 ) -> RunRecord:
     """Train a copy of the network on its stream; return the record.
 
@@ -49,22 +45,22 @@ def run_top(
         checkpoint: A file to resume from and to update; None: no checkpoints.
         checkpoint_every: Updates between two checkpoints; 0: one per task.
         observer: Called with each event as it happens.
-        head_facts: Origin of the first head, for the record.
-        command: The command line of the user, for the record.
 
     Raises:
         CheckpointError: If the checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable or the storage fails.
     """
-    study = study.resolved()
-    origin = Origin(inputs.base, inputs.new, inputs.initial_head, head_facts, command)
+    study, started, data = study.resolved(), now(), inputs.data
     blocks = TopBlocks(inputs, study, top_method(study), checkpoint, checkpoint_every)
     learner = Learner(inputs.scenario, inputs.task_plan, [study], blocks, observer)
     learner.learn()
     (record,) = records_of(
         learner,
-        origin,
-        data_notes(inputs.scenario, inputs.base, inputs.new, [study], head_facts),
+        data,
+        started,
+        data_notes(
+            inputs.scenario, data.base, data.new, [study], data.facts_for(study.training.loss)
+        ),
         {phase: learner.watch.seconds[phase] for phase in PHASES},
         {
             "name": "AdamW",

@@ -19,6 +19,7 @@ from clinit.extract.cache.read import Cache, open_cache
 from clinit.extract.work.recorded import reload
 from clinit.files.paths import is_file
 from clinit.headtrain.events import Noted, Observer, Progressed, ignore
+from clinit.headtrain.experiment import RunData
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source, head_digest, read_source
@@ -40,12 +41,35 @@ class Side:
     root: Path
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageData(RunData):
+    """The data of runs with top blocks."""
+
+    images: Images
+    """Paths of images, weights and activations."""
+    sides: tuple[Side, Side]
+    """The two data sets with their images."""
+
+    @classmethod
+    def open(
+        cls,
+        images: Images,
+        given: Mapping[str, Head | Path | None] | None = None,
+        *,
+        option: str = "--{}-root",
+        **rest: Any,
+    ) -> ImageData:
+        """Return the data with their images; `given` and `rest` as in `RunData.of`."""
+        sides = open_sides(images, option)
+        base, new = (side.source for side in sides)
+        return cls.of(base, new, given, images=images, sides=sides, **rest)
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TopInputs:
     """Everything that does not depend on how new rows start."""
 
-    base: Source
-    new: Source
+    data: RunData
     initial_head: Head
     scenario: Scenario
     task_plan: TaskPlan
@@ -78,37 +102,30 @@ class TopInputs:
             "device": self.device.type,
             **{
                 side: {k: v for k, v in source.description.items() if k != "path"}
-                for side, source in (("base", self.base), ("new", self.new))
+                for side, source in (("base", self.data.base), ("new", self.data.new))
             },
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def prepare_runs(
-    images: Images,
-    sides: tuple[Side, Side],
-    head: Head,
-    studies: Sequence[Study],
-    *,
-    observer: Observer = ignore,
-    head_facts: Mapping[str, Any] | None = None,
+    data: ImageData, studies: Sequence[Study], *, observer: Observer = ignore
 ) -> TopInputs:
     """Load the backbone, and compute and store the activations that runs of one stream read.
 
     Args:
-        images: Paths of weights and images, and the storage of activations.
-        sides: The two data sets, opened.
-        head: The pretrained head.
+        data: The two data sets with their images, and the pretrained head.
         studies: The runs, which differ at most in `study.PER_HEAD`.
         observer: Called with sizes before the computation, progress, and notes.
-        head_facts: Origin of the head.
 
     Raises:
         ClinitError: If the sides do not fit together, the network cannot be cut, or the storage
             fails.
     """
     observer(Progressed("reading the weights", 0, 1))
-    (base, new), study, storage = sides, studies[0].resolved(), images.storage
+    sides, images, study = data.sides, data.images, studies[0].resolved()
+    (base, new), storage, loss = sides, images.storage, study.training.loss
+    head = data.head_for(loss)
     recorded, device = base.cache.split("train"), study.training.device
     backbone, transform = reload(recorded, weights=images.weights, device=device)
     assert study.top is not None
@@ -151,8 +168,7 @@ def prepare_runs(
         for split in ("train", "val")
     }
     inputs = TopInputs(
-        base=base.source,
-        new=new.source,
+        data=data,
         initial_head=head,
         scenario=scenario,
         task_plan=plan,
@@ -161,7 +177,7 @@ def prepare_runs(
         **pools,
         parts=tuple(facts),
     )
-    for text in data_notes(scenario, base.source, new.source, studies, head_facts):
+    for text in data_notes(scenario, data.base, data.new, studies, data.facts_for(loss)):
         observer(Noted(text))
     return inputs
 

@@ -4,7 +4,7 @@ heads        the bank: weights of many heads in one tensor
 losses       cross-entropy, squared error, squentropy, and losses from outside
 feeds        rows of a batch: stored, streamed from the disk, or drawn from statistics
 step         one update of AdamW
-anchor       penalties that hold a head near its start; `strength` chooses their strength
+anchor       penalties that hold a head near its start, and the choice of their strength
 old_classes  rows drawn from class means and one covariance; `past` keeps these statistics
 loop         all updates of a task
 evaluate     correct answers and losses, class by class

@@ -211,7 +211,7 @@ def train_task(
         else:
             feed = StreamedFeed(rows, batches, REPORT_STEPS)
         updates = Updates(bank, stream.rows_per_batch, anchors)
-        shares = rate_shares(bank.heads[0].schedule, stream.iterations)
+        shares = rate_shares(bank.heads[0].schedule or "constant", stream.iterations)
         steps = TaskSteps(updates, feed, schedule, shares)
     for start, stop in pairwise((0, *stream.evaluation_points)):
         for first in range(start, stop, REPORT_STEPS):

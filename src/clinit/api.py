@@ -25,6 +25,7 @@ from clinit.files.paths import is_file
 from clinit.headtrain import runs
 from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.events import Observer, ignore
+from clinit.headtrain.experiment import RunData
 from clinit.headtrain.probe.protocol import Probe
 from clinit.headtrain.probe.protocol import probe as probe_source
 from clinit.headtrain.probe.settings import ProbeConfig
@@ -332,7 +333,7 @@ def train_heads(
     if seeds is not None:
         studies = [each.changed({"seed": index(seed)}) for seed in seeds for each in studies]
         studies = _studies(studies, top=False)
-    data = runs.RunData.of(*_opened(base, new, memory), {"": _head(head)})
+    data = RunData.of(*_opened(base, new, memory), {"": _head(head)})
     if out is None:
         records = runs.train_heads(data, studies, observer=observer)
         return runs_of([records[each] for each in studies])
@@ -383,6 +384,8 @@ def train_top(
         ValueError: If a setting is wrong.
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
+    from clinit.headtrain.top.inputs import ImageData  # slow: it imports timm
+
     folder = Path(out)
     studies = _studies(study, top=True)
     images = Images(
@@ -395,7 +398,7 @@ def train_top(
     )
     with claim_folder(folder):
         places = runs.places_of(studies, folder, overwrite=overwrite)
-        data = runs.RunData.of_images(images, {"": _head(head)}, option="{}_root")
+        data = ImageData.open(images, {"": _head(head)}, option="{}_root")
         runs.train_top(
             data,
             runs.left_of(places, data, overwrite=overwrite),

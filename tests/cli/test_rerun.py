@@ -7,7 +7,7 @@ import pytest
 
 from clinit.headtrain.record.format import read_info, read_record
 from clinit.headtrain.top.images import Images
-from clinit.headtrain.top.inputs import prepare_runs
+from clinit.headtrain.top.inputs import ImageData, prepare_runs
 from tests.cli.calls import call, done
 
 
@@ -22,9 +22,9 @@ def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
 ) -> None:
     read: list[Images] = []
 
-    def watched(images: Images, *rest: Any, **more: Any) -> Any:
-        read.append(images)
-        return prepare_runs(images, *rest, **more)
+    def watched(data: ImageData, *rest: Any, **more: Any) -> Any:
+        read.append(data.images)
+        return prepare_runs(data, *rest, **more)
 
     caches = tiny_run.parent / "caches"
     words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]

@@ -124,7 +124,7 @@ def test_records_of_every_method_are_found_again(
     assert (method if solved else f"{start}least-square-calibrated") in names
     info = read_info(tmp_path / "runs" / names[0])
     assert info["tasks"][1]["diagnosis"]
-    monkeypatch.setattr(runs_module, "train_bank", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(runs_module, "run_experiment", lambda *_: pytest.fail("trained"))
     with unwritten(*(tmp_path / "runs").rglob("*.*")):
         again = done(*words)
     for name in names:
@@ -304,7 +304,7 @@ def test_seeds_that_are_recorded_are_not_trained_again_under_whatever_name(
     shutil.rmtree(tmp_path / "runs" / "random-seed=2")
     assert "Seed 2 (" not in checked(train("runs", "--seed=1,2", *RANDOM))  # the only one
     assert contents(tmp_path / "runs") == whole
-    monkeypatch.setattr(runs_module, "train_bank", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(runs_module, "run_experiment", lambda *_: pytest.fail("trained"))
     assert "3 run records" in checked(train("runs", *RANDOM, "--seed=2,1", "--seed=0"))
 
 

@@ -11,7 +11,7 @@ import pytest
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain import ram as residency
-from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.experiment import RunData, run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.stream.buffer import Pool
@@ -57,7 +57,7 @@ def run(
 ) -> list[RunRecord]:
     sides = {"base": make_base(), "new": make_new(), "head": make_head(), **sides}
     studies = [Study.of({**config, **head}) for head in heads]
-    return run_experiment(sides["base"], sides["new"], sides["head"], studies)
+    return run_experiment(RunData(**sides), studies)
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,7 @@ def most_copies(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> fl
 
     monkeypatch.setattr(Pool, "take", counted)
     with without_cyclic_collector():
-        run_experiment(*SIDES, make_head(), [Study.of(settings)])
+        run_experiment(RunData(*SIDES, make_head()), [Study.of(settings)])
     return max(sizes) / size
 
 

@@ -12,8 +12,9 @@ from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.report import report_of
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
+from clinit.headtrain.experiment import RunData
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.runs import RunData, train_heads
+from clinit.headtrain.runs import train_heads
 from clinit.headtrain.start.calibrate import PRIOR
 from clinit.headtrain.stream.buffer import balanced, quotas_of
 from clinit.headtrain.stream.source import Source

@@ -12,12 +12,11 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain import groups as groups_module
 from clinit.headtrain import repeats
 from clinit.headtrain.closed.ranpac import HELD_OUT, RidgePath
-from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.experiment import RunData, run_experiment
 from clinit.headtrain.groups import draw_per_class, held_out_rows, water_level
 from clinit.headtrain.probe import fit_head, protocol
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.repeats import find_groups, groups_of
-from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.buffer import Buffer, Pool, balanced, correction_rows
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
@@ -272,5 +271,5 @@ def test_ranpac_chooses_lambda_on_other_photographs(monkeypatch: pytest.MonkeyPa
     head = Head(np.zeros((2, DIM), np.float32), np.zeros(2, np.float32), names)
     asked = {"method": "ranpac", "ranpac_width": 200, "tasks": 1, "device": "cpu"}
     new = Source(ROWS, ROWS)
-    run_experiment(Source(base, base), new, head, [Study.of(asked)])
+    run_experiment(RunData(Source(base, base), new, head), [Study.of(asked)])
     assert share(rows_with(judged[0])) == pytest.approx(HELD_OUT, abs=0.02)

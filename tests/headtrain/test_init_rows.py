@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.experiment import RunData, run_experiment
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
@@ -53,7 +53,7 @@ def test_heads_are_diagnosed_on_the_rows_that_they_were_trained_on(
         return {}
 
     asked = study(SMALL, LEAST_SQUARE, **changes)
-    run_experiment(*SIDES, make_head(), [asked], diagnose=diagnose)
+    run_experiment(RunData(*SIDES, make_head()), [asked], diagnose=diagnose)
     assert measured[0] == classes
 
 

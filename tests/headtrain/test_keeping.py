@@ -9,12 +9,10 @@ import polars as pl
 import pytest
 
 from clinit.extract.cache.features import FeatureSet
-from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.experiment import RunData, run_experiment
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.source import Source, no_base
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.train.strength import by_images
 from tests.headtrain.test_experiment import BASE, CONFIG, DIM, blobs, make_base, make_head, make_new
 
 HELD: list[dict[str, Any]] = [
@@ -33,12 +31,12 @@ DRAWN = {name: value for name, value in SMALL.items() if name != "buffer"} | {
 
 def train(*heads: Mapping[str, Any], base: Source | None = None, **config: Any) -> list[RunRecord]:
     studies = [Study.of({**SMALL, **config, **head}) for head in heads]
-    return run_experiment(base or make_base(), make_new(), make_head(), studies)
+    return run_experiment(RunData(base or make_base(), make_new(), make_head()), studies)
 
 
 def train_drawn(*heads: Mapping[str, Any], **config: Any) -> list[RunRecord]:
     studies = [Study.of({**DRAWN, **config, **head}) for head in heads]
-    return run_experiment(make_base(), make_new(), make_head(), studies)
+    return run_experiment(RunData(make_base(), make_new(), make_head()), studies)
 
 
 @pytest.mark.parametrize(
@@ -83,41 +81,21 @@ def test_a_record_names_what_held_the_head_and_what_is_kept() -> None:
     assert any(f"{numbers[-1]:,} numbers" in note for note in drawn.info["notes"])
 
 
-@pytest.mark.parametrize("buffer", [10**4, 30, 0])
-def test_by_default_a_head_is_held_by_the_number_of_images(buffer: int) -> None:
-    held, random = train({"init": "least-square"}, {"init": "random"}, buffer=buffer)
-    strengths = []
-    for task, seen in zip(held.info["tasks"], (BASE, BASE + 4), strict=True):
-        added = 4 if seen == BASE else 3
-        images = min(25, task["buffer_rows"] / seen)
-        strength = 20 / (20 + images) if task["buffer_rows"] else 1 + 1000 / 25**2
-        strengths.append(strength / (seen + added) ** 0.5)
-    assert [task["anchor"]["strength"] for task in held.info["tasks"]] == pytest.approx(strengths)
-    assert not any(task.get("anchor") for task in random.info["tasks"])
-    asked = {"mix": "uniform", "anchor": "moments", "anchor_strength": strengths[0]}
-    given, alone = (
-        train({"init": "least-square", **each}, buffer=buffer, stop_after=1)[0]
-        for each in (asked, {})
-    )
-    assert given.head is not None
-    assert alone.head is not None
-    np.testing.assert_array_equal(given.head.weight, alone.head.weight)
-
-
-def test_many_classes_are_held_less_if_each_has_a_row() -> None:
-    labels = np.repeat(np.arange(210), 5)
-    every, some = (
-        by_images(TaskRows(1, rows, rows, 200, int((rows < 200).sum())), 200, 210)
-        for rows in (labels, labels[5:])
-    )
-    assert every == pytest.approx(20 / 25 / 210**0.5 * 100 / 210)
-    assert some == pytest.approx(20 / (20 + 5 * 199 / 200))
+def test_random_rows_are_held_as_computed_rows_are_and_by_default_none_is() -> None:
+    starts = [{"init": "least-square"}, {"init": "random"}]
+    for each in train(*starts):
+        assert each.info["config"]["mix"] == "text"
+        assert not any(task.get("anchor") for task in each.info["tasks"])
+    for each in train(*starts, protocol="keep"):
+        applied = [each.info["config"][name] for name in ("mix", "anchor", "schedule")]
+        assert applied == ["uniform", "moments", "linear"]
+        assert all(len(task["anchor"]["tried"]) == 5 for task in each.info["tasks"])
 
 
 def test_rows_of_single_images_that_will_be_held_start_as_those_that_will_not_be_trained() -> None:
     heads = [
         train({"init": "least-square"}, shots=1, buffer=BASE, stop_after=1, **changes)[0]
-        for changes in ({}, {"iterations": 0}, {"mix": "text"})
+        for changes in ({"anchor": "moments"}, {"iterations": 0}, {"mix": "text"})
     ]
     held, untrained, free = (each.info["tasks"][0]["initialisation"]["factor"] for each in heads)
     assert held == untrained
@@ -131,7 +109,7 @@ def test_a_strength_is_chosen_by_the_least_loss_and_by_no_test_row(
     (record,) = train(settings)
     base = replace(make_base(), val=blobs("base", (6,) * BASE, 9, place=7))
     new = replace(make_new(), val=blobs("new", (6,) * 7, 9, place=7))
-    (other,) = run_experiment(base, new, make_head(), [Study.of({**SMALL, **settings})])
+    (other,) = run_experiment(RunData(base, new, make_head()), [Study.of({**SMALL, **settings})])
     for task, again in zip(record.info["tasks"], other.info["tasks"], strict=True):
         chosen = task["anchor"]
         assert len(chosen["tried"]) == len(chosen["losses"]) == 5
@@ -157,7 +135,7 @@ def test_an_anchor_keeps_old_classes_of_which_no_row_is_trained_on() -> None:
     naive = {"method": "naive", "lr": 0.3, "init": "least-square", "iterations": 60}
     config = {name: value for name, value in DRAWN.items() if name != "old_rows"}
     free, held = run_experiment(
-        make_base(), make_new(), make_head(),
+        RunData(make_base(), make_new(), make_head()),
         [Study.of({**config, **naive}), Study.of({**config, **naive, "anchor": "moments",
                                                   "anchor_strength": 10.0})],
     )  # fmt: skip
@@ -184,7 +162,7 @@ def test_a_diagnosis_of_drawn_rows_is_over_all_rows_seen() -> None:
         return {}
 
     studies = [Study.of({**DRAWN, "init": "least-square"})]
-    run_experiment(make_base(), make_new(), make_head(), studies, diagnose=diagnose)
+    run_experiment(RunData(make_base(), make_new(), make_head()), studies, diagnose=diagnose)
     assert [each.totals.tolist() for each in seen] == [
         [20] * BASE + [25] * 4, [20] * BASE + [25] * 7,
     ]  # fmt: skip
@@ -197,7 +175,7 @@ def test_a_stream_from_nothing_has_nothing_to_keep_before_its_second_task(method
     assert source.head is not None
     config = {**(DRAWN if method == "statistics" else SMALL), "tasks": 3, "mix": "uniform"}
     studies = [Study.of({**config, "init": "least-square", "anchor": "moments"})]
-    (record,) = run_experiment(source, new, source.head, studies)
+    (record,) = run_experiment(RunData(source, new, source.head), studies)
     held = ["anchor" in task for task in record.info["tasks"]]
     assert held == [False, True, True]
 
@@ -205,10 +183,12 @@ def test_a_stream_from_nothing_has_nothing_to_keep_before_its_second_task(method
 def test_base_classes_without_a_row_are_neither_drawn_nor_held() -> None:
     base = make_base(train=(20, 0, 20, 0, 0, 0, 0, 1))
     studies = [Study.of({**DRAWN, "init": "random", "anchor": "moments", "anchor_strength": 1.0})]
-    (record,) = run_experiment(base, make_new(), make_head(), studies)
+    (record,) = run_experiment(RunData(base, make_new(), make_head()), studies)
     assert record.info["tasks"][0]["statistics_numbers"] == (3 + DIM) * DIM
     nothing = FeatureSet(base.train.features[:0], base.train.labels[:0], base.class_names)
-    (none,) = run_experiment(replace(base, train=nothing), make_new(), make_head(), studies)
+    (none,) = run_experiment(
+        RunData(replace(base, train=nothing), make_new(), make_head()), studies
+    )
     assert ["anchor" in task for task in none.info["tasks"]] == [False, True]
 
 

@@ -9,7 +9,7 @@ import torch
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain import events
 from clinit.headtrain import ram as memory_module
-from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.experiment import RunData, run_experiment
 from clinit.headtrain.probe.align import align
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.ram import is_resident
@@ -53,7 +53,9 @@ def train(
             notes.append(event.note)
 
     study = Study.of(settings)
-    return run_experiment(base, new, base.head, [study], observer=observe, **options), notes
+    return run_experiment(
+        RunData(base, new, base.head), [study], observer=observe, **options
+    ), notes
 
 
 def same(one: RunRecord, other: RunRecord) -> None:

@@ -12,7 +12,7 @@ from clinit.errors import ExperimentError, HeadError
 from clinit.extract.cache.head import read_head
 from clinit.headtrain import events
 from clinit.headtrain.closed.moments import FeatureMap
-from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.experiment import RunData, run_experiment
 from clinit.headtrain.record.format import HEAD, RunRecord, final_head, read_record, write_record
 from clinit.headtrain.study.parts import CLOSED_METHODS
 from clinit.headtrain.study.study import Study
@@ -32,7 +32,7 @@ def study(method: str, **settings: Any) -> Study:
 def run(method: str, **asked: Any) -> RunRecord:
     base, head = asked.pop("base", make_base()), asked.pop("head", make_head())
     extra = {name: asked.pop(name) for name in ("observer", "diagnose") if name in asked}
-    (record,) = run_experiment(base, make_new(), head, [study(method, **asked)], **extra)
+    (record,) = run_experiment(RunData(base, make_new(), head), [study(method, **asked)], **extra)
     return record
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.experiment import RunData, run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.train.losses import LOSSES, loss_named
@@ -32,7 +32,7 @@ def squared(logits: Tensor, labels: Tensor) -> Tensor:
 
 def train(*heads: Mapping[str, Any]) -> list[RunRecord]:
     studies = [Study.of({**SMALL, **head}) for head in heads]
-    return run_experiment(make_base(), make_new(), make_head(), studies)
+    return run_experiment(RunData(make_base(), make_new(), make_head()), studies)
 
 
 @pytest.mark.parametrize(("own", "name"), [(entropy, "ce"), (squared, "mse")])

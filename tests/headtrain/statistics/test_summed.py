@@ -17,6 +17,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.plan import Part
 from clinit.extract.cache.read import open_split
+from clinit.headtrain.experiment import RunData
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.export import export_run
 from clinit.headtrain.model.memory import Memory
@@ -24,7 +25,7 @@ from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.repeats import groups_of
-from clinit.headtrain.runs import RunData, train_heads
+from clinit.headtrain.runs import train_heads
 from clinit.headtrain.statistics import summed as module
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.summed import (

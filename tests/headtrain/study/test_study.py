@@ -1,3 +1,4 @@
+import itertools
 import math
 import re
 from typing import Any, Literal
@@ -6,12 +7,12 @@ import pytest
 
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study.methods import EwcConfig, KldaConfig, Top
-from clinit.headtrain.study.parts import HEAD_METHODS, TOP_METHODS, Start, Stream, Training
+from clinit.headtrain.study.parts import HEAD_METHODS, INITS, TOP_METHODS, Start, Stream, Training
 from clinit.headtrain.study.rules import (
     CLOSED,
     DERPP,
+    EARLIER,
     EWC,
-    LATER,
     LOW_RANK,
     PARTS,
     PER_HEAD,
@@ -79,6 +80,7 @@ WRONG = [
     ("seed", -1, 2**32),
     ("lr", 0.0, math.nan, math.inf),
     ("init", "zeros", None),
+    ("anchor_strength", "images", None),
     ("lam", "best", -1.0),
     ("slda_shrinkage", 1.5),
     ("class_order", "a", (), (1,)),
@@ -95,7 +97,6 @@ EXCLUSIVE = [
     (False, {"correct": "bic", "buffer_per_class": 0}, "keep a buffer"),
     (False, {"method": "naive", "anchor": "l2"}, "no old row to choose anchor_strength by"),
     (False, {"buffer": 0, "anchor": "l2"}, "no old row to choose anchor_strength by"),
-    (False, {"anchor": "l2", "anchor_strength": "images"}, "needs anchor 'moments'"),
     (True, {"anchor": "moments"}, "must be l2"),
     (True, {"anchor": "l2"}, "a number for anchor_strength"),
     (True, {"precision": "tf32"}, "got 'tf32'"),
@@ -172,13 +173,13 @@ def test_resolving_twice_changes_nothing_and_keeps_the_identity(top: bool) -> No
 def test_a_record_names_what_its_method_reads() -> None:
     every = settings_of(top=True).keys() - {"probe"}
     low_rank = study(True).resolved().settings()
-    every = every - {*LATER} | {"new_share"}
+    every = every - {*EARLIER} | {"new_share"}
     assert low_rank.keys() == every - {*EWC, *DERPP}
     assert study(True, method="ewc").resolved().settings().keys() == every - {*LOW_RANK, *DERPP}
     full = study(True, full_rank=True, method="derpp").resolved().settings()
     assert full.keys() == every - {*LOW_RANK, *EWC}
     ridge = study(method="ridge").resolved().settings()
-    absent = {*PER_HEAD, *CLOSED, *LATER} - {"lam", "weighting", "loss"}
+    absent = {*PER_HEAD, *CLOSED, *EARLIER} - {"lam", "weighting", "loss"}
     assert settings_of().keys() - ridge.keys() == absent
     klda = study(method="klda").resolved().settings()
     assert klda.keys() & {*CLOSED} == {f"klda_{name}" for name in fields_of(KldaConfig)}
@@ -193,15 +194,15 @@ def test_what_is_shared_leaves_out_only_what_heads_of_a_bank_may_differ_in() -> 
 def test_later_settings_are_named_by_records_and_identities_that_give_them() -> None:
     before = {"new_share": "classes", "mix": "text"}
     plain = study(**before).resolved()
-    assert not plain.settings().keys() & {*LATER}
-    assert not any(name in plain.identity for name in LATER)
+    assert not plain.settings().keys() & {*EARLIER}
+    assert not any(name in plain.identity for name in EARLIER)
     for given in (
         {"old_rows": "statistics"},
         {"anchor": "l2", "anchor_strength": 0.1},
         {"anchor": "moments"},
     ):
         asked = study(**given, **before).resolved()
-        assert asked.settings().keys() & {*LATER} == given.keys()
+        assert asked.settings().keys() & {*EARLIER} == given.keys()
         assert asked.identity != plain.identity
         assert identity_of(asked.settings()) == asked.identity
     held = study(**before, anchor="moments").resolved()
@@ -213,33 +214,54 @@ def test_later_settings_are_named_by_records_and_identities_that_give_them() -> 
     assert study(iterations=0, anchor="moments").identity == study(iterations=0).identity
 
 
-def test_a_head_is_held_unless_batches_are_asked_for() -> None:
-    usual = study().resolved()
-    assert (usual.stream.mix, *held_by(usual)) == ("uniform", "moments", "images")
-    assert usual.is_held
-    free = [study(init="random"), study(init="zero"), study(loss="mse"), study(iterations=0)]
-    assert not any(each.resolved().is_held for each in free)
-    for asked in ({"mix": "text"}, {"mix": "uniform"}, {"old_rows": "statistics"},
-                  {"method": "joint"}, {"method": "naive"}):  # fmt: skip
-        assert held_by(study(**asked).resolved()) == ("none", "auto")
-    assert held_by(study(anchor="moments").resolved()) == ("moments", "auto")
-    recorded = usual.settings()
-    assert (recorded["mix"], recorded["anchor"]) == ("uniform", "moments")
-    assert identity_of(recorded) == usual.identity
-    assert study(mix="text", iterations=0).identity == study(iterations=0).identity
+PROTOCOLS = [
+    ({}, ("text", "none", "auto", "constant")),
+    ({"protocol": "keep"}, ("uniform", "moments", "auto", "linear")),
+    ({"protocol": "keep", "method": "joint"}, ("uniform", "moments", "auto", "linear")),
+    ({"protocol": "keep", "method": "naive"}, ("text", "moments", "auto", "linear")),
+    ({"protocol": "keep", "old_rows": "statistics"}, ("uniform", "moments", "auto", "linear")),
+    (
+        {"protocol": "keep", "mix": "sgm", "anchor": "l2", "schedule": "constant"},
+        ("sgm", "l2", "auto", "constant"),
+    ),
+    ({"protocol": "keep", "anchor_strength": 0.1}, ("uniform", "moments", 0.1, "linear")),
+    ({"anchor": "moments"}, ("text", "moments", "auto", "constant")),
+]
+KEEPING = ("mix", "anchor", "anchor_strength", "schedule")
 
 
-def held_by(found: Study) -> tuple[Any, Any]:
-    return found.training.anchor, found.training.anchor_strength
+@pytest.mark.parametrize(("settings", "applied"), PROTOCOLS)
+def test_a_protocol_is_recorded_as_what_is_applied_the_same_for_every_start(
+    settings: dict[str, Any], applied: tuple[Any, ...]
+) -> None:
+    for init, loss in itertools.product(INITS, ("ce", "mse")):
+        found = study(**settings, init=init, loss=loss).resolved()
+        assert tuple(found.value(name) for name in KEEPING) == applied
+        assert found.is_held == (applied[1] != "none")
+        recorded = found.settings()
+        assert "protocol" not in recorded
+        said = {"method": "rehearsal", **settings, **dict(zip(KEEPING, applied, strict=True))}
+        said = {name: value for name, value in said.items() if name != "protocol"}
+        assert study(**said, init=init, loss=loss).identity == found.identity
+        assert identity_of(recorded) == found.identity
 
 
-def test_names_tell_of_batches_and_anchors_that_were_asked_for() -> None:
+def test_protocols_do_not_differ_in_what_trains_nothing() -> None:
+    untrained = study(iterations=0)
+    assert study(iterations=0, protocol="keep").identity == untrained.identity
+    assert not study(iterations=0, protocol="keep").resolved().is_held
+    assert study(mix="text", iterations=0).identity == untrained.identity
+
+
+def test_names_tell_of_batches_and_anchors_that_differ() -> None:
     short = [study(init="random", iterations=each).resolved() for each in (0, 5)]
     assert names_of(short) == ["random-iterations=0", "random-iterations=5"]
-    assert "mix=text" in names_of([study().resolved(), study(mix="text").resolved()])[1]
+    name = names_of([study().resolved(), study(protocol="keep").resolved()])[1]
+    assert all(each in name for each in ("anchor=moments", "schedule=linear", "mix=uniform"))
 
 
 REFUSED = [
+    (False, {"method": "ncm", "protocol": "keep"}, "--protocol does not go with --method ncm"),
     (False, {"method": "ncm", "lr": 1e-2}, "--lr does not go with --method ncm"),
     (False, {"method": "lda", "lam": 0.1}, "--lambda does not go with --method lda"),
     (False, {"method": "ranpac", "lam": 0.1}, "its lambda is --ranpac-lambda"),

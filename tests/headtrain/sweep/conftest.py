@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.headtrain.runs import RunData
+from clinit.headtrain.experiment import RunData
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep.grid import distinct, parse_grid, runs_of
 from tests.headtrain.test_experiment import make_base, make_head, make_new

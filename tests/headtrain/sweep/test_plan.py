@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from clinit.headtrain.runs import RunData
+from clinit.headtrain.experiment import RunData
 from clinit.headtrain.study.study import Study, identity_of
 from clinit.headtrain.sweep import plan as plan_module
 from clinit.headtrain.sweep.grid import distinct, parse_grid, runs_of

@@ -22,9 +22,9 @@ from clinit.extract.cache.plan import WHOLE
 from clinit.extract.dataset.scan import scan
 from clinit.extract.work import run as module
 from clinit.extract.work.run import ExtractConfig, extract, extract_on_ray
+from clinit.headtrain.experiment import RunData
 from clinit.headtrain.record.format import find_records, read_record
-from clinit.headtrain.runs import RunData
-from clinit.headtrain.sweep.on_ray import train_on_ray
+from clinit.headtrain.sweep.plan import train_on_ray
 from tests.extract.work.made import tiny_config
 
 
@@ -218,9 +218,9 @@ assert len(list(out.glob("train/shard-*.h5"))) == 48
 SWEEP = """
 import pickle
 from clinit.files.lock import claim_folder
-from clinit.headtrain.sweep.folder import open_folder
+from clinit.headtrain.sweep.plan import open_folder
 from clinit.headtrain.sweep.grid import distinct, parse_grid, runs_of
-from clinit.headtrain.sweep.on_ray import train_on_ray
+from clinit.headtrain.sweep.plan import train_on_ray
 from clinit.headtrain.sweep.plan import plan_sweep, run_sweep
 
 data, out = pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2])

@@ -8,13 +8,19 @@ import pytest
 from clinit.errors import RecordError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.files.lock import claim_folder
+from clinit.headtrain.experiment import RunData
 from clinit.headtrain.record.format import RunRecord, find_records, read_record, write_record
-from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep import plan as runner
-from clinit.headtrain.sweep.folder import open_folder
-from clinit.headtrain.sweep.plan import SweepEvent, SweepPlan, plan_sweep, run_sweep, train_here
+from clinit.headtrain.sweep.plan import (
+    SweepEvent,
+    SweepPlan,
+    open_folder,
+    plan_sweep,
+    run_sweep,
+    train_here,
+)
 
 MakeRuns = Callable[..., list[Study]]
 GRID = ("init=random,least-square", "loss=ce,sqen", "seed=0:2")

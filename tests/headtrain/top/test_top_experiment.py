@@ -22,7 +22,7 @@ from clinit.headtrain.record.format import (
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import Images, Storage
-from clinit.headtrain.top.inputs import TopInputs, open_sides, prepare_runs
+from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.network import cut_network
 
 STREAM = {
@@ -45,9 +45,7 @@ Inputs = Callable[..., TopInputs]
 
 def prepared(caches: Path, settings: Mapping[str, Any], storage: Storage) -> TopInputs:
     images = Images(base=caches / "base", new=caches / "new", storage=storage)
-    base, new = open_sides(images)
-    assert base.source.head is not None
-    return prepare_runs(images, (base, new), base.source.head, [Study.of(settings, top=True)])
+    return prepare_runs(ImageData.open(images), [Study.of(settings, top=True)])
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +101,7 @@ def test_a_run_starts_where_a_head_on_cached_features_starts(inputs_of: Inputs, 
     inputs, head = inputs_of("low rank"), {**HEAD, "init": init}
     record = trained(inputs, head)
     studies = [Study.of({**STREAM, **head, "mix": "text"})]
-    (frozen,) = run_experiment(inputs.base, inputs.new, inputs.initial_head, studies)
+    (frozen,) = run_experiment(inputs.data, studies)
     assert record.classes.equals(frozen.classes)
     first = (pl.col("task") == 1) & (pl.col("iteration") == 0)
     assert record.evaluations.filter(first).equals(frozen.evaluations.filter(first))
