@@ -28,7 +28,7 @@ from clinit.analysis.paper.numbers import (
 )
 from clinit.analysis.paper.settings import Setting, settings_of_heads, settings_of_runs
 from clinit.analysis.paper.tables import Table
-from clinit.analysis.report.report import load_report
+from clinit.analysis.report.report import load_runs
 from clinit.analysis.report.run import Row, RunSummary
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
@@ -324,7 +324,7 @@ def _effects(
 def recorded_runs(table: Table, where: Places, studies: Sequence[Study]) -> tuple[RunSummary, ...]:
     """Return the recorded runs of studies; empty if none is recorded."""
     found = recorded(where.runs(table), studies) if table.runs else []
-    return load_report(found).runs if found else ()
+    return load_runs(*found).runs if found else ()
 
 
 def measured(table: Table, where: Places, runs: Sequence[RunSummary]) -> Reproduction:

@@ -1,54 +1,24 @@
-"""`clinit cache`: show and verify feature caches, and record groups of images."""
+"""`clinit cache`: show, verify, import and export feature caches, and record groups of images."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clinit.cli.commands.cache_arrays import export, import_
-from clinit.cli.commands.extract import size_megabytes
-from clinit.cli.frame.console import out, say
+from clinit.cli.frame.console import note, out, say, warn
+from clinit.cli.frame.context import command_line
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import CacheArgument, described
+from clinit.cli.frame.options import READ_AS_VAL, CacheArgument, ReadSplit, Split, described
 from clinit.cli.frame.progress import counting
+from clinit.cli.frame.results import tell_headless
+from clinit.files.paths import check_writable
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
     from clinit.extract.cache.summary import HeadFacts
-
-
-@keeps("No partial file is left: the file is written completely or not at all.")
-def group(
-    cache: CacheArgument,
-    table: Annotated[
-        Path,
-        typer.Argument(
-            help="CSV or Parquet file with a row per image: `path`, as in the manifest, and the"
-            " column of the groups. For imported features, `path` may be absent if the rows have"
-            " the order of the imported file."
-        ),
-    ],
-    column: Annotated[
-        str, described("Column with equal values for images of one group: video, patient, burst.")
-    ],
-) -> None:
-    """Record groups of training images that repeat each other, such as frames of a video.
-
-    When new head rows are computed, a group counts as one image and is left out
-    as a whole. Without recorded groups, clinit looks for groups in the features:
-    copies, crops and frames that are far from all other images.
-
-    clinit cache group caches/scenes frames.csv --column video
-    """
-    from clinit.extract.arrays.groups import write_groups
-    from clinit.extract.cache.read import open_cache
-
-    split = open_cache(cache).split("train")
-    repeating, groups = write_groups(split.path, split.manifest, table, column)
-    rows = number_of(split.num_rows, "image")
-    say(f"Of {rows}, {repeating:,} repeat other images: {number_of(groups, 'group')} by {column}")
 
 
 app = typer.Typer(
@@ -77,7 +47,7 @@ def show(cache: CacheArgument) -> None:
     )
     table.add_row("features", *(f"{s.dim} x {s.dtype}" for s in splits))
     table.add_row("shards", *(f"{s.plan.num_shards:,}" for s in splits))
-    table.add_row("size", *(f"{size_megabytes(s.path):,.1f} MB" for s in splits))
+    table.add_row("size", *(f"{_megabytes(s.path):,.1f} MB" for s in splits))
     if opened.head is not None:
         table.add_row("top-1 of the stored head", *(_top1(s.summary.head) for s in splits))
     rates = [s.summary.run.images_per_s for s in splits]
@@ -98,9 +68,14 @@ def show(cache: CacheArgument) -> None:
         fitted = f", fitted: {by}" if by else ""
         say(f"{'head':>12}  {number_of(opened.head.num_classes, 'row')}, {named}{fitted}")
     if views := opened.views:
-        seed, megabytes = views[0].fingerprint.view_seed, sum(size_megabytes(v.path) for v in views)
+        seed, megabytes = views[0].fingerprint.view_seed, sum(_megabytes(v.path) for v in views)
         say(f"{'views':>12}  {len(views)} of train, seed {seed}, {megabytes:,.1f} MB")
         say(f"{'':>12}  {views[0].fingerprint.augmentation}")
+
+
+def _megabytes(folder: Path) -> float:
+    """Return the size of the shards in a folder."""
+    return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
 
 
 def _top1(head: HeadFacts) -> str:
@@ -139,6 +114,175 @@ def verify(cache: CacheArgument) -> None:
     say("Nothing has changed since the cache was written.")
 
 
-app.command("import")(import_)
-app.command()(export)
-app.command()(group)
+def _name_of_an_extractor(name: str) -> str:
+    if name in ("", "imported"):
+        raise typer.BadParameter("give the name of the extractor, such as clip-vit-b-32")
+    return name
+
+
+@app.command("import")
+@keeps("Written shards are kept: run the same command again to resume.")
+def import_(
+    features: Annotated[
+        Path,
+        typer.Argument(help="Features (rows, dim): .npy, .npz, .safetensors or .parquet."),
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Argument(
+            help="File of the labels: integers from 0, or texts.",
+            show_default="the file of the features",
+        ),
+    ] = None,
+    *,
+    out: Annotated[Path, described("Folder of the cache.", "FOLDER", default=False)],
+    backbone: Annotated[
+        str,
+        described(
+            "Name of the extractor and its weights, such as clip-vit-b-32. Only caches with the"
+            " same name can be used together.",
+            default=False,
+            callback=_name_of_an_extractor,
+        ),
+    ],
+    split: Annotated[
+        ReadSplit, described("Split that the rows belong to." + READ_AS_VAL)
+    ] = ReadSplit.train,
+    classes: Annotated[
+        Path | None,
+        described(
+            "Class names, one per line.", "FILE", "names in the file, or the labels themselves"
+        ),
+    ] = None,
+    features_name: Annotated[
+        str | None,
+        described("Array, tensor or column of the features.", default="features"),
+    ] = None,
+    labels_name: Annotated[
+        str | None, described("Array, tensor or column of the labels.", default="labels, label")
+    ] = None,
+    head: Annotated[
+        Path | None,
+        described(
+            "Head file to store as the pretrained head: `weight`, `bias` and `class_names` in a"
+            " .safetensors or .npz file.",
+            "FILE",
+            "none",
+        ),
+    ] = None,
+    dataset: Annotated[str, described("Name of the data set.")] = "imported",
+) -> None:
+    """Make a cache of features that another program computed: CLIP, DINO, audio, text.
+
+    Run the command once per split, with the same --backbone and --classes; run
+    it again to resume a killed import. Base classes need a head: give --head
+    FILE, or run `clinit head fit` afterwards. Then `clinit train-head` and
+    `clinit diagnose` work as with features of `clinit extract`.
+    """
+    from clinit.extract.arrays.import_features import ImportConfig, import_features
+
+    config = ImportConfig(
+        split=split.stored,
+        dataset=dataset,
+        backbone=backbone,
+        classes=classes,
+        head=head,
+        features_name=features_name,
+        labels_name=labels_name,
+        command=command_line(),
+    )
+    check_writable(out)
+    with counting("rows") as count:
+        written = import_features(
+            features, labels, out, config, on_note=note, on_rows=partial(count, "Writing")
+        )
+    say(
+        f"{written.num_rows:,} rows of {len(set(written.labels.tolist())):,} classes,"
+        f" {written.dim} x {written.dtype}, at {written.path}"
+    )
+    if written.num_valid < written.num_rows:
+        warn(
+            f"{written.num_rows - written.num_valid:,} rows were marked invalid, because they are"
+            " not finite or beyond the range of float32"
+        )
+    top1 = written.summary.head.top1.percent
+    if top1 is not None:
+        say(f"top-1 of the head on these features: {top1:.2f} %")
+    elif split is ReadSplit.train:
+        tell_headless(out)
+
+
+@app.command()
+@keeps("Finished splits are kept; an unfinished file is removed.")
+def export(
+    cache: CacheArgument,
+    out: Annotated[
+        Path,
+        typer.Argument(
+            help="A .safetensors file for one split, or a folder for all splits.",
+        ),
+    ],
+    format: Annotated[
+        Literal["npy", "safetensors"] | None,
+        described("Format of the files.", default="the suffix; npy for a folder"),
+    ] = None,
+    split: Annotated[Split | None, described("Export only this split.", default="all")] = None,
+) -> None:
+    """Write features, labels and class names as NumPy or safetensors files.
+
+    Only one shard is in memory at a time. `clinit cache import` reads both
+    formats back, bit for bit.
+
+    clinit cache export caches/scenes scenes.safetensors --split train
+    """
+    from clinit.extract.arrays.export_features import export_features
+    from clinit.extract.cache.read import open_cache
+
+    check_writable(out, "OUT")
+    opened = open_cache(cache)
+    splits = [opened.split(split.value)] if split else list(opened.splits.values())
+    with counting() as show:
+        for written in export_features(splits, out, format, on_rows=show):
+            plan = written.split.plan
+            say(
+                f"{plan.title}: {number_of(written.num_rows, 'row')} of {written.split.dim}"
+                f" {written.split.dtype} at {written.path}"
+            )
+            if written.num_left_out:
+                note(
+                    f"{written.num_left_out:,} of {plan.num_rows:,} rows have no features and are"
+                    " left out; the array `rows` lists the exported rows"
+                )
+
+
+@app.command()
+@keeps("No partial file is left: the file is written completely or not at all.")
+def group(
+    cache: CacheArgument,
+    table: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV or Parquet file with a row per image: `path`, as in the manifest, and the"
+            " column of the groups. For imported features, `path` may be absent if the rows have"
+            " the order of the imported file."
+        ),
+    ],
+    column: Annotated[
+        str, described("Column with equal values for images of one group: video, patient, burst.")
+    ],
+) -> None:
+    """Record groups of training images that repeat each other, such as frames of a video.
+
+    When new head rows are computed, a group counts as one image and is left out
+    as a whole. Without recorded groups, clinit looks for groups in the features:
+    copies, crops and frames that are far from all other images.
+
+    clinit cache group caches/scenes frames.csv --column video
+    """
+    from clinit.extract.arrays.groups import write_groups
+    from clinit.extract.cache.read import open_cache
+
+    split = open_cache(cache).split("train")
+    repeating, groups = write_groups(split.path, split.manifest, table, column)
+    rows = number_of(split.num_rows, "image")
+    say(f"Of {rows}, {repeating:,} repeat other images: {number_of(groups, 'group')} by {column}")

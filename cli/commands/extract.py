@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from clinit.cli.frame.options import (
     option,
 )
 from clinit.cli.frame.progress import doing
+from clinit.cli.frame.results import tell_headless
 from clinit.cli.frame.work_progress import extraction_progress
 from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.work.options import ExtractOptions
@@ -164,12 +164,6 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
         tell_headless(options.out)
 
 
-def tell_headless(cache: Path) -> None:
-    """Print the command that fits a head to a cache without a head."""
-    fit = f"clinit head fit {shlex.quote(str(cache))} --out head.safetensors"
-    note(f"to use these as base classes, fit a head: {fit}")
-
-
 _BAD_IMAGES_SHOWN = 20
 
 
@@ -229,11 +223,6 @@ def _print_split(result: SplitResult, listed: Collection[int]) -> None:
     _print_again(result)
     _print_top1(result)
     _print_bad(split, [entry for entry in split.summary.invalid if entry.row not in listed])
-
-
-def size_megabytes(folder: Path) -> float:
-    """Return the size of the shards in a folder, in megabytes."""
-    return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
 
 
 def _print_again(result: SplitResult) -> None:

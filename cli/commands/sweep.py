@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.commands.report import show_ranking
 from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.config import OF_IMAGES, ConfigOption, grids_of
 from clinit.cli.frame.console import note, say
@@ -23,6 +22,7 @@ from clinit.cli.frame.options import (
     RunsFolder,
     described,
 )
+from clinit.cli.frame.results import show_ranking
 from clinit.cli.frame.run_data import (
     check_base,
     check_caches,

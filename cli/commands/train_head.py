@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.commands.report import show_runs
 from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.context import Context
@@ -19,6 +18,7 @@ from clinit.cli.frame.options import (
     Overwrite,
     RunsFolder,
 )
+from clinit.cli.frame.results import show_runs
 from clinit.cli.frame.run_data import check_base, check_caches, read_data, tell_left
 from clinit.cli.frame.study_options import takes_studies
 from clinit.cli.frame.work_progress import training_progress

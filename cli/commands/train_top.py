@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clinit.cli.commands.report import show_runs
 from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.context import Context
@@ -15,6 +14,7 @@ from clinit.cli.frame.options import (
     Overwrite,
     RunsFolder,
 )
+from clinit.cli.frame.results import show_runs
 from clinit.cli.frame.run_data import check_caches, read_images, tell_left
 from clinit.cli.frame.study_options import takes_studies
 from clinit.cli.frame.work_progress import training_progress

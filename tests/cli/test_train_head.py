@@ -11,7 +11,7 @@ from typer.testing import Result
 
 import clinit
 from clinit.analysis.metrics.efficiency import comparison_key
-from clinit.analysis.report.report import load_report
+from clinit.analysis.report.report import load_runs
 from clinit.analysis.report.settings import Names, shown
 from clinit.errors import DeviceError, ExperimentError, RecordError
 from clinit.extract.cache.head import read_head, write_head
@@ -179,7 +179,7 @@ def test_an_aligned_head_is_what_mse_runs_start_from(
     assert comparison_key(stored) != comparison_key(started)
     notes = [any("clinit align" in note for note in info["notes"]) for info in (stored, started)]
     assert notes == [True, False]
-    runs = load_report([tmp_path / "stored", tmp_path / "aligned"]).runs
+    runs = load_runs(tmp_path / "stored", tmp_path / "aligned").runs
     assert "head" in Names.of(runs).of_training
     assert {shown(run, "head") for run in runs} == {"mse.safetensors", "stored"}
     other = checked(train("other", *RANDOM, "--head", str(aligned)))
