@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from rich.console import Group, RenderableType
@@ -135,18 +135,16 @@ class Runs:
         seeds = {run.config.get("seed") for run in self.runs}
         ranked = view.means or len(seeds) > 1 or any(run.is_held_out for run in self.runs)
         if ranked:
-            yield self._each(lambda runs: ranking(runs, view.gain))
+            yield self._each(ranking)
         if view.by_seed or not ranked:
-            yield self._each(lambda runs: run_table(runs, view.gain))
+            yield self._each(run_table)
         if view.metrics:
-            yield from ("", self._each(lambda runs: metrics_table(runs, ranked=ranked)))
+            yield from ("", self._each(partial(metrics_table, ranked=ranked)))
         if view.per_task:
-            yield self._each(lambda runs: task_table(runs, view.gain))
+            yield self._each(task_table)
         if measured := [run for run in self.runs if run.is_diagnosed]:
-            yield from (
-                "",
-                self._each(partial(diagnosis_table, per_task=view.per_task), by_data(measured)),
-            )
+            table = partial(diagnosis_table, per_task=view.per_task)
+            yield from ("", self._each(table, by_data(measured)))
         yield Text("Columns: clinit report --help", style="dim")
         for line in self.legend:
             yield Text(line, style="dim", no_wrap=True, overflow="ignore")
@@ -169,8 +167,7 @@ class Runs:
             if view.means:
                 return means_table(self.runs, self.data).write_csv()
             return frame_of(self._lines(per_task=view.per_task)).write_csv()
-        parts = self.data.values()
-        tables = [text_table(part, view.gain, metrics=view.metrics) for part in parts]
+        tables = [text_table(part, metrics=view.metrics) for part in self.data.values()]
         return "\n".join(each.markdown() for each in tables)
 
     def rows(self) -> list[Row]:
@@ -212,7 +209,7 @@ class Runs:
         """Return loss and accuracy on the new task over iterations, drawn in characters."""
         from clinit.analysis.figures.curves import draw
 
-        return self._each(lambda runs: draw(runs, width))
+        return self._each(partial(draw, width=width))
 
     def figure(self, name: str = "curves") -> Figure:
         """Return a figure for a paper.
@@ -231,34 +228,45 @@ class Runs:
 
         save_figure(self.runs, Path(path), name)
 
-    def html(self, *, reading: Reading = "equal-level") -> str:
+    def html(self) -> str:
         """Return the report as one HTML page that loads nothing: tables, curves, settings."""
-        from clinit.analysis.page.page import page
+        from clinit.analysis.page.data import page_data
+        from clinit.analysis.page.page import html_of
 
-        return page(self.runs, self.notes, reading)
+        return html_of(page_data(self.runs, self.notes))
 
-    def save_html(self, path: str | Path, *, reading: Reading = "equal-level") -> None:
+    def save_html(self, path: str | Path) -> None:
         """Write the page to a file that ends in .html."""
         from clinit.analysis.page.page import save_page
 
-        save_page(Path(path), lambda: self.html(reading=reading))
+        save_page(Path(path), self.html)
 
 
-def load_runs(path: str | Path, *more: str | Path, skip_start: bool = False) -> Runs:
+def load_runs(
+    path: str | Path,
+    *more: str | Path,
+    skip_start: bool = False,
+    reading: Reading = "equal-level",
+) -> Runs:
     """Read the records at or below folders, and compare each run with its random run.
 
-    `skip_start` leaves the points before the first step out of the averages, but not out of the
-    curves and the values at the start of a task.
+    Args:
+        path: A record, or a folder of records.
+        more: Further records or folders.
+        skip_start: Whether to leave the points before the first step out of the averages, but not
+            out of the curves and the values at the start of a task.
+        reading: Reading of the gain that tables show.
 
     Raises:
         RecordError: If a folder contains no record, or a record that cannot be read.
     """
-    return runs_of(read_records([Path(each) for each in (path, *more)]), skip_start=skip_start)
+    records = read_records([Path(each) for each in (path, *more)])
+    return runs_of(records, skip_start=skip_start, reading=reading)
 
 
-def runs_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Runs:
-    """Compare each run with its random run; see `load_runs`."""
-    runs = [RunSummary.of(record, skip_start=skip_start) for record in records]
+def runs_of(records: Sequence[RunRecord], **view: Any) -> Runs:
+    """Compare each run with its random run; `view`: as in `load_runs`."""
+    runs = [RunSummary.of(record, **view) for record in records]
     randoms = {run.key: run for run in reversed(runs) if run.init == "random"}
     groups = list(dict.fromkeys(run.key for run in runs))
     compared = []

@@ -31,6 +31,7 @@ from clinit.analysis.metrics.cost import Spike, initialisation_seconds, spikes
 from clinit.analysis.metrics.efficiency import (
     READINGS,
     Gain,
+    Reading,
     bounded_name,
     comparison_key,
     data_of,
@@ -84,6 +85,8 @@ class RunSummary:
     """Gain over the random run, which is compared with itself; None without a random run."""
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
+    reading: Reading = "equal-level"
+    """Reading of the gain in tables; rows contain both."""
     number: int | None = None
     """Number of the run in its report, if nothing else distinguishes it."""
 
@@ -91,12 +94,12 @@ class RunSummary:
         return f"<RunSummary of {self.record}>"
 
     @classmethod
-    def of(cls, record: RunRecord, *, skip_start: bool = False) -> RunSummary:
-        """Compute the evaluation points of `record`."""
+    def of(cls, record: RunRecord, **view: Any) -> RunSummary:
+        """Compute the evaluation points of `record`; `view`: `skip_start`, `reading`."""
         points = record.points.select("task", "iteration", "loss_new", "elapsed_s")
         found = accuracy_points(record.evaluations, record.classes)
         points = points.join(found, on=["task", "iteration"], how="full", coalesce=True)
-        return cls(record, points.sort("task", "iteration"), skip_start=skip_start)
+        return cls(record, points.sort("task", "iteration"), **view)
 
     @property
     def init(self) -> str:

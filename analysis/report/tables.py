@@ -52,17 +52,17 @@ COLLAPSE = {
 """Metrics of neural collapse: heading, name in a diagnosis, meaning."""
 
 
-def ranking(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> Table:
+def ranking(runs: Sequence[RunSummary]) -> Table:
     """Return one line per group of seeds on the same data, the best first."""
     groups = seed_groups(runs)
-    measures = known_of(groups, ranked_measures(reading))
-    found = _table(groups, measures, reading, without=("seed",), needed=MOST_NEEDED)
+    measures = known_of(groups, ranked_measures(runs[0].reading))
+    found = _table(groups, measures, without=("seed",), needed=MOST_NEEDED)
     return replace(
         found,
         columns=[Column("#", "number"), *found.columns],
         sections=[[[str(at), *line] for at, line in enumerate(found.lines, start=1)]],
         beside=True,
-        remarks=[f"Ranked by A_all{_over_seeds(groups)}.", *_conditions(runs, reading)],
+        remarks=[f"Ranked by A_all{_over_seeds(groups)}.", *_conditions(runs)],
     )
 
 
@@ -76,19 +76,19 @@ def metrics_table(runs: Sequence[RunSummary], *, ranked: bool = True) -> Table:
     return replace(found, title="", remarks=remarks)
 
 
-def run_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> Table:
+def run_table(runs: Sequence[RunSummary]) -> Table:
     """Return one line per run on the same data; the title contains the shared settings."""
     groups = [SeedGroup.of([run]) for run in runs]
-    measures = known_of(groups, run_measures(reading))
-    return _table(groups, measures, reading, needed=MOST_NEEDED, key=_of_run)
+    measures = known_of(groups, run_measures(runs[0].reading))
+    return _table(groups, measures, needed=MOST_NEEDED, key=_of_run)
 
 
-def task_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> RenderableType:
+def task_table(runs: Sequence[RunSummary]) -> RenderableType:
     """Return one table per task and group of comparable runs, all on the same data."""
     of_training = Names.of(runs).of_training
     rows = [(run, [_task_row(task) for task in run.row()["tasks"]]) for run in runs]
     every = [SeedGroup((run,), (task,)) for run, tasks in rows for task in tasks]
-    measures = known_of(every, task_measures(reading))
+    measures = known_of(every, task_measures(runs[0].reading))
     parts: list[Table] = []
     for _, chosen in groupby(rows, key=lambda pair: pair[0].key):
         group = list(chosen)
@@ -96,12 +96,10 @@ def task_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> 
             lines = [SeedGroup((run,), (tasks[index],)) for run, tasks in group]
             settings = [phrase(group[0][0], name) for name in of_training]
             heading = ", ".join([f"Task {task['task']}{_size(task)}", *settings])
-            found = _table(
-                lines, measures, reading, names_of=runs, without=of_training, key=_of_run
-            )
+            found = _table(lines, measures, names_of=runs, without=of_training, key=_of_run)
             parts.append(replace(found, title=f"\n{heading}", remarks=None, is_bold=False))
     words = "A_0, end: A_new before the first step and after the last."
-    remarks = [words, *_conditions(runs, reading)]
+    remarks = [words, *_conditions(runs)]
     return Group(*parts[:-1], *(replace(each, remarks=remarks) for each in parts[-1:]))
 
 
@@ -139,13 +137,11 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Ta
     )
 
 
-def text_table(
-    runs: Sequence[RunSummary], reading: Reading = "equal-level", *, metrics: bool = False
-) -> Table:
+def text_table(runs: Sequence[RunSummary], *, metrics: bool = False) -> Table:
     """Return means over seeds with all columns, of the ranking or of further `metrics`."""
     groups = seed_groups(runs)
-    measures = known_of(groups, FURTHER_MEASURES if metrics else ranked_measures(reading))
-    found = _table(groups, measures, reading, without=("seed",), key=_comparable, is_seeded=True)
+    measures = known_of(groups, FURTHER_MEASURES if metrics else ranked_measures(runs[0].reading))
+    found = _table(groups, measures, without=("seed",), key=_comparable, is_seeded=True)
     first = "Mean over seeds"
     if not metrics:
         first = f"Ranked by A_all, on {runs[0].measured_on}: mean over evaluation points and seeds"
@@ -153,7 +149,7 @@ def text_table(
     if any(measure.name == "loss_new" for measure in measures):
         parts.append(f"L_new: {_loss_meaning(runs)}.")
     if any(measure.is_gain for measure in measures):
-        parts.append(f"gain, {reading}: {_GAIN[reading]}.")
+        parts.append(f"gain, {runs[0].reading}: {_GAIN[runs[0].reading]}.")
     return replace(found, caption=" ".join(parts).strip())
 
 
@@ -168,7 +164,6 @@ def _comparable(group: SeedGroup) -> str:
 def _table(
     groups: Sequence[SeedGroup],
     measures: Sequence[Measure],
-    reading: Reading = "equal-level",
     *,
     without: Sequence[str] = (),
     needed: Sequence[str] = (),
@@ -181,7 +176,6 @@ def _table(
     Args:
         groups: Runs of different seeds, or single runs.
         measures: Measures from left to right.
-        reading: Reading of the gain.
         without: Settings that names do not contain.
         needed: The measures, the most needed first: if there is no room, the last is dropped first.
         key: Returns the facts shared by comparable groups, of which the best is bold. With
@@ -212,7 +206,7 @@ def _table(
         *names.columns,
         *([Column("seeds", "number", meaning="How many runs are averaged.")] if seeded else []),
         *(
-            each.column(needed.index(each.name) if needed else n, _meaning(each, runs, reading))
+            each.column(needed.index(each.name) if needed else n, _meaning(each, runs))
             for n, each in enumerate(measures)
         ),
     ]
@@ -220,25 +214,25 @@ def _table(
         columns,
         sections,
         title=names.title,
-        remarks=["", *_conditions(runs, reading)],
+        remarks=["", *_conditions(runs)],
         about=runs,
         is_bold=key is not None and len({key(group) for group in groups}) < len(groups),
     )
 
 
-def _conditions(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> list[str]:
+def _conditions(runs: Sequence[RunSummary]) -> list[str]:
     """Return in words the conditions that differ from the default."""
     skipped = ["The points before the first step are left out."] * runs[0].skip_start
-    return [f"gain: {reading}."] * (reading != "equal-level") + skipped
+    return [f"gain: {runs[0].reading}."] * (runs[0].reading != "equal-level") + skipped
 
 
-def _meaning(measure: Measure, runs: Sequence[RunSummary], reading: Reading) -> str:
+def _meaning(measure: Measure, runs: Sequence[RunSummary]) -> str:
     words = measure.meaning
     if measure.name in _CLASSES:
         words = f"accuracy on {runs[0].measured_on} of {_CLASSES[measure.name]}, mean over"
         words += " evaluations"
     elif measure.is_gain:
-        words = f"{reading}: {_GAIN[reading]}"
+        words = f"{runs[0].reading}: {_GAIN[runs[0].reading]}"
     elif measure.name == "loss_new":
         words = _loss_meaning(runs)
     return f"{words[:1].upper()}{words[1:]}."

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.analysis.figures import FigureName
-from clinit.analysis.report import Format, GainReading, View
+from clinit.analysis.metrics.efficiency import Reading
+from clinit.analysis.report import Format, View
 from clinit.cli.frame.console import note, print_csv, print_json
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import AsJson, fills, option
@@ -30,6 +31,7 @@ class Asked(View):
     plot: Path | None = None
     html: Path | None = None
     skip_start: bool = False
+    gain: Reading = "equal-level"
 
 
 _OPTIONS = {
@@ -79,7 +81,7 @@ _OPTIONS = {
     ),
     "curves": option(bool, "Draw the curves in the terminal."),
     "gain": option(
-        GainReading,
+        Reading,
         "Efficiency gain: iterations of random rows over iterations of the run, both to 95 % of"
         " random's best new-task accuracy (equal-level), or random's to its best (random-best)."
         " JSON and CSV contain both.",
@@ -127,14 +129,14 @@ def report(
             check_writable(file, name)
     from clinit.analysis.report.report import load_runs
 
-    loaded = load_runs(*runs, skip_start=asked.skip_start)
+    loaded = load_runs(*runs, skip_start=asked.skip_start, reading=asked.gain)
     if asked.plot is not None:
         from clinit.analysis.figures.gallery import save_figures
 
         for told in save_figures(loaded.data, asked.plot, asked.figure or [FigureName.CURVES]):
             note(told)
     if asked.html is not None:
-        loaded.save_html(asked.html, reading=asked.gain)
+        loaded.save_html(asked.html)
         note(f"the page is {asked.html}")
     if view.format == "table":
         show(loaded, view)

@@ -16,7 +16,7 @@ INITS = ("random", "class-mean", "least-square")
 
 
 def data_of(report: Runs, reading: Reading = "equal-level") -> dict[str, Any]:
-    return page_data(report.runs, report.notes, reading)
+    return page_data(report.runs, report.notes)
 
 
 def texts(value: Any) -> Iterator[str]:
