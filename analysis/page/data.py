@@ -25,7 +25,6 @@ from clinit.analysis.report.settings import (
     by_data,
     common,
     labels,
-    settings,
     shown,
 )
 from clinit.analysis.report.table import NOTHING, Cell, Column
@@ -52,7 +51,7 @@ def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     varying = ["init", *(["scale"] if len(scales) > 1 else []), *names]
     values = {name: dict.fromkeys(shown(run, name) for run in runs) for name in varying}
     texts = {"scale": scales.pop()} if len(scales) == 1 else {}
-    texts |= {name: shown(runs[0], name) for name in settings(runs[0]) if name not in varying}
+    texts |= {name: shown(runs[0], name) for name in runs[0].settings if name not in varying}
     data = {
         f"{side} classes": {_described(run, side) for run in runs if side in run.sides}
         for side in SIDES

@@ -19,7 +19,7 @@ import polars as pl
 from clinit.analysis.metrics.efficiency import PLACE_SETTINGS, comparison_key, data_of
 from clinit.analysis.report.measures import MEANS, Measure
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.settings import ByData, Names, identity, settings, values
+from clinit.analysis.report.settings import ByData, Names, identity
 from clinit.analysis.report.table import Cell
 from clinit.headtrain.record.format import finite
 
@@ -147,9 +147,9 @@ def seedless_key(run: RunSummary) -> str:
 
 def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """Return the runs in their order, with numbers if two groups differ only in seeds."""
-    names = dict.fromkeys(name for run in runs for name in settings(run) if name != "seed")
+    names = dict.fromkeys(name for run in runs for name in run.settings if name != "seed")
     groups = alike(runs)
-    keys = [identity(values(group[0]), [*names]) for group in groups]
+    keys = [identity(group[0].texts, [*names]) for group in groups]
     counts = Counter(keys)
     pairs = zip(groups, keys, strict=True)
     twice = {id(run) for group, key in pairs if counts[key] > 1 for run in group}
@@ -188,7 +188,7 @@ def means_table(runs: Sequence[RunSummary], data: ByData) -> pl.DataFrame:
     names = [name for name in Names.of(runs).differing if name not in ("seed", "run")]
     lines: list[Row] = []
     for group in _groups(data):
-        own = settings(group.runs[0])
+        own = group.runs[0].settings
         line = _identity(group) | {name: plain(own.get(name)) for name in names}
         line["seeds"] = " ".join(str(run.config.get("seed")) for run in group.runs)
         line["runs"] = len(group.runs)

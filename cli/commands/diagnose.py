@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clinit.cli.frame.console import note, out, print_json, say
+from clinit.cli.frame.console import note, out, say
 from clinit.cli.frame.options import (
     AsJson,
     CacheOrFile,
@@ -18,6 +17,7 @@ from clinit.cli.frame.options import (
     described,
 )
 from clinit.cli.frame.progress import doing
+from clinit.cli.frame.results import print_content
 from clinit.cli.frame.run_data import check_caches
 from clinit.files.paths import is_file
 from clinit.words import number_of
@@ -53,7 +53,6 @@ def diagnose(
     from clinit.errors import HeadError
     from clinit.extract.cache.head import read_head
     from clinit.extract.cache.read import CacheSplit, open_cache
-    from clinit.headtrain.record.format import finite
     from clinit.headtrain.statistics.summed import Summed, read_summed
     from clinit.machine import choose_device
 
@@ -77,8 +76,8 @@ def diagnose(
         else:
             found = diagnose_summed(rows, chosen, lam=lam)
     if as_json:
-        content = {"cache": str(cache), "split": name or None, "head": head, **found.content()}
-        print_json(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False))
+        facts = {"cache": str(cache), "split": name or None, "head": head}
+        print_content(facts | found.content())
         return
     collapse = found.collapse
     say(f"{cache}, {f'split {name}' if name else 'statistics'}, head {head}")

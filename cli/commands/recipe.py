@@ -18,14 +18,10 @@ app = typer.Typer(
 @app.command(name="list")
 def list_() -> None:
     """List the recipes."""
-    from rich.table import Table
-    from rich.text import Text
+    from clinit.analysis.report.table import Column, Table
 
-    table = Table("recipe", "contents")
-    for name in names():
-        title = recipe(name).partition("\n")[0].removeprefix("# ")
-        table.add_row(name, Text(title))
-    out.print(table)
+    titles = [[name, recipe(name).partition("\n")[0].removeprefix("# ")] for name in names()]
+    out.print(Table([Column("recipe"), Column("contents", "text")], [titles]))
     say("Commands and comments: clinit recipe show NAME")
 
 

@@ -17,7 +17,7 @@ A narrower section overrides a wider one, and the command line overrides the fil
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -163,7 +163,7 @@ def commands_with_files(root: Any) -> Commands:
     }
 
 
-class Defaults(Mapping[str, Any]):
+class Defaults:
     """Defaults by parameter name, looked up after the options on the command line are parsed.
 
     So the method is known at every look-up.
@@ -178,9 +178,11 @@ class Defaults(Mapping[str, Any]):
         """Name of the file with the defaults."""
         return self._file.name
 
-    def __getitem__(self, name: str) -> str | list[str]:
+    def get(self, name: str, default: None = None) -> str | list[str] | None:
+        """Return the default of an option as text; None if the file does not set it."""
         key, option = self._options[name]
-        value = self._values()[key]
+        if (value := self._values().get(key)) is None:
+            return default
         several = option.multiple and isinstance(value, list)
         values = value if several else [value]
         if not all(isinstance(each, str | int | float) for each in values):
@@ -200,12 +202,6 @@ class Defaults(Mapping[str, Any]):
         kept = (*_PLACES, *OF_IMAGES) if typed.get("top") else _PLACES
         runs = self._file.options(TOP_RUNS if typed.get("top") else RUNS, "")
         return {key: value for key, value in runs.items() if key in kept} | own
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._options)
-
-    def __len__(self) -> int:
-        return len(self._options)
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:

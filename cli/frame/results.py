@@ -1,14 +1,15 @@
-"""Print the results of a command: the report of runs, and the remark on a cache without a head."""
+"""Print the results of commands: JSON, the report of runs, the remark on a cache without a head."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clinit.analysis.report import View
-from clinit.cli.frame.console import note, out, say
+from clinit.cli.frame.console import note, out, print_json, say
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 
 WIDEST_PLOT = 120
 """Maximum number of columns of a plot, because a wider plot shows no more detail."""
+
+
+def print_content(content: Any) -> None:
+    """Print plain values as JSON for programs, with null for numbers that are not finite."""
+    from clinit.headtrain.record.format import finite
+
+    print_json(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def show(runs: Runs, view: View) -> None:
