@@ -11,7 +11,7 @@ import typer
 
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
-from clinit.cli.frame.context import Context, command_line, overridden
+from clinit.cli.frame.context import command_line
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import (
     COMPUTATION,
@@ -128,7 +128,7 @@ _OPTIONS: Mapping[str, Any] = {
 
 @keeps("Finished shards are kept: run the same command again to resume.")
 @fills("options", ExtractOptions, _OPTIONS)
-def extract(context: Context, options: ExtractOptions, config_file: ConfigOption = None) -> None:
+def extract(options: ExtractOptions, config_file: ConfigOption = None) -> None:
     """Run a frozen backbone once over a data set and store its pooled features.
 
     The pretrained classifier becomes the head of the cache; if the network has
@@ -140,10 +140,6 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
 
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """
-    if overridden(context, "dataset", "manifest"):
-        options = replace(options, dataset=None)
-    if overridden(context, "manifest", "dataset"):
-        options = replace(options, manifest=None)
     if (options.dataset is None) == (options.manifest is None):
         raise typer.BadParameter("give either --dataset or --manifest")
     if options.part is not None:

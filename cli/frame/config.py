@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from clinit.cli.frame.context import Context
+from clinit.cli.frame.context import Context, given
 from clinit.cli.frame.recipes import open_text
 from clinit.errors import ConfigFileError, ExperimentError
 from clinit.headtrain.study.parts import HEAD_METHODS, TOP_METHODS
@@ -56,7 +56,7 @@ _RIVALS = {
     "dataset": "manifest",
     "manifest": "dataset",
 }
-"""Options that exclude each other: an option unsets its rival in wider sections."""
+"""Options that exclude each other: one unsets its rival in wider sections and in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,12 @@ class Defaults:
 
     def get(self, name: str, default: None = None) -> str | list[str] | None:
         """Return the default of an option as text; None if the file does not set it."""
+        if name not in self._options:
+            return default
         key, option = self._options[name]
-        if (value := self._values().get(key)) is None:
+        value, options = self._values().get(key), self._options.items()
+        typed = {each for n, (each, _) in options if given(self._context, n) == "commandline"}
+        if value is None or _RIVALS.get(key) in typed:
             return default
         several = option.multiple and isinstance(value, list)
         values = value if several else [value]

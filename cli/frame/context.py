@@ -32,11 +32,6 @@ def given(context: Context, name: str) -> str | None:
     return None if where == "default" else where
 
 
-def overridden(context: Context, name: str, by: str) -> bool:
-    """Return whether a file sets `name` and the command line sets `by`, which overrides it."""
-    return given(context, name) == "default_map" and given(context, by) == "commandline"
-
-
 def command_line() -> str:
     """Return a shell command that repeats the command line of this process from any folder."""
     return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(['clinit', *sys.argv[1:]])}"
@@ -63,4 +58,4 @@ def runner(context: Context) -> Run:
     return run
 
 
-__all__ = ["Context", "Run", "command_line", "given", "overridden", "print_command", "runner"]
+__all__ = ["Context", "Run", "command_line", "given", "print_command", "runner"]
