@@ -155,12 +155,7 @@ def remark(axes: Axes, text: str, at: tuple[Real, Real], **options: Any) -> None
 
 
 def draw_line(
-    axes: Axes,
-    line: Line,
-    look: Look,
-    span: tuple[Real, Real],
-    *,
-    marks: int | None = None,
+    axes: Axes, line: Line, look: Look, span: tuple[Real, Real], *, marks: int | None = None
 ) -> None:
     """Draw a line with its band, thinned to what can be seen.
 

@@ -10,12 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from clinit.analysis.metrics.collapse import (
-    Deviation,
-    NeuralCollapse,
-    deviation,
-    neural_collapse,
-)
+from clinit.analysis.metrics.collapse import Deviation, NeuralCollapse, deviation, neural_collapse
 from clinit.errors import HeadError
 from clinit.extract.cache.head import Head, head_rows
 from clinit.extract.cache.read import CacheSplit
@@ -109,11 +104,7 @@ def diagnose(
 
 
 def diagnose_split(
-    split: CacheSplit,
-    head: Head,
-    *,
-    lam: float,
-    device: torch.device | None = None,
+    split: CacheSplit, head: Head, *, lam: float, device: torch.device | None = None
 ) -> Diagnosis:
     """Return the metrics of `head` on a split of a cache, in one pass.
 

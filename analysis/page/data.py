@@ -20,13 +20,7 @@ from clinit.analysis.figures.style import COLOURS, looks_of
 from clinit.analysis.page.curves import curves
 from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.run import Row, RunSummary
-from clinit.analysis.report.settings import (
-    Names,
-    by_data,
-    common,
-    labels,
-    shown,
-)
+from clinit.analysis.report.settings import Names, by_data, common, labels, shown
 from clinit.analysis.report.table import NOTHING, Cell, Column
 from clinit.analysis.report.tables import diagnosis_table, run_table, text_table
 from clinit.words import duration, number_of, visible

@@ -284,10 +284,7 @@ def _values(
 
 
 def _effects(
-    table: Table,
-    cells: Cells,
-    found: Mapping[Place, Sequence[RunSummary]],
-    lines: Sequence[Line],
+    table: Table, cells: Cells, found: Mapping[Place, Sequence[RunSummary]], lines: Sequence[Line]
 ) -> list[Effect]:
     ours = {(line.place, line.metric): line.ours for line in lines}
     result: list[Effect] = []

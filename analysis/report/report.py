@@ -243,10 +243,7 @@ class Runs:
 
 
 def load_runs(
-    path: str | Path,
-    *more: str | Path,
-    skip_start: bool = False,
-    reading: Reading = "equal-level",
+    path: str | Path, *more: str | Path, skip_start: bool = False, reading: Reading = "equal-level"
 ) -> Runs:
     """Read the records at or below folders, and compare each run with its random run.
 

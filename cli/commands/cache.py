@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    no_args_is_help=True,
-    help="Show, verify, import, export and group feature caches.",
+    no_args_is_help=True, help="Show, verify, import, export and group feature caches."
 )
 
 
@@ -124,8 +123,7 @@ def _name_of_an_extractor(name: str) -> str:
 @keeps("Written shards are kept: run the same command again to resume.")
 def import_(
     features: Annotated[
-        Path,
-        typer.Argument(help="Features (rows, dim): .npy, .npz, .safetensors or .parquet."),
+        Path, typer.Argument(help="Features (rows, dim): .npy, .npz, .safetensors or .parquet.")
     ],
     labels: Annotated[
         Path | None,
@@ -155,8 +153,7 @@ def import_(
         ),
     ] = None,
     features_name: Annotated[
-        str | None,
-        described("Array, tensor or column of the features.", default="features"),
+        str | None, described("Array, tensor or column of the features.", default="features")
     ] = None,
     labels_name: Annotated[
         str | None, described("Array, tensor or column of the labels.", default="labels, label")
@@ -217,10 +214,7 @@ def import_(
 def export(
     cache: CacheArgument,
     out: Annotated[
-        Path,
-        typer.Argument(
-            help="A .safetensors file for one split, or a folder for all splits.",
-        ),
+        Path, typer.Argument(help="A .safetensors file for one split, or a folder for all splits.")
     ],
     format: Annotated[
         Literal["npy", "safetensors"] | None,

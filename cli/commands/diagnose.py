@@ -9,13 +9,7 @@ from typing import Annotated
 import typer
 
 from clinit.cli.frame.console import note, out, say
-from clinit.cli.frame.options import (
-    AsJson,
-    CacheOrFile,
-    DeviceOption,
-    Split,
-    described,
-)
+from clinit.cli.frame.options import AsJson, CacheOrFile, DeviceOption, Split, described
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.run_data import check_caches

@@ -43,8 +43,7 @@ def evaluate(
         ),
     ],
     against: Annotated[
-        Path | None,
-        described("Another model to compare with, such as the previous one.", "MODEL"),
+        Path | None, described("Another model to compare with, such as the previous one.", "MODEL")
     ] = None,
     csv: Annotated[Path | None, described("Write a line per image into this .csv file.")] = None,
     html: Annotated[

@@ -35,8 +35,7 @@ def export(
         ),
     ],
     weights: Annotated[
-        Path | None,
-        described("Weights of the backbone.", "FILE", "their path at extraction"),
+        Path | None, described("Weights of the backbone.", "FILE", "their path at extraction")
     ] = None,
     base: RecordedBase = None,
     new: RecordedNew = None,

@@ -267,10 +267,7 @@ def rename(
     model: ModelArgument,
     names: Annotated[
         list[str],
-        typer.Argument(
-            help="Pairs of the present name and the new name.",
-            metavar="OLD=NEW...",
-        ),
+        typer.Argument(help="Pairs of the present name and the new name.", metavar="OLD=NEW..."),
     ],
     out: ModelOut,
     overwrite: Overwrite = False,

@@ -16,13 +16,7 @@ from clinit.cli.frame.console import err, note, out, say, warn
 from clinit.cli.frame.context import Context, given
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import check_file, check_model, save_csv
-from clinit.cli.frame.options import (
-    AsJson,
-    CompileOption,
-    DeviceOption,
-    MaxPixels,
-    described,
-)
+from clinit.cli.frame.options import AsJson, CompileOption, DeviceOption, MaxPixels, described
 from clinit.cli.frame.progress import counting, doing
 from clinit.cli.frame.results import print_content
 from clinit.extract.dataset.known import MAX_PIXELS
@@ -69,8 +63,7 @@ def predict(
     reject: Annotated[
         RejectRule | None,
         described(
-            "Call an image unknown if this score of its logits is too low.",
-            default="no rejection",
+            "Call an image unknown if this score of its logits is too low.", default="no rejection"
         ),
     ] = None,
     reject_rate: Annotated[

@@ -26,12 +26,7 @@ def list_() -> None:
 
 
 @app.command()
-def show(
-    name: Annotated[
-        str,
-        typer.Argument(help="Name of the recipe."),
-    ],
-) -> None:
+def show(name: Annotated[str, typer.Argument(help="Name of the recipe.")]) -> None:
     """Print a recipe: the commands in order, ambiguities of the paper, and the settings.
 
     clinit recipe show table2-last-layer > mine.toml

@@ -96,8 +96,7 @@ _OPTIONS = {
 @fills("asked", Asked, _OPTIONS)
 def report(
     runs: Annotated[
-        list[Path],
-        typer.Argument(help="Run records, or folders of run records.", metavar="RUN..."),
+        list[Path], typer.Argument(help="Run records, or folders of run records.", metavar="RUN...")
     ],
     asked: Asked,
 ) -> None:

@@ -143,8 +143,7 @@ def check(file: ConfigFile, command: str, commands: Commands) -> None:
 def _check_known(file: ConfigFile, key: str, known: list[str], what: str) -> None:
     if key not in known:
         raise ConfigFileError(
-            f"{file.name} sets {key!r}, which is {what}",
-            remedy=nearest(key, dict.fromkeys(known)),
+            f"{file.name} sets {key!r}, which is {what}", remedy=nearest(key, dict.fromkeys(known))
         )
 
 

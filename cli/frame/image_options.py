@@ -50,8 +50,7 @@ TrunkBudget = Annotated[
     ),
 ]
 Workers = Annotated[
-    int | None,
-    _option("Threads that read and decode images.", min=1, show_default="usable CPUs"),
+    int | None, _option("Threads that read and decode images.", min=1, show_default="usable CPUs")
 ]
 CheckpointEvery = Annotated[
     int, _option("Updates between two checkpoints; 0: only after each task.", min=0)

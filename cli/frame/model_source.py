@@ -82,10 +82,7 @@ _OPTIONS = {
     **in_panel(
         {
             **NETWORK,
-            "backbone": option(
-                str | None,
-                "timm's name of the network.",
-            ),
+            "backbone": option(str | None, "timm's name of the network."),
             "head_classes": option(
                 str | None,
                 "File with one class name per row of the pretrained classifier.",
