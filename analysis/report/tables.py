@@ -23,7 +23,7 @@ from clinit.analysis.report.measures import (
     task_measures,
 )
 from clinit.analysis.report.run import Row, RunSummary
-from clinit.analysis.report.seeds import SeedGroup, best_of_groups, known_of, seed_groups
+from clinit.analysis.report.seeds import SeedGroup, cells_of, known_of, seed_groups
 from clinit.analysis.report.settings import Names, phrase
 from clinit.analysis.report.table import Cell, Cells, Column, Table
 from clinit.words import number_of
@@ -56,7 +56,7 @@ def ranking(runs: Sequence[RunSummary]) -> Table:
     """Return one line per group of seeds on the same data, the best first."""
     groups = seed_groups(runs)
     measures = known_of(groups, ranked_measures(runs[0].reading))
-    found = _table(groups, measures, without=("seed",), needed=MOST_NEEDED)
+    found = _table(groups, measures, without=("seed",))
     return replace(
         found,
         columns=[Column("#", "number"), *found.columns],
@@ -80,7 +80,7 @@ def run_table(runs: Sequence[RunSummary]) -> Table:
     """Return one line per run on the same data; the title contains the shared settings."""
     groups = [SeedGroup.of([run]) for run in runs]
     measures = known_of(groups, run_measures(runs[0].reading))
-    return _table(groups, measures, needed=MOST_NEEDED, key=_of_run)
+    return _table(groups, measures, key=_of_run)
 
 
 def task_table(runs: Sequence[RunSummary]) -> RenderableType:
@@ -166,7 +166,6 @@ def _table(
     measures: Sequence[Measure],
     *,
     without: Sequence[str] = (),
-    needed: Sequence[str] = (),
     key: Callable[[SeedGroup], str] | None = None,
     names_of: Sequence[RunSummary] = (),
     is_seeded: bool = False,
@@ -177,7 +176,6 @@ def _table(
         groups: Runs of different seeds, or single runs.
         measures: Measures from left to right.
         without: Settings that names do not contain.
-        needed: The measures, the most needed first: if there is no room, the last is dropped first.
         key: Returns the facts shared by comparable groups, of which the best is bold. With
             `_of_run`, they also form a section.
         names_of: The runs that the names must distinguish; by default, the runs of the groups.
@@ -186,13 +184,12 @@ def _table(
     runs = [group.runs[0] for group in groups]
     names = Names.of(names_of or runs, without=without)
     seeded = is_seeded or any(len(group.runs) > 1 for group in groups)
-    no_best = [False] * len(groups)
-    best = [no_best if key is None else best_of_groups(groups, each, key) for each in measures]
+    cells = [cells_of(groups, each, key or (lambda group: str(id(group)))) for each in measures]
     lines: list[Cells] = [
         [
             *names.cells(group.runs[0]),
             *([str(len(group.runs))] if seeded else []),
-            *(group.cell(m, is_best=top[n]) for m, top in zip(measures, best, strict=True)),
+            *(column[n] for column in cells),
         ]
         for n, group in enumerate(groups)
     ]
@@ -202,13 +199,12 @@ def _table(
         apart = [[line for _, line in part] for _, part in pairs]
         if any(len(section) > 1 for section in apart):  # otherwise there is nothing to compare
             sections = apart
+    every = [each.name for each in measures]
+    needed = MOST_NEEDED if {*every} <= {*MOST_NEEDED} else every  # if there is no room
     columns = [
         *names.columns,
         *([Column("seeds", "number", meaning="How many runs are averaged.")] if seeded else []),
-        *(
-            each.column(needed.index(each.name) if needed else n, _meaning(each, runs))
-            for n, each in enumerate(measures)
-        ),
+        *(each.column(needed.index(each.name), _meaning(each, runs)) for each in measures),
     ]
     return Table(
         columns,

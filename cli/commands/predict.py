@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from clinit.cli.frame.console import err, note, out, say, warn
-from clinit.cli.frame.context import Context, given
+from clinit.cli.frame.context import Context, given, refuse_idle
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import check_file, check_model, save_csv
 from clinit.cli.frame.options import AsJson, CompileOption, DeviceOption, MaxPixels, described
@@ -165,9 +165,7 @@ def _check_options(context: Context, model: Path, *, is_head: bool) -> None:
         idle |= dict.fromkeys(("reject_rate", "threshold"), "without --reject")
     elif given(context, "threshold") is not None:
         idle["reject_rate"] = "next to --threshold"
-    for name, why in idle.items():
-        if given(context, name) is not None:
-            raise typer.BadParameter(f"--{name.replace('_', '-')} has no effect {why}")
+    refuse_idle(context, {name: f"has no effect {why}" for name, why in idle.items()})
 
 
 def _open(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
 from rich.text import Text
 
 from clinit.cli.frame.console import is_quiet, out
@@ -16,8 +17,6 @@ from clinit.words import visible
 if TYPE_CHECKING:
     from typer import Context
 else:
-    import typer
-
     # typer.Context is only for annotations: commands receive an object of its base class.
     Context = typer.Context.__base__
 
@@ -30,6 +29,13 @@ def given(context: Context, name: str) -> str | None:
     source = context.get_parameter_source(name)
     where = source.name.lower() if source else "default"
     return None if where == "default" else where
+
+
+def refuse_idle(context: Context, idle: Mapping[str, str]) -> None:
+    """Refuse options that have no effect; `idle` gives the reason by parameter."""
+    for each in context.command.params:
+        if each.name in idle and given(context, each.name) is not None:
+            raise typer.BadParameter(f"{each.opts[0]} {idle[each.name]}")
 
 
 def command_line() -> str:
@@ -58,4 +64,4 @@ def runner(context: Context) -> Run:
     return run
 
 
-__all__ = ["Context", "Run", "command_line", "given", "print_command", "runner"]
+__all__ = ["Context", "Run", "command_line", "given", "print_command", "refuse_idle", "runner"]
