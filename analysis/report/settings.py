@@ -49,13 +49,6 @@ _MEANINGS = {
     "run": "The number of the run: nothing else distinguishes it from another.",
     "lam": "λ, the ridge of the least squares.",
 }
-_ONE = {
-    "shots": "1 shot",
-    "top_blocks": "1 top block",
-    "tasks": "1 task",
-    "iterations": "1 iteration per task",
-}
-"""Texts of settings whose value is 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,9 +148,10 @@ def phrase(run: RunSummary, name: str) -> str:
 
 def said(name: str, text: str) -> str:
     """Return a setting and its value in words."""
-    if text == "1" and name in _ONE:
-        return _ONE[name]
-    return _WORDS.get(name, name.replace("_", " ") + " {}").format(text)
+    words = _WORDS.get(name, name.replace("_", " ") + " {}")
+    if text == "1" and words.startswith("{} "):
+        words = words.replace("s", "", 1)  # singular
+    return words.format(text)
 
 
 def _scales(runs: Sequence[RunSummary]) -> list[str]:

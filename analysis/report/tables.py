@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
 
 from clinit.analysis.metrics.efficiency import Reading
 from clinit.analysis.report.measures import (
@@ -28,6 +29,9 @@ from clinit.analysis.report.settings import Names, phrase
 from clinit.analysis.report.table import Cell, Cells, Column, Table
 from clinit.words import number_of
 
+if TYPE_CHECKING:
+    from clinit.analysis.metrics.diagnosis import Diagnosis
+
 _GAIN: dict[Reading, str] = {
     "equal-level": "iterations of random / iterations of the run, both to 95 % of random's best"
     " new-task accuracy; 1 for random itself",
@@ -41,15 +45,24 @@ _CLASSES = {
     "acc_pre": "the base classes",
 }
 COLLAPSE = {
-    "NC1": ("nc1", "Variation within classes relative to variation between them."),
-    "NC2": ("nc2", "How far the rows of the head are from equal lengths and angles."),
-    "NC3": ("nc3", "How far the rows of the head are from the class means."),
-    "floor": ("nc2_floor", "The least NC2 and NC3 of a head of this width."),
-    "NC4": ("nc4", "How far classes are favoured at the mean of the features."),
-    "D_LS": ("d_ls", "Deviation of the head from least squares."),
-    "rel.": ("d_ls_relative", "D_LS / size of the head's outputs: comparable between losses."),
+    "NC1": "nc1",
+    "NC2": "nc2",
+    "NC3": "nc3",
+    "floor": "nc2_floor",
+    "NC4": "nc4",
+    "D_LS": "d_ls",
+    "rel.": "d_ls_relative",
 }
-"""Metrics of neural collapse: heading, name in a diagnosis, meaning."""
+"""Metrics of neural collapse: heading, and name in a diagnosis."""
+MEANING = {
+    "nc1": "spread within classes / between them; 0: a class is a point",
+    "nc2": "W W^T to a simplex ETF; 0: equal lengths and angles",
+    "nc3": "W x class means to a simplex ETF; 0: rows are class means",
+    "nc4": "|b + W mean|; 0: no class is favoured at the mean",
+    "d_ls": "squared error in excess of W_LS; grows with |W|^2",
+    "d_ls_relative": "D_LS / size of the outputs of W; 0: W is W_LS",
+}
+_FLOOR = "the least NC2 and NC3 of a head of this width"
 
 
 def ranking(runs: Sequence[RunSummary]) -> Table:
@@ -107,8 +120,8 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Ta
     """Return one line per run, at the end of the last task; or one per run and task."""
     names = Names.of(runs)
     numbers = [
-        Column(heading, "number", need=place, meaning=meaning)
-        for place, (heading, (_, meaning)) in enumerate(COLLAPSE.items())
+        Column(heading, "number", need=place, meaning=f"{MEANING.get(name, _FLOOR)}.")
+        for place, (heading, name) in enumerate(COLLAPSE.items())
     ]
     sections: list[list[Cells]] = []
     lines: list[RunSummary] = []
@@ -117,7 +130,7 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Ta
         sections.append([])
         for task in tasks if per_task else tasks[-1:]:
             found: Any = task["diagnosis"] or {}
-            values = [found.get(name) for name, _ in COLLAPSE.values()]
+            values = [found.get(name) for name in COLLAPSE.values()]
             cells = [
                 Cell(None if value is None else f"{value:.3g}".replace("e+0", "e"), value=value)
                 for value in values
@@ -134,6 +147,22 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Ta
         style="italic",
         remarks=["On buffer and new training images; 0: full collapse.", *_conditions(runs)],
         about=lines,
+    )
+
+
+def head_table(found: Diagnosis) -> RichTable:
+    """Return the metrics of one head with the meaning of each, for `clinit diagnose`."""
+    content, lines = found.content(), []
+    for name, meaning in MEANING.items():
+        value, floor = content[name], content.get(f"{name}_floor")
+        heading = {"d_ls": "D_LS", "d_ls_relative": "D_LS rel."}.get(name, name.upper())
+        shown = "-" if value is None else f"{value:.4g}"
+        lines.append([heading, shown, "" if floor is None else f"{floor:.3f}", meaning])
+    numbers = (Column(heading, "number") for heading in ("value", "floor"))
+    return Table([Column("metric"), *numbers, Column("meaning", "text")], [lines]).rich(
+        caption="Smaller is closer to collapse. floor: the least value that a head of this width"
+        " can have.",
+        is_framed=True,
     )
 
 

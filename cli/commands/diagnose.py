@@ -44,6 +44,7 @@ def diagnose(
         raise typer.BadParameter(f"{cache} contains statistics, which have no --split")
     check_caches(head=None if head == STORED else Path(head), or_files=[cache])
     from clinit.analysis.metrics.diagnosis import diagnose_split, diagnose_summed
+    from clinit.analysis.report.tables import head_table
     from clinit.errors import HeadError
     from clinit.extract.cache.head import read_head
     from clinit.extract.cache.read import CacheSplit, open_cache
@@ -79,7 +80,7 @@ def diagnose(
         f"{number_of(found.rows, 'row')} of {collapse.classes:,} classes, width {collapse.dim},"
         f" class means of rank {collapse.rank}, lambda {lam:g}; computed with {found.library}"
     )
-    out.print(found.table())
+    out.print(head_table(found))
     if others := len(rows.class_names) - collapse.classes:
         note(
             f"left out: {number_of(others, 'class')} of the cache without a row in the head, or"
