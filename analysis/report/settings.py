@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,7 +151,7 @@ def said(name: str, text: str) -> str:
     """Return a setting and its value in words."""
     words = _WORDS.get(name, name.replace("_", " ") + " {}")
     if text == "1" and words.startswith("{} "):
-        words = words.replace("s", "", 1)  # singular
+        words = re.sub(r"s\b", "", words, count=1)
     return words.format(text)
 
 
