@@ -167,11 +167,6 @@ def _round_powers(low: Real, high: Real, count: int) -> list[float]:
     return ticks[:: math.ceil(len(ticks) / (count + 2))]
 
 
-def tick_text(value: Real) -> str:
-    """Return the short text of a tick: 0.05, 20, 1e-05, 1e+06."""
-    return f"{value:g}"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Start:
     """A way to start new rows, with one run per seed."""
