@@ -117,7 +117,8 @@ FURTHER_MEASURES = (
         meaning="backward transfer, change of earlier tasks since their own end",
     ),
     Measure(
-        *("acc_in_task", "A_task", "%", "high", 2), meaning="predicted within the task of the image"
+        *("acc_in_task", "A_task", "%", "high", 2),
+        meaning="predicted within the task of the image",
     ),
     Measure(
         *("spike_area", "spike", "L·it", "low", 1),
