@@ -68,7 +68,7 @@ class Runs:
 
     @property
     def report(self) -> Runs:
-        """The runs themselves: their report was a separate object in version 0.1."""
+        """The runs themselves, for code that was written when reports were separate objects."""
         return self
 
     def table(self) -> pl.DataFrame:

@@ -75,7 +75,7 @@ def ranking(runs: Sequence[RunSummary]) -> Table:
         columns=[Column("#", "number"), *found.columns],
         sections=[[[str(at), *line] for at, line in enumerate(found.lines, start=1)]],
         beside=True,
-        remarks=[f"Ranked by A_all{_over_seeds(groups)}.", *_conditions(runs)],
+        remarks=[f"Ranked by A_all{_over_seeds(groups)}.", *_conditions(runs, measures)],
     )
 
 
@@ -112,7 +112,7 @@ def task_table(runs: Sequence[RunSummary]) -> RenderableType:
             found = _table(lines, measures, names_of=runs, without=of_training, key=_of_run)
             parts.append(replace(found, title=f"\n{heading}", remarks=None, is_bold=False))
     words = "A_0, end: A_new before the first step and after the last."
-    remarks = [words, *_conditions(runs)]
+    remarks = [words, *_conditions(runs, measures)]
     return Group(*parts[:-1], *(replace(each, remarks=remarks) for each in parts[-1:]))
 
 
@@ -239,16 +239,17 @@ def _table(
         columns,
         sections,
         title=names.title,
-        remarks=["", *_conditions(runs)],
+        remarks=["", *_conditions(runs, measures)],
         about=runs,
         is_bold=key is not None and len({key(group) for group in groups}) < len(groups),
     )
 
 
-def _conditions(runs: Sequence[RunSummary]) -> list[str]:
+def _conditions(runs: Sequence[RunSummary], measures: Sequence[Measure] = ()) -> list[str]:
     """Return in words the conditions that differ from the default."""
     skipped = ["The points before the first step are left out."] * runs[0].skip_start
-    return [f"gain: {runs[0].reading}."] * (runs[0].reading != "equal-level") + skipped
+    is_other = runs[0].reading != "equal-level" and any(each.is_gain for each in measures)
+    return [f"gain: {runs[0].reading}."] * is_other + skipped
 
 
 def _meaning(measure: Measure, runs: Sequence[RunSummary]) -> str:
