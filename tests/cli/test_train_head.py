@@ -306,20 +306,3 @@ def test_seeds_that_are_recorded_are_not_trained_again_under_whatever_name(
     assert contents(tmp_path / "runs") == whole
     monkeypatch.setattr(runs_module, "train_bank", lambda *_: pytest.fail("trained"))
     assert "3 run records" in checked(train("runs", *RANDOM, "--seed=2,1", "--seed=0"))
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("3:3", "--seed 3:3 is not a range"),
-        ("a", "got 'a'. Write one"),
-        ("1.5", "got '1.5'. Write one"),
-        ("-1", "got -1"),
-        ("4294967296", "got 4294967296"),
-    ],
-)
-def test_what_is_no_seed_is_refused_with_what_to_write(word: str, message: str) -> None:
-    words = ["train-head", "--base=b", "--new=n", "--out=o", f"--seed={word}"]
-    result = call(*words)
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())

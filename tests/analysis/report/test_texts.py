@@ -3,7 +3,7 @@
 import json
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from clinit.analysis.report.measures import MEANS
 from clinit.analysis.report.report import Runs, runs_of
 from clinit.headtrain.record.format import RunRecord
 from clinit.words import escaped, visible
-from tests.analysis.printed import call, shown
+from tests.analysis.printed import shown
 
 MakeRun = Callable[..., RunRecord]
 HOSTILE = 'a|b_c & $x^2$ 50%\\#{~}[red] "<i>" *x* `y` \x1b[31m\n\u202e λ -- \''
@@ -124,10 +124,3 @@ def test_json_of_means_has_one_entry_per_group_and_that_of_runs_stays_a_list(fol
             assert found["count"] == len(values)
             assert found["mean"] == pytest.approx(statistics.mean(values))
             assert found["deviation"] == pytest.approx(statistics.stdev(values), abs=1e-12)
-
-
-@pytest.mark.parametrize("words", [("-f", "markdown"), ("-f", "csv", "--means")])
-def test_means_by_task_are_refused(three_inits: Path, words: Sequence[str]) -> None:
-    result = call(three_inits, "--per-task", *words)
-    assert result.exit_code == 2
-    assert "leave out --per-task" in " ".join(result.output.split())
