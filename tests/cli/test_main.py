@@ -15,6 +15,7 @@ from clinit.cli import main as command_line
 from clinit.headtrain.study.rules import settings_of
 
 TRAIN = ("train-head", "--base", "absent", "--new", "absent", "--out", "o")
+EXTRACT = ("extract", "--root=a", "--out=o")
 SWEEP = ("sweep", "--base", "absent", "--new", "absent", "--out", "o")
 
 
@@ -78,8 +79,13 @@ MISTAKES = {
     ("demo", "here", "there"): "here there",
     ("cache", "show", "caches[bold]/absent"): r"no feature cache at caches\[bold\]/absent",
     ("cache", "show", "x" * 5000): "File name too long",
-    ("extract", "--dataset=digits", "--root=a", "--out=o", "--mean=127"): "127 is 0.498",
-    ("extract", "--dataset=imagnet1k", "--root=a", "--out=o"): "imagenet1k",
+    EXTRACT: "give either --dataset or --manifest",
+    (*EXTRACT, "--dataset=folder", "--manifest=x"): "give either --dataset or --manifest",
+    (*EXTRACT, "--dataset=folder", "--mean=a"): "--mean takes one number or three, got 'a'",
+    (*EXTRACT, "--dataset=folder", "--std=0"): "--mean must be at least 0, .* got --std 0",
+    (*EXTRACT, "--dataset=folder", "--part=1/2", "--ray=x:1"): "--part and --ray exclude each",
+    (*EXTRACT, "--dataset=digits", "--mean=127"): "127 is 0.498",
+    (*EXTRACT, "--dataset=imagnet1k"): "imagenet1k",
     (*TRAIN, "--seed=3:3"): "--seed 3:3 is not a range",
     (*TRAIN, "--seed=a"): "got 'a'. Write one",
     (*TRAIN, "--seed=1.5"): r"got '1\.5'. Write one",
@@ -102,6 +108,11 @@ MISTAKES = {
     ("report", "r", "--figure=curves", "--no-curves"): "add --plot FILE",
     ("report", "r", "--per-task", "--format=markdown"): "leave out --per-task",
     ("report", "r", "--per-task", "--format=csv", "--means"): "leave out --per-task",
+    ("recipe", "show", "table2"): "'table2'.*Did you mean the recipe 'table",
+    ("recipe", "show", "xyzzy"): "'xyzzy'.*clinit recipe list",
+    ("align", "c", "--out=o", "--config=docs/table2-last-layers.toml"): (
+        "docs/table2-last-layers.toml: No such file.*the recipe 'table2-last-layer'"
+    ),
     ("reproduce", "last-laier"): "last-layer",
     ("reproduce", "cost", "--base", "b"): "--base needs --new and vice versa",
 }
