@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 from rich.console import Group, RenderableType
@@ -261,9 +261,11 @@ def load_runs(
     return runs_of(records, skip_start=skip_start, reading=reading)
 
 
-def runs_of(records: Sequence[RunRecord], **view: Any) -> Runs:
-    """Compare each run with its random run; `view`: as in `load_runs`."""
-    runs = [RunSummary.of(record, **view) for record in records]
+def runs_of(
+    records: Sequence[RunRecord], *, skip_start: bool = False, reading: Reading = "equal-level"
+) -> Runs:
+    """Compare each run with its random run; see `load_runs`."""
+    runs = [RunSummary.of(each, skip_start=skip_start, reading=reading) for each in records]
     randoms = {run.key: run for run in reversed(runs) if run.init == "random"}
     groups = list(dict.fromkeys(run.key for run in runs))
     compared = []

@@ -97,12 +97,14 @@ class RunSummary:
         return f"<RunSummary of {self.record}>"
 
     @classmethod
-    def of(cls, record: RunRecord, **view: Any) -> RunSummary:
-        """Compute the evaluation points of `record`; `view`: `skip_start`, `reading`."""
+    def of(
+        cls, record: RunRecord, *, skip_start: bool = False, reading: Reading = "equal-level"
+    ) -> RunSummary:
+        """Compute the evaluation points of `record`."""
         points = record.points.select("task", "iteration", "loss_new", "elapsed_s")
         found = accuracy_points(record.evaluations, record.classes)
         points = points.join(found, on=["task", "iteration"], how="full", coalesce=True)
-        return cls(record, points.sort("task", "iteration"), **view)
+        return cls(record, points.sort("task", "iteration"), None, skip_start, reading)
 
     @property
     def init(self) -> str:
