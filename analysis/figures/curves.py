@@ -31,7 +31,6 @@ from clinit.analysis.figures.line import (
     round_ticks,
     shortened,
     starts_of,
-    tick_text,
 )
 from clinit.analysis.report.run import RunSummary
 
@@ -230,5 +229,5 @@ def _plot(
     high = max(values) if max(values) > low else low + 1.0
     ticks = round_ticks(low, high, log=is_log)
     vertical = drawn.ruler("y", "left").lim(height(low), height(high))
-    vertical.ticks([height(tick) for tick in ticks], [tick_text(tick) for tick in ticks])
+    vertical.ticks([height(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
     return Text.from_ansi(drawn.build().string().rstrip("\n"))

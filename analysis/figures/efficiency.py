@@ -130,19 +130,8 @@ def _panel(axes: Axes, race: Race, looks: Sequence[style.Look]) -> None:
     style.remark(axes, "random's\nbest", (1, race.best), xytext=(3, -2), va="bottom", **right)
     level = f"{100 * SHARE:g} % of it"
     style.remark(axes, level, (1, random.target), xytext=(3, 2), va="top", **right)
-    # I_r by both readings.
-    marks = {random.random_reached: "at equal level", random.random_best: "at random's best"}
-    if len(marks) == 1:
-        marks = {random.random_best: "by both readings"}
-    is_close = 0 < (random.random_best - random.random_reached) / last < 0.09
-    for at, words in marks.items():
-        is_best = at == random.random_best
-        axes.vlines(at, 0, race.best if is_best else random.target, **grey)
-        is_left = at / last > 0.93 if is_best else is_close
-        side: dict[str, Any] = {"xytext": (-2 if is_left else 2, 3), "rotation": 90, "va": "bottom"}
-        style.remark(
-            axes, f"$I_r$ {words}: {at}", (at, 0), ha="right" if is_left else "left", **side
-        )
+    axes.vlines(random.random_reached, 0, random.target, **grey)
+    axes.vlines(random.random_best, 0, race.best, **grey)
 
 
 def _legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[style.Look]) -> None:
@@ -160,7 +149,8 @@ def _legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[style.Look])
         handlelength=2.4,
         borderaxespad=0,
         labelspacing=0.25,
-        title="start: $I_d$, gain at equal level, at random's best",
+        title=f"start: $I_d$, gain at equal level ($I_r$ {race.of_random.random_reached}),"
+        f" at random's best ($I_r$ {race.of_random.random_best})",
         title_fontsize=style.SMALL + 0.5,
         alignment="left",
     )

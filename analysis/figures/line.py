@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from rich.cells import cell_len, chop_cells
 
 from clinit.analysis.metrics.accuracy import mean
@@ -68,15 +69,24 @@ class Line:
             return self
         column = np.floor((self.at - start) * columns / (stop - start)).astype(np.int64)
         firsts = np.flatnonzero(np.diff(column, prepend=column[0] - 1))
-        ends = np.append(firsts[1:], len(column))
-        kept = {0, len(column) - 1}
-        low, high = self.low.copy(), self.high.copy()
-        for first, end in zip(firsts, ends, strict=True):
-            part = self.mean[first:end]
-            kept |= {int(first + part.argmin()), int(first + part.argmax())}
-            low[first:end], high[first:end] = low[first:end].min(), high[first:end].max()
-        chosen = np.array(sorted(kept))
+        sizes = np.diff(firsts, append=len(column))
+        low = np.repeat(np.minimum.reduceat(self.low, firsts), sizes)
+        high = np.repeat(np.maximum.reduceat(self.high, firsts), sizes)
+        chosen = extremes(self.mean, firsts)
         return Line(self.at[chosen], self.mean[chosen], low[chosen], high[chosen])
+
+
+def extremes(values: Values, firsts: Int[np.ndarray, " spans"]) -> Int[np.ndarray, " kept"]:
+    """Return the indices of the lowest and the highest value of each span, and of both ends.
+
+    The indices include the first value of a span without numbers.
+    """
+    low = np.where(np.isfinite(values), values, np.inf)
+    high = np.where(np.isfinite(values), values, -np.inf)
+    kept = {0, len(values) - 1}
+    for start, stop in pairwise([*firsts.tolist(), len(values)]):
+        kept |= {start + int(low[start:stop].argmin()), start + int(high[start:stop].argmax())}
+    return np.array(sorted(kept))
 
 
 def lines_of(tables: Sequence[pl.DataFrame], name: str) -> dict[int, Line]:
@@ -155,11 +165,6 @@ def _round_powers(low: Real, high: Real, count: int) -> list[float]:
         if len(ticks) <= count + 2:
             return ticks
     return ticks[:: math.ceil(len(ticks) / (count + 2))]
-
-
-def tick_text(value: Real) -> str:
-    """Return the short text of a tick: 0.05, 20, 1e-05, 1e+06."""
-    return f"{value:g}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

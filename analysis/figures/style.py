@@ -23,7 +23,6 @@ from clinit.analysis.figures.line import (
     finite_values,
     round_ticks,
     shortened,
-    tick_text,
 )
 
 # M. Okabe, K. Ito, "Color universal design", 2008: distinct with any colour vision; its
@@ -55,11 +54,6 @@ class Look:
         """Colour and line style as arguments of matplotlib."""
         return {"color": self.colour, "linestyle": self.line}
 
-    @classmethod
-    def numbered(cls, number: int, colour: str, line: int) -> Look:
-        """Return a look with marker `number`, a colour and stroke `line`."""
-        return cls(colour, LINES[line % len(LINES)], MARKERS[number % len(MARKERS)])
-
 
 def looks_of(starts: Sequence[Start]) -> list[Look]:
     """Return the look of each start: its own colour, or else the colour of its initialisation.
@@ -74,7 +68,8 @@ def looks_of(starts: Sequence[Start]) -> list[Look]:
         colour, line = number, number // len(COLOURS)
         if len(inits) <= len(COLOURS) and max(map(own.count, inits)) <= len(LINES):
             colour, line = number if few else inits.index(init), own[:number].count(init)
-        looks.append(Look.numbered(number, COLOURS[colour % len(COLOURS)], line))
+        stroke, marker = LINES[line % len(LINES)], MARKERS[number % len(MARKERS)]
+        looks.append(Look(COLOURS[colour % len(COLOURS)], stroke, marker))
     return looks
 
 
@@ -155,12 +150,7 @@ def remark(axes: Axes, text: str, at: tuple[Real, Real], **options: Any) -> None
 
 
 def draw_line(
-    axes: Axes,
-    line: Line,
-    look: Look,
-    span: tuple[Real, Real],
-    *,
-    marks: int | None = None,
+    axes: Axes, line: Line, look: Look, span: tuple[Real, Real], *, marks: int | None = None
 ) -> None:
     """Draw a line with its band, thinned to what can be seen.
 
@@ -192,15 +182,11 @@ def draw_line(
 def scale_losses(axes: Axes, series: Sequence[Sequence[Line]], floor: Real | None) -> None:
     """Set a scale from 0, or a logarithmic scale from `floor`."""
     if floor is not None:
-        _logarithmic(axes, floor, max(finite_values(series)))
+        ticks = round_ticks(floor, max(finite_values(series)), log=True)
+        axes.set_yscale("log")
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylim(bottom=floor or 0)
-
-
-def _logarithmic(axes: Axes, low: Real, high: Real) -> None:
-    ticks = round_ticks(low, high, log=True)
-    axes.set_yscale("log")
-    axes.set_yticks(ticks, [tick_text(tick) for tick in ticks])
-    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def mark_tasks(axes: Axes, ends: Sequence[Real], *, are_numbered: bool) -> None:

@@ -70,9 +70,7 @@ class NeuralCollapse:
 
 
 def neural_collapse(
-    statistics: ClassStatistics,
-    weight: Float[Any, "classes dim"],
-    bias: Float[Any, " classes"],
+    statistics: ClassStatistics, weight: Float[Any, "classes dim"], bias: Float[Any, " classes"]
 ) -> NeuralCollapse:
     """Return the metrics of a head on features; classes without rows are left out.
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from clinit.analysis.metrics.collapse import (
-    Deviation,
-    NeuralCollapse,
-    deviation,
-    neural_collapse,
-)
+from clinit.analysis.metrics.collapse import Deviation, NeuralCollapse, deviation, neural_collapse
 from clinit.errors import HeadError
 from clinit.extract.cache.head import Head, head_rows
 from clinit.extract.cache.read import CacheSplit
@@ -24,18 +19,6 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics, count
 from clinit.headtrain.statistics.moments import Block
 from clinit.headtrain.statistics.summed import Summed, blocks_of
 from clinit.words import contrast_digests
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-MEANING = {
-    "nc1": "spread within classes / between them; 0: a class is a point",
-    "nc2": "W W^T to a simplex ETF; 0: equal lengths and angles",
-    "nc3": "W x class means to a simplex ETF; 0: rows are class means",
-    "nc4": "|b + W mean|; 0: no class is favoured at the mean",
-    "d_ls": "squared error in excess of W_LS; grows with |W|^2",
-    "d_ls_relative": "D_LS / size of the outputs of W; 0: W is W_LS",
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,25 +52,6 @@ class Diagnosis:
         }
         return content
 
-    def table(self) -> Table:
-        """Return the metrics as a rich table with the meaning of each."""
-        from clinit.analysis.report.table import Column
-        from clinit.analysis.report.table import Table as Layout
-
-        content, lines = self.content(), []
-        for name, meaning in MEANING.items():
-            value, floor = content[name], content.get(f"{name}_floor")
-            heading = {"d_ls": "D_LS", "d_ls_relative": "D_LS rel."}.get(name, name.upper())
-            shown = "-" if value is None else f"{value:.4g}"
-            lines.append([heading, shown, "" if floor is None else f"{floor:.3f}", meaning])
-        numbers = (Column(heading, "number") for heading in ("value", "floor"))
-        columns = [Column("metric", "text"), *numbers, Column("meaning", "text")]
-        return Layout(columns, [lines]).rich(
-            caption="Smaller is closer to collapse. floor: the least value that a head of this"
-            " width can have.",
-            is_framed=True,
-        )
-
 
 def diagnose(
     statistics: ClassStatistics,
@@ -109,11 +73,7 @@ def diagnose(
 
 
 def diagnose_split(
-    split: CacheSplit,
-    head: Head,
-    *,
-    lam: float,
-    device: torch.device | None = None,
+    split: CacheSplit, head: Head, *, lam: float, device: torch.device | None = None
 ) -> Diagnosis:
     """Return the metrics of `head` on a split of a cache, in one pass.
 

@@ -121,8 +121,7 @@ class Evaluation:
     @property
     def p_value(self) -> float:
         """P-value of McNemar's exact two-sided test."""
-        lost, gained = len(self.changed("lost")), len(self.changed("gained"))
-        return float(binomtest(lost, lost + gained).pvalue) if lost + gained else 1.0
+        return mcnemar(len(self.changed("gained")), len(self.changed("lost")))
 
     @property
     def content(self) -> dict[str, Any]:
@@ -219,6 +218,11 @@ def evaluate(
                 if truth is not None:
                     line |= {"right": rows[0] == truth, "top5": truth in rows}
     return Evaluation(pl.DataFrame(lines, schema=SCHEMA), rejection)
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """Return the p-value of McNemar's exact two-sided test."""
+    return float(binomtest(lost, lost + gained).pvalue) if lost + gained else 1.0
 
 
 def cells_of(rows: pl.DataFrame) -> list[list[str]]:

@@ -9,7 +9,6 @@ stored as differences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import polars as pl
 from jaxtyping import Float, Int
 
 from clinit.analysis.figures.curves import ends_of
-from clinit.analysis.figures.line import LOG_RATIO
+from clinit.analysis.figures.line import extremes, spans_decades
 from clinit.analysis.report.run import RunSummary
 
 ACCURACIES = ("acc_new", "acc_old", "acc_all")
@@ -65,12 +64,7 @@ def thin(values: Float[np.ndarray, " steps"], most: int) -> Int[np.ndarray, " ke
     if len(values) <= most:
         return np.arange(len(values))
     edges = np.linspace(0, len(values), max(1, (most - 2) // 2) + 1).astype(int)
-    low = np.where(np.isfinite(values), values, np.inf)
-    high = np.where(np.isfinite(values), values, -np.inf)
-    kept = {0, len(values) - 1}
-    for start, stop in pairwise(edges.tolist()):
-        kept |= {start + int(low[start:stop].argmin()), start + int(high[start:stop].argmax())}
-    return np.array(sorted(kept))
+    return extremes(values, edges[:-1])
 
 
 def _curve(table: pl.DataFrame, name: str, most: int, grids: dict[tuple[int, ...], int]) -> Curve:
@@ -92,6 +86,5 @@ def _rounded(name: str, value: float) -> int | float:
 
 def _is_log(losses: Sequence[pl.Series]) -> bool:
     """Return whether losses span decades, by the same rule as for figures."""
-    known = pl.concat(losses).drop_nulls().to_numpy()
-    known = known[np.isfinite(known)]
-    return len(known) > 0 and bool(0 < known.min() < known.max() / LOG_RATIO)
+    known = pl.concat(losses).cast(pl.Float64).drop_nulls().drop_nans()
+    return spans_decades(known.filter(known.is_finite()).to_list())

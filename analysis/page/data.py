@@ -17,18 +17,10 @@ from rich.text import Text
 
 from clinit.analysis.figures.line import starts_of
 from clinit.analysis.figures.style import COLOURS, looks_of
-from clinit.analysis.metrics.efficiency import Reading
 from clinit.analysis.page.curves import curves
 from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.run import Row, RunSummary
-from clinit.analysis.report.settings import (
-    Names,
-    by_data,
-    common,
-    labels,
-    settings,
-    shown,
-)
+from clinit.analysis.report.settings import Names, by_data, common, labels, shown
 from clinit.analysis.report.table import NOTHING, Cell, Column
 from clinit.analysis.report.tables import diagnosis_table, run_table, text_table
 from clinit.words import duration, number_of, visible
@@ -53,7 +45,7 @@ def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     varying = ["init", *(["scale"] if len(scales) > 1 else []), *names]
     values = {name: dict.fromkeys(shown(run, name) for run in runs) for name in varying}
     texts = {"scale": scales.pop()} if len(scales) == 1 else {}
-    texts |= {name: shown(runs[0], name) for name in settings(runs[0]) if name not in varying}
+    texts |= {name: shown(runs[0], name) for name in runs[0].settings if name not in varying}
     data = {
         f"{side} classes": {_described(run, side) for run in runs if side in run.sides}
         for side in SIDES
@@ -93,15 +85,10 @@ def _name(setting: str) -> str:
 PageData = dict[str, Any]
 
 
-def page_data(
-    runs: Sequence[RunSummary], notes: Sequence[str], reading: Reading = "equal-level"
-) -> PageData:
+def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
     """Return the content of the page: strings, numbers, lists and mappings by name, as in JSON.
 
-    Args:
-        runs: Runs in the order of the report.
-        notes: Notes of the report.
-        reading: Definition of the gain.
+    Runs have the order of the report, whose notes are `notes`.
     """
     facts = facts_of(runs)
     facts["data"] += [["result", sentence] for sentence in conclusions(by_data(runs))]
@@ -112,7 +99,7 @@ def page_data(
     content: PageData = {
         "title": title(runs),
         "asked": facts,
-        "tables": tables_of(runs, reading),
+        "tables": tables_of(runs),
         "terms": [["evaluation", counts]],
         "fields": [{"name": name, "values": values} for name, values in choices.items()],
         "looks": [
@@ -204,15 +191,15 @@ def matrix(row: Row) -> dict[str, Any]:
     }
 
 
-def tables_of(runs: Sequence[RunSummary], reading: Reading) -> list[dict[str, Any]]:
+def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
     """Return the tables of each data set, from top to bottom; lines contain indices of runs."""
     places = {id(run): place for place, run in enumerate(runs)}
     found = []
     for heading, part in by_data(runs).items():
         below = f". {heading}" if heading else f", measured on {part[0].measured_on}"
-        tables = {"Runs": run_table(part, reading)}
+        tables = {"Runs": run_table(part)}
         if len({run.config.get("seed") for run in part}) > 1:
-            tables = {"Means over seeds": text_table(part, reading), **tables}
+            tables = {"Means over seeds": text_table(part), **tables}
         if diagnosed := [run for run in part if run.is_diagnosed]:
             tables["Neural collapse after the last task"] = diagnosis_table(diagnosed)
         for title, made in tables.items():

@@ -16,9 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from clinit.analysis.metrics.efficiency import Reading
-from clinit.analysis.page.data import PageData, page_data
-from clinit.analysis.report.run import RunSummary
+from clinit.analysis.page.data import PageData
 from clinit.errors import RecordError
 from clinit.files.commit import commit_file
 from clinit.files.lock import claim_file
@@ -27,11 +25,6 @@ FORMATS = (".html", ".htm")
 SCRIPTS = ("text", "look", "table", "decode", "chart", "hover", "curves", "matrix", "runs", "page")
 """In this order: a script may use the scripts before it."""
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
-
-
-def page(runs: Sequence[RunSummary], notes: Sequence[str], reading: Reading = "equal-level") -> str:
-    """Return the page of a report; see `page_data`."""
-    return html_of(page_data(runs, notes, reading))
 
 
 def save_page(path: Path, make: Callable[[], str]) -> None:

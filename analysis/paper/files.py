@@ -15,7 +15,7 @@ from clinit.analysis.paper.commands import Places
 from clinit.analysis.paper.reproduction import Effect, Line, Reproduction, recorded_runs
 from clinit.analysis.paper.tables import Table, table_named
 from clinit.analysis.paper.text import as_markdown
-from clinit.analysis.report.report import report_of
+from clinit.analysis.report.report import runs_of
 from clinit.files.commit import commit_file
 from clinit.headtrain.record.format import finite
 from clinit.headtrain.study.study import Study
@@ -99,7 +99,7 @@ def write_figures(where: Places, studies_of: Callable[[Table], Sequence[Study]])
     folder.mkdir(parents=True, exist_ok=True)
     for file, (name, members) in pictures.items():
         if members:
-            report = report_of([run.record for run in members])
+            report = runs_of([run.record for run in members])
             for ending in PICTURES:
                 report.save_figure(folder / f"{file}.{ending}", name)
             yield f"{name}: {folder / file}.{{{','.join(PICTURES)}}}"

@@ -11,10 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 from jaxtyping import Bool
-from scipy.stats import binomtest
 from scipy.stats import t as student
 
+from clinit.analysis.metrics.classes import predictions
 from clinit.analysis.metrics.diagnosis import diagnose_split
+from clinit.analysis.metrics.evaluation import mcnemar
 from clinit.analysis.paper.commands import Places, recorded
 from clinit.analysis.paper.numbers import (
     Budget,
@@ -28,7 +29,7 @@ from clinit.analysis.paper.numbers import (
 )
 from clinit.analysis.paper.settings import Setting, settings_of_heads, settings_of_runs
 from clinit.analysis.paper.tables import Table
-from clinit.analysis.report.report import load_report
+from clinit.analysis.report.report import load_runs
 from clinit.analysis.report.run import Row, RunSummary
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
@@ -37,7 +38,6 @@ from clinit.machine import choose_device
 
 Verdict = Literal["holds", "open", "opposite", "-"]
 PAIRS = (("least-square", "random"), ("class-mean", "random"), ("least-square", "class-mean"))
-_KEY = ("row", "image")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,7 @@ def over_images(
     number, changed = len(mine), gained + lost
     difference = (gained - lost) / number
     error = np.sqrt(changed - (gained - lost) ** 2 / number) / number
-    p_value = float(binomtest(gained, changed).pvalue) if changed else 1.0
-    return 100 * difference, 100 * 1.96 * float(error), number, p_value
+    return 100 * difference, 100 * 1.96 * float(error), number, mcnemar(gained, lost)
 
 
 def _right(run: RunSummary, metric: str) -> Bool[np.ndarray, " images"] | None:
@@ -123,19 +122,14 @@ def _right(run: RunSummary, metric: str) -> Bool[np.ndarray, " images"] | None:
     record = run.record
     if record.mistakes is None or metric not in ("acc_new", "acc_all"):
         return None
-    last = max(task["task"] for task in record.info["tasks"])
+    found = predictions(record)
     if metric == "acc_all":
-        classes = record.classes.filter(pl.col("task") <= last)
-        wrong = record.mistakes.filter(pl.col("task") == last)
+        found = found.filter(pl.col("task") == pl.col("task").max())
     else:
-        classes = record.classes.filter(pl.col("task").is_between(1, last))
-        own = classes.select("row", "task")
-        wrong = record.mistakes.join(own, on=["row", "task"], how="semi")
-    totals = classes["val_rows"].to_numpy()
-    start = dict(zip(classes["row"], np.cumsum(totals) - totals, strict=True))
-    right = np.ones(int(totals.sum()), dtype=bool)
-    right[[int(start[row]) + image for row, image in wrong.select(*_KEY).iter_rows()]] = False
-    return right
+        own = record.classes.filter(pl.col("task") > 0).select("row", "task")
+        found = found.join(own, on=["row", "task"], how="semi")
+    found = found.sort("task", "row", "image")
+    return (found["predicted"] == found["row"]).to_numpy()
 
 
 _OF_A_HEAD = ("acc_pre", "d_ls")
@@ -290,10 +284,7 @@ def _values(
 
 
 def _effects(
-    table: Table,
-    cells: Cells,
-    found: Mapping[Place, Sequence[RunSummary]],
-    lines: Sequence[Line],
+    table: Table, cells: Cells, found: Mapping[Place, Sequence[RunSummary]], lines: Sequence[Line]
 ) -> list[Effect]:
     ours = {(line.place, line.metric): line.ours for line in lines}
     result: list[Effect] = []
@@ -324,7 +315,7 @@ def _effects(
 def recorded_runs(table: Table, where: Places, studies: Sequence[Study]) -> tuple[RunSummary, ...]:
     """Return the recorded runs of studies; empty if none is recorded."""
     found = recorded(where.runs(table), studies) if table.runs else []
-    return load_report(found).runs if found else ()
+    return load_runs(*found).runs if found else ()
 
 
 def measured(table: Table, where: Places, runs: Sequence[RunSummary]) -> Reproduction:

@@ -16,39 +16,26 @@ from clinit.words import escaped, number_of
 
 LOSSES = {"ce": "Cross entropy", "sqen": "Squentropy", "mse": "Squared error"}
 SHORT = {"ce": "CE", "sqen": "SQEN", "mse": "MSE"}
-HEADINGS = {
-    "loss_new": "L_new",
-    "acc_pre": "A_pre",
-    "acc_pre_alone": "alone",
-    "acc_new": "A_new",
-    "acc_old": "A_old",
-    "acc_all": "A_all",
-    "acc_fw": "A_fw",
-    "gain": "gain",
-    "d_ls": "D_LS",
-    "d_ls_relative": "D_LS rel.",
-    "minutes_total": "minutes",
-    "minutes_init": "start",
-    "overhead": "share",
-    **{f"nc{number}": f"NC{number}" for number in (1, 2, 3, 4)},
-    **{f"probe_task{number}": f"task {number}" for number in (2, 3, 4, 5)},
+_METRICS = {
+    "loss_new": ("L_new", "L_new: loss on training images of the current task"),
+    "acc_pre": ("A_pre", "A_pre: accuracy (%) on base classes"),
+    "acc_pre_alone": ("alone", "alone: accuracy (%) on base classes, predicted among only these"),
+    "acc_new": ("A_new", "A_new: on classes of the current task"),
+    "acc_old": ("A_old", "A_old: on all earlier classes"),
+    "acc_all": ("A_all", "A_all: on all classes seen"),
+    "acc_fw": ("A_fw", "A_fw: mean of linear probes on the next task's classes (%)"),
+    "gain": ("gain", "gain: iterations of random / of the start, to 95 % of random's best A_new"),
+    "d_ls": ("D_LS", "D_LS: distance of the pretrained head from least squares"),
+    "d_ls_relative": ("D_LS rel.", "relative: D_LS / size of the head's outputs"),
+    "minutes_total": ("minutes", "minutes of a run"),
+    "minutes_init": ("start", "start: minutes of all initialisations"),
+    "overhead": ("share", "share: minutes of initialisations in % of the run with random rows"),
+    "probe_task2": ("task 2", "task t: top-1 (%) of a linear probe on its classes, before"),
+    **{f"probe_task{number}": (f"task {number}", "") for number in (3, 4, 5)},
+    **{f"nc{number}": (f"NC{number}", "") for number in (1, 2, 3, 4)},
 }
-MEANINGS = {
-    "loss_new": "L_new: loss on training images of the current task",
-    "acc_pre": "A_pre: accuracy (%) on base classes",
-    "acc_pre_alone": "alone: accuracy (%) on base classes, predicted among only these",
-    "acc_new": "A_new: on classes of the current task",
-    "acc_old": "A_old: on all earlier classes",
-    "acc_all": "A_all: on all classes seen",
-    "acc_fw": "A_fw: mean of linear probes on the next task's classes (%)",
-    "gain": "gain: iterations of random / iterations of the start, to 95 % of random's best A_new",
-    "d_ls": "D_LS: distance of the pretrained head from least squares",
-    "d_ls_relative": "relative: D_LS / size of the head's outputs",
-    "minutes_total": "minutes of a run",
-    "minutes_init": "start: minutes of all initialisations",
-    "overhead": "share: minutes of initialisations in % of the run with random rows",
-    "probe_task2": "task t: top-1 (%) of a linear probe on its classes before it is learnt",
-}
+"""Heading and meaning of each metric."""
+HEADINGS = {name: heading for name, (heading, _) in _METRICS.items()}
 _VERDICTS = {"holds": "holds", "open": "open", "opposite": "other way round", "-": "not known"}
 _COLOURS = {"holds": "green", "opposite": "red", "open": "yellow", "-": ""}
 _SLIPS = "Contradictions within the paper"
@@ -212,7 +199,7 @@ def _signed(value: float | None) -> str:
 
 def _caption(found: Reproduction) -> str:
     table = found.table
-    known = [MEANINGS[name] for name in table.metrics if name in MEANINGS]
+    known = [meaning for name in table.metrics if (meaning := _METRICS[name][1])]
     if any(name.startswith("acc_") for name in table.metrics) and table.name != "forward-transfer":
         is_first = table.name == "first-task"
         known.append("before any training" if is_first else "means over the evaluation points")

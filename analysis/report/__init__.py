@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Format = Literal["table", "json", "csv", "markdown"]
-GainReading = Literal["equal-level", "random-best"]
-"""The accuracy that the random run has to reach for the efficiency gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +23,5 @@ class View:
     metrics: bool = False
     """Whether to show a table of further metrics, which is the only table in Markdown."""
     curves: bool = True
-    gain: GainReading = "equal-level"
-    """Reading to show; JSON and CSV contain both."""
     said: Collection[str] = ()
     """Notes that are left out."""

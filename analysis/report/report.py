@@ -41,9 +41,12 @@ MOST_NOTES = 2
 Render = Callable[[Sequence[RunSummary]], RenderableType]
 
 
+_FIRST = ("id", "method", "init", "scale", "loss", "seed", "acc_all", "acc_new", "acc_old")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Report:
-    """Runs side by side: comparable runs together, the random run of each group first."""
+class Runs:
+    """Recorded or just trained runs, comparable runs together, random rows first."""
 
     runs: tuple[RunSummary, ...]
     data: ByData
@@ -51,8 +54,76 @@ class Report:
     notes: tuple[str, ...]
     """Notes on the records and the comparison, each once."""
 
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __iter__(self) -> Iterator[RunSummary]:
+        return iter(self.runs)
+
     def __repr__(self) -> str:
-        return f"<Report: {number_of(len(self.runs), 'run')}, {len(self.notes)} notes>"
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+    @property
+    def report(self) -> Runs:
+        """The runs themselves, for code that was written when reports were separate objects."""
+        return self
+
+    def table(self) -> pl.DataFrame:
+        """Return one row per run: settings, accuracies in percent, efficiency gains, seconds.
+
+        The column `run` joins it with the other tables.
+        """
+        rows = []
+        for run in self.runs:
+            row = {k: v for k, v in run.row().items() if not isinstance(v, dict | list)}
+            rows.append({**run.config, **row})
+        table = frame_of(rows)
+        first = [name for name in _FIRST if name in table.columns]
+        index = pl.int_range(pl.len(), dtype=pl.Int32).alias("run")
+        return table.select(index, *first, *(name for name in table.columns if name not in first))
+
+    def means(self) -> pl.DataFrame:
+        """Return one row per group of runs that differ only in their seed, the best A_all first.
+
+        Each value is followed by its sample deviation over seeds as `NAME_deviation` (null for a
+        single value) and the number of values as `NAME_count`.
+        """
+        return means_table(self.runs, self.data)
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """Loss before each update: run, task, iteration, loss, loss_new, loss_old."""
+        return self._named([run.record.steps for run in self.runs])
+
+    @property
+    def evaluations(self) -> pl.DataFrame:
+        """Correct counts: run, task, iteration, row (of the head), correct, total."""
+        return self._named([run.record.evaluations for run in self.runs])
+
+    @property
+    def predictions(self) -> pl.DataFrame:
+        """Each test image at the end of each task: run, task, row, image, predicted (head rows).
+
+        Raises:
+            RecordError: If a record of an earlier version does not contain them.
+        """
+        return self._named([predictions(run.record) for run in self.runs])
+
+    @property
+    def points(self) -> pl.DataFrame:
+        """Accuracies in percent, new-task loss and seconds so far at each evaluation, by run."""
+        return self._named([run.points for run in self.runs])
+
+    def _named(self, tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        """Return the tables of all runs as one, with the index of the run in `table()`."""
+        indexed = [
+            table.select(pl.lit(index, pl.Int32).alias("run"), pl.all())
+            for index, table in enumerate(tables)
+        ]
+        return pl.concat(indexed) if indexed else pl.DataFrame()
 
     def parts(self, view: View, *, width: int = 80) -> Iterator[RenderableType]:
         """Yield the contents of a terminal report, from top to bottom.
@@ -64,18 +135,16 @@ class Report:
         seeds = {run.config.get("seed") for run in self.runs}
         ranked = view.means or len(seeds) > 1 or any(run.is_held_out for run in self.runs)
         if ranked:
-            yield self._each(lambda runs: ranking(runs, view.gain))
+            yield self._each(ranking)
         if view.by_seed or not ranked:
-            yield self._each(lambda runs: run_table(runs, view.gain))
+            yield self._each(run_table)
         if view.metrics:
-            yield from ("", self._each(lambda runs: metrics_table(runs, ranked=ranked)))
+            yield from ("", self._each(partial(metrics_table, ranked=ranked)))
         if view.per_task:
-            yield self._each(lambda runs: task_table(runs, view.gain))
+            yield self._each(task_table)
         if measured := [run for run in self.runs if run.is_diagnosed]:
-            yield from (
-                "",
-                self._each(partial(diagnosis_table, per_task=view.per_task), by_data(measured)),
-            )
+            table = partial(diagnosis_table, per_task=view.per_task)
+            yield from ("", self._each(table, by_data(measured)))
         yield Text("Columns: clinit report --help", style="dim")
         for line in self.legend:
             yield Text(line, style="dim", no_wrap=True, overflow="ignore")
@@ -98,8 +167,7 @@ class Report:
             if view.means:
                 return means_table(self.runs, self.data).write_csv()
             return frame_of(self._lines(per_task=view.per_task)).write_csv()
-        parts = self.data.values()
-        tables = [text_table(part, view.gain, metrics=view.metrics) for part in parts]
+        tables = [text_table(part, metrics=view.metrics) for part in self.data.values()]
         return "\n".join(each.markdown() for each in tables)
 
     def rows(self) -> list[Row]:
@@ -141,7 +209,7 @@ class Report:
         """Return loss and accuracy on the new task over iterations, drawn in characters."""
         from clinit.analysis.figures.curves import draw
 
-        return self._each(lambda runs: draw(runs, width))
+        return self._each(partial(draw, width=width))
 
     def figure(self, name: str = "curves") -> Figure:
         """Return a figure for a paper.
@@ -160,40 +228,44 @@ class Report:
 
         save_figure(self.runs, Path(path), name)
 
-    def save_figures(self, path: Path, names: Sequence[str]) -> list[str]:
-        """Write figures to files named after `path`; return lines on drawn and missing figures."""
-        from clinit.analysis.figures.gallery import save_figures
-
-        return save_figures(self.data, path, names)
-
-    def html(self, *, reading: Reading = "equal-level") -> str:
+    def html(self) -> str:
         """Return the report as one HTML page that loads nothing: tables, curves, settings."""
-        from clinit.analysis.page.page import page
+        from clinit.analysis.page.data import page_data
+        from clinit.analysis.page.page import html_of
 
-        return page(self.runs, self.notes, reading)
+        return html_of(page_data(self.runs, self.notes))
 
-    def save_html(self, path: Path, *, reading: Reading = "equal-level") -> None:
+    def save_html(self, path: str | Path) -> None:
         """Write the page to a file that ends in .html."""
         from clinit.analysis.page.page import save_page
 
-        save_page(path, lambda: self.html(reading=reading))
+        save_page(Path(path), self.html)
 
 
-def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
-    """Read the records at or below `paths` and compare each run with its random run.
+def load_runs(
+    path: str | Path, *more: str | Path, skip_start: bool = False, reading: Reading = "equal-level"
+) -> Runs:
+    """Read the records at or below folders, and compare each run with its random run.
 
-    `skip_start` leaves the points before the first step out of the averages, but not out of the
-    curves and the values at the start of a task.
+    Args:
+        path: A record, or a folder of records.
+        more: Further records or folders.
+        skip_start: Whether to leave the points before the first step out of the averages, but not
+            out of the curves and the values at the start of a task.
+        reading: Reading of the gain that tables show.
 
     Raises:
-        RecordError: If a path contains no record, or a record that cannot be read.
+        RecordError: If a folder contains no record, or a record that cannot be read.
     """
-    return report_of(read_records(paths), skip_start=skip_start)
+    records = read_records([Path(each) for each in (path, *more)])
+    return runs_of(records, skip_start=skip_start, reading=reading)
 
 
-def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Report:
-    """Compare each run with its random run; see `load_report`."""
-    runs = [RunSummary.of(record, skip_start=skip_start) for record in records]
+def runs_of(
+    records: Sequence[RunRecord], *, skip_start: bool = False, reading: Reading = "equal-level"
+) -> Runs:
+    """Compare each run with its random run; see `load_runs`."""
+    runs = [RunSummary.of(each, skip_start=skip_start, reading=reading) for each in records]
     randoms = {run.key: run for run in reversed(runs) if run.init == "random"}
     groups = list(dict.fromkeys(run.key for run in runs))
     compared = []
@@ -204,7 +276,7 @@ def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Repo
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
     ordered = tuple(numbered(compared))
     data = by_data(ordered)
-    return Report(ordered, data, notes_of(ordered, data))
+    return Runs(ordered, data, notes_of(ordered, data))
 
 
 def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
@@ -215,99 +287,3 @@ def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
 def _flat(row: Row) -> Row:
     """Return the values of a row that fit into columns of a table."""
     return {n: v for n, v in row.items() if v is None or isinstance(v, str | int | float)}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Runs:
-    """Recorded or just trained runs, comparable runs together, random rows first."""
-
-    report: Report
-    """The report, with the tables, curves and figures of `clinit report`."""
-
-    def __len__(self) -> int:
-        return len(self.report.runs)
-
-    def __iter__(self) -> Iterator[RunSummary]:
-        return iter(self.report.runs)
-
-    def __repr__(self) -> str:
-        return repr(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on the data and the comparison, each once."""
-        return self.report.notes
-
-    def table(self) -> pl.DataFrame:
-        """Return one row per run: settings, accuracies in percent, efficiency gains, seconds.
-
-        The column `run` joins it with the other tables.
-        """
-        rows = []
-        for run in self.report.runs:
-            row = {k: v for k, v in run.row().items() if not isinstance(v, dict | list)}
-            rows.append({**run.config, **row})
-        table = frame_of(rows)
-        first = [name for name in _FIRST if name in table.columns]
-        index = pl.int_range(pl.len(), dtype=pl.Int32).alias("run")
-        return table.select(index, *first, *(name for name in table.columns if name not in first))
-
-    def means(self) -> pl.DataFrame:
-        """Return one row per group of runs that differ only in their seed, the best A_all first.
-
-        Each value is followed by its sample deviation over seeds as `NAME_deviation` (null for a
-        single value) and the number of values as `NAME_count`.
-        """
-        return means_table(self.report.runs, self.report.data)
-
-    @property
-    def steps(self) -> pl.DataFrame:
-        """Loss before each update: run, task, iteration, loss, loss_new, loss_old."""
-        return self._named([run.record.steps for run in self.report.runs])
-
-    @property
-    def evaluations(self) -> pl.DataFrame:
-        """Correct counts: run, task, iteration, row (of the head), correct, total."""
-        return self._named([run.record.evaluations for run in self.report.runs])
-
-    @property
-    def predictions(self) -> pl.DataFrame:
-        """Each test image at the end of each task: run, task, row, image, predicted (head rows).
-
-        Raises:
-            RecordError: If a record of an earlier version does not contain them.
-        """
-        return self._named([predictions(run.record) for run in self.report.runs])
-
-    @property
-    def points(self) -> pl.DataFrame:
-        """Accuracies in percent, new-task loss and seconds so far at each evaluation, by run."""
-        return self._named([run.points for run in self.report.runs])
-
-    def _named(self, tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        """Return the tables of all runs as one, with the index of the run in `table()`."""
-        indexed = [
-            table.select(pl.lit(index, pl.Int32).alias("run"), pl.all())
-            for index, table in enumerate(tables)
-        ]
-        return pl.concat(indexed) if indexed else pl.DataFrame()
-
-
-_FIRST = ("id", "method", "init", "scale", "loss", "seed", "acc_all", "acc_new", "acc_old")
-
-
-def load_runs(path: str | Path, *more: str | Path) -> Runs:
-    """Read the records at or below folders.
-
-    Raises:
-        RecordError: If a folder contains no record, or a record that cannot be read.
-    """
-    return Runs(load_report([Path(each) for each in (path, *more)]))
-
-
-def runs_of(records: Sequence[RunRecord]) -> Runs:
-    """Return `Runs` of records in memory."""
-    return Runs(report_of(records))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,13 +30,16 @@ from clinit.analysis.metrics.accuracy import (
 from clinit.analysis.metrics.classes import confusions
 from clinit.analysis.metrics.cost import Spike, initialisation_seconds, spikes
 from clinit.analysis.metrics.efficiency import (
+    PLACE_SETTINGS,
     READINGS,
     Gain,
+    Reading,
     bounded_name,
     comparison_key,
     data_of,
     value_name,
 )
+from clinit.analysis.report.table import NOTHING
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord, finite
 from clinit.headtrain.record.info import SideInfo, held_out_share, settings_of, study_of_run
@@ -84,6 +88,8 @@ class RunSummary:
     """Gain over the random run, which is compared with itself; None without a random run."""
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
+    reading: Reading = "equal-level"
+    """Reading of the gain in tables; rows contain both."""
     number: int | None = None
     """Number of the run in its report, if nothing else distinguishes it."""
 
@@ -91,12 +97,14 @@ class RunSummary:
         return f"<RunSummary of {self.record}>"
 
     @classmethod
-    def of(cls, record: RunRecord, *, skip_start: bool = False) -> RunSummary:
+    def of(
+        cls, record: RunRecord, *, skip_start: bool = False, reading: Reading = "equal-level"
+    ) -> RunSummary:
         """Compute the evaluation points of `record`."""
         points = record.points.select("task", "iteration", "loss_new", "elapsed_s")
         found = accuracy_points(record.evaluations, record.classes)
         points = points.join(found, on=["task", "iteration"], how="full", coalesce=True)
-        return cls(record, points.sort("task", "iteration"), skip_start=skip_start)
+        return cls(record, points.sort("task", "iteration"), None, skip_start, reading)
 
     @property
     def init(self) -> str:
@@ -125,6 +133,38 @@ class RunSummary:
             return frozenset(study_of_run(self.record.info, str(self.path)).idle())
         except RecordError:  # settings of another version
             return frozenset()
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings that can distinguish the run from other runs, including data sets."""
+        left_out = PLACE_SETTINGS | {"init", "scale"}
+        config = {name: value for name, value in self.config.items() if name not in left_out}
+        # Zero trained blocks distinguish runs that trained only heads from runs of train-top.
+        names = {
+            "base": self.data_name("base"),
+            "new": self.data_name("new"),
+            "measured_on": self.measured_on,
+            "top_blocks": 0,
+        }
+        head = self.record.info.get("head") or {}
+        path = head.get("path")
+        file = Path(path).name if path else "stored" if head else None
+        backbone = self.record.info["new"]["fingerprint"].get("backbone")
+        return {**names, "backbone": backbone, "head": file, **config}
+
+    @cached_property
+    def texts(self) -> dict[str, str | None]:
+        """Settings, initialisation, scale and report number (`run`) as text.
+
+        A setting that the run does not read, or that is unknown, is None.
+        """
+        found = self.settings
+        unknown = {name for name in found if found[name] is None and name not in self.config}
+        left_out = self.idle | unknown
+        texts = {name: None if name in left_out else _text(found[name]) for name in found}
+        scale = None if self.init == "random" or self.is_solved else self.scale
+        number = None if self.number is None else str(self.number)
+        return {**texts, "init": self.init, "scale": scale, "run": number}
 
     @property
     def path(self) -> Path:
@@ -291,3 +331,16 @@ def frame_of(rows: Sequence[Row]) -> pl.DataFrame:
     names = list(dict.fromkeys(name for row in rows for name in row))
     # Not strict: fields of a record that are not checked may be of any type.
     return pl.DataFrame(shown, schema=names, infer_schema_length=None, strict=False)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
+        return f"{value:,}"
+    if isinstance(value, list | tuple):  # a class order: too long to print, but not to compare
+        text = "\n".join(map(str, value))
+        return f"given ({hashlib.sha256(text.encode()).hexdigest()[:6]})"
+    return str(value)

@@ -19,7 +19,7 @@ import polars as pl
 from clinit.analysis.metrics.efficiency import PLACE_SETTINGS, comparison_key, data_of
 from clinit.analysis.report.measures import MEANS, Measure
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.settings import ByData, Names, identity, settings, values
+from clinit.analysis.report.settings import ByData, Names, identity
 from clinit.analysis.report.table import Cell
 from clinit.headtrain.record.format import finite
 
@@ -79,15 +79,15 @@ class SeedGroup:
         """Whether the measure is a lower bound in some task of some run."""
         return any(row.get(f"{measure.name}_bounded") for row in self.rows)
 
-    def cell(self, measure: Measure, *, is_best: bool = False) -> Cell:
+    def cell(self, measure: Measure) -> Cell:
         """Return a measure as printed, with ≥ before a lower bound."""
         found = self.spread(measure.name)
         if found is None:
             return Cell(None)
         bound = "≥" if self.is_bounded(measure) else ""
         deviation = None if found.deviation is None else measure.text(found.deviation)
-        partial = self.is_partial(measure)
-        return Cell(bound + measure.text(found.mean), deviation, is_best, partial, found.mean)
+        text, partial = bound + measure.text(found.mean), self.is_partial(measure)
+        return Cell(text, deviation, is_partial=partial, value=found.mean)
 
 
 def seed_groups(runs: Sequence[RunSummary], *, ranked: bool = True) -> list[SeedGroup]:
@@ -113,26 +113,27 @@ def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[M
     return known or [*measures[:1]]
 
 
-def best_of_groups(
+def cells_of(
     groups: Sequence[SeedGroup], measure: Measure, key: Callable[[SeedGroup], str]
-) -> list[bool]:
-    """Return for each group whether its mean is the best of comparable groups.
+) -> list[Cell]:
+    """Return the cell of each group; the best mean of comparable groups is marked.
 
     Groups with equal `key` are comparable, but a mean over some tasks is not comparable with a mean
     over all tasks. Means that are equal as printed are equally good. A group without a comparable
     group is not the best.
     """
-    cells = [group.cell(measure) for group in groups]
+    cells, keys = [group.cell(measure) for group in groups], [*map(key, groups)]
     rivals: dict[str, list[tuple[float, str]]] = {}
-    for group, cell in zip(groups, cells, strict=True):
+    for name, cell in zip(keys, cells, strict=True):
         if cell.mean is not None and cell.value is not None and not cell.is_partial:
-            rivals.setdefault(key(group), []).append((cell.value, cell.mean))
-    sizes = Counter(map(key, groups))
+            rivals.setdefault(name, []).append((cell.value, cell.mean))
+    if measure.better == "neither":
+        return cells
     choose = max if measure.better == "high" else min
-    top = {name: choose(known)[1] for name, known in rivals.items() if sizes[name] > 1}
+    top = {name: choose(known)[1] for name, known in rivals.items() if keys.count(name) > 1}
     return [
-        measure.better != "neither" and not cell.is_partial and cell.mean == top.get(key(group), "")
-        for group, cell in zip(groups, cells, strict=True)
+        dataclasses.replace(cell, is_best=not cell.is_partial and cell.mean == top.get(name, ""))
+        for name, cell in zip(keys, cells, strict=True)
     ]
 
 
@@ -147,9 +148,9 @@ def seedless_key(run: RunSummary) -> str:
 
 def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """Return the runs in their order, with numbers if two groups differ only in seeds."""
-    names = dict.fromkeys(name for run in runs for name in settings(run) if name != "seed")
+    names = dict.fromkeys(name for run in runs for name in run.settings if name != "seed")
     groups = alike(runs)
-    keys = [identity(values(group[0]), [*names]) for group in groups]
+    keys = [identity(group[0].texts, [*names]) for group in groups]
     counts = Counter(keys)
     pairs = zip(groups, keys, strict=True)
     twice = {id(run) for group, key in pairs if counts[key] > 1 for run in group}
@@ -188,7 +189,7 @@ def means_table(runs: Sequence[RunSummary], data: ByData) -> pl.DataFrame:
     names = [name for name in Names.of(runs).differing if name not in ("seed", "run")]
     lines: list[Row] = []
     for group in _groups(data):
-        own = settings(group.runs[0])
+        own = group.runs[0].settings
         line = _identity(group) | {name: plain(own.get(name)) for name in names}
         line["seeds"] = " ".join(str(run.config.get("seed")) for run in group.runs)
         line["runs"] = len(group.runs)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from clinit.analysis.metrics.efficiency import INIT_SETTINGS, PLACE_SETTINGS
+from clinit.analysis.metrics.efficiency import INIT_SETTINGS
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.table import NOTHING, Column
 
@@ -51,13 +50,6 @@ _MEANINGS = {
     "run": "The number of the run: nothing else distinguishes it from another.",
     "lam": "λ, the ridge of the least squares.",
 }
-_ONE = {
-    "shots": "1 shot",
-    "top_blocks": "1 top block",
-    "tasks": "1 task",
-    "iterations": "1 iteration per task",
-}
-"""Texts of settings whose value is 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +57,6 @@ class Names:
     """Differing and shared settings of runs, computed once for tables, titles and figures."""
 
     runs: Sequence[RunSummary]
-    values: Mapping[int, Mapping[str, str | None]]
-    """The `values` of each run, by the identity of the object."""
     of_init: tuple[str, ...]
     """Differing settings of the initialisation; such runs can be compared."""
     of_training: tuple[str, ...]
@@ -81,17 +71,16 @@ class Names:
         If some runs do not read a setting, only the values of the other runs count. Settings in
         `without` count as equal.
         """
-        every = {id(run): values(run) for run in runs}
         known: dict[str, set[str]] = {}
-        for name, text in (pair for found in every.values() for pair in found.items()):
+        for name, text in (pair for run in runs for pair in run.texts.items()):
             known.setdefault(name, set()).update([text] if text is not None else [])
         left_out = (*_OWN, *without)
         differing = [name for name in known if len(known[name]) > 1 and name not in left_out]
         of_init = [name for name in differing if name in INIT_SETTINGS]
         of_training = [name for name in differing if name not in of_init]
-        if len({identity(found, differing) for found in every.values()}) < len(runs):
+        if len({identity(run.texts, differing) for run in runs}) < len(runs):
             of_init.append("run")
-        return cls(runs, every, tuple(of_init), tuple(of_training), without)
+        return cls(runs, tuple(of_init), tuple(of_training), without)
 
     @property
     def differing(self) -> tuple[str, ...]:
@@ -101,7 +90,7 @@ class Names:
     @property
     def scales(self) -> list[str]:
         """The different scales of new rows."""
-        return _scales(self.values.values())
+        return _scales(self.runs)
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -126,20 +115,15 @@ class Names:
 
     def cells(self, run: RunSummary) -> list[str]:
         """Return the cells of a run in these columns."""
-        return [self.values[id(run)].get(name) or NOTHING for name in self.settings]
+        return [shown(run, name) for name in self.settings]
 
     def label(self, run: RunSummary) -> str:
         """Return a short, distinct name: the initialisation and the differing settings."""
-        parts = self._said(run, (*(["scale"] if len(self.scales) > 1 else []), *self.differing))
+        names = (*(["scale"] if len(self.scales) > 1 else []), *self.differing)
+        texts = {name: shown(run, name) for name in names}
+        known = [(name, text) for name, text in texts.items() if text != NOTHING]
+        parts = [text if name == "scale" else said(name, text) for name, text in known]
         return run.init + (f" ({', '.join(parts)})" if parts else "")
-
-    def _said(self, run: RunSummary, names: Sequence[str]) -> list[str]:
-        found = self.values[id(run)]
-        return [
-            text if name in ("init", "scale") else said(name, text)
-            for name in names
-            if (text := found.get(name) or NOTHING) != NOTHING
-        ]
 
 
 def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list[str]:
@@ -149,45 +133,13 @@ def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list
 
 
 def identity(found: Mapping[str, str | None], names: Sequence[str]) -> tuple[str, ...]:
-    """Return initialisation, scale and the settings in `names` from the values of a run."""
+    """Return initialisation, scale and the settings in `names` from the texts of a run."""
     return tuple(found.get(name) or NOTHING for name in ("init", "scale", *names))
 
 
-def values(run: RunSummary) -> dict[str, str | None]:
-    """Return the settings, initialisation, scale and report number (`run`) of a run as text.
-
-    A setting that the run does not read, or that is unknown, is None.
-    """
-    found = settings(run)
-    unknown = {name for name, value in found.items() if value is None and name not in run.config}
-    left_out = run.idle | unknown
-    texts = {name: None if name in left_out else _text(value) for name, value in found.items()}
-    scale = None if run.init == "random" or run.is_solved else run.scale
-    number = None if run.number is None else str(run.number)
-    return {**texts, "init": run.init, "scale": scale, "run": number}
-
-
-def settings(run: RunSummary) -> dict[str, Any]:
-    """Return the settings of a run that can distinguish it from other runs, including data sets."""
-    left_out = PLACE_SETTINGS | {"init", "scale"}
-    config = {name: value for name, value in run.config.items() if name not in left_out}
-    # Zero trained blocks distinguish runs that trained only heads from runs of train-top.
-    names = {
-        "base": run.data_name("base"),
-        "new": run.data_name("new"),
-        "measured_on": run.measured_on,
-        "top_blocks": 0,
-    }
-    head = run.record.info.get("head") or {}
-    path = head.get("path")
-    file = Path(path).name if path else "stored" if head else None
-    backbone = run.record.info["new"]["fingerprint"].get("backbone")
-    return {**names, "backbone": backbone, "head": file, **config}
-
-
 def shown(run: RunSummary, name: str) -> str:
-    """Return one of the `values` as printed."""
-    return values(run).get(name) or NOTHING
+    """Return one of the `texts` of a run as printed."""
+    return run.texts.get(name) or NOTHING
 
 
 def phrase(run: RunSummary, name: str) -> str:
@@ -197,26 +149,14 @@ def phrase(run: RunSummary, name: str) -> str:
 
 def said(name: str, text: str) -> str:
     """Return a setting and its value in words."""
-    if text == "1" and name in _ONE:
-        return _ONE[name]
-    return _WORDS.get(name, name.replace("_", " ") + " {}").format(text)
+    words = _WORDS.get(name, name.replace("_", " ") + " {}")
+    if text == "1" and words.startswith("{} "):
+        words = re.sub(r"s\b", "", words, count=1)
+    return words.format(text)
 
 
-def _scales(every: Iterable[Mapping[str, str | None]]) -> list[str]:
-    return list(dict.fromkeys(scale for each in every if (scale := each["scale"])))
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return NOTHING
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
-        return f"{value:,}"
-    if isinstance(value, list | tuple):  # a class order: too long to print, but not to compare
-        text = "\n".join(map(str, value))
-        return f"given ({hashlib.sha256(text.encode()).hexdigest()[:6]})"
-    return str(value)
+def _scales(runs: Sequence[RunSummary]) -> list[str]:
+    return list(dict.fromkeys(scale for run in runs if (scale := run.texts["scale"])))
 
 
 _COMMON = (
@@ -236,19 +176,17 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
         runs: The runs of a table.
         differing: Properties that the table shows for each run: settings, `init` and `scale`.
     """
-    every = [values(run) for run in runs]
-    known = [name for name in ("base", "new") if name not in differing and every[0].get(name)]
+    known = [each for each in ("base", "new") if each not in differing and runs[0].texts[each]]
     of_all = [" → ".join(shown(runs[0], name) for name in known)]
     shared: list[tuple[str, Sequence[RunSummary]]] = []
     for name in (name for name in _COMMON if name not in differing):
-        known_to = zip(runs, every, strict=True)
-        having: Sequence[RunSummary] = [run for run, own in known_to if own.get(name) is not None]
+        having: Sequence[RunSummary] = [run for run in runs if run.texts.get(name) is not None]
         text = shown(having[0], name) if having else NOTHING
         if text != NOTHING and (name, text) != ("top_blocks", "0"):
             shared.append((said(name, text), having))
     if "init" not in differing:
         shared.append((runs[0].init, runs))
-    if "scale" not in differing and (scales := _scales(every)):
+    if "scale" not in differing and (scales := _scales(runs)):
         shared.append((f"scale {scales[0]}", [run for run in runs if not run.is_solved]))
     of_methods: dict[str, list[str]] = {}
     for words, having in shared:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
 
 from clinit.analysis.metrics.efficiency import Reading
 from clinit.analysis.report.measures import (
@@ -23,10 +24,13 @@ from clinit.analysis.report.measures import (
     task_measures,
 )
 from clinit.analysis.report.run import Row, RunSummary
-from clinit.analysis.report.seeds import SeedGroup, best_of_groups, known_of, seed_groups
+from clinit.analysis.report.seeds import SeedGroup, cells_of, known_of, seed_groups
 from clinit.analysis.report.settings import Names, phrase
 from clinit.analysis.report.table import Cell, Cells, Column, Table
 from clinit.words import number_of
+
+if TYPE_CHECKING:
+    from clinit.analysis.metrics.diagnosis import Diagnosis
 
 _GAIN: dict[Reading, str] = {
     "equal-level": "iterations of random / iterations of the run, both to 95 % of random's best"
@@ -41,28 +45,37 @@ _CLASSES = {
     "acc_pre": "the base classes",
 }
 COLLAPSE = {
-    "NC1": ("nc1", "Variation within classes relative to variation between them."),
-    "NC2": ("nc2", "How far the rows of the head are from equal lengths and angles."),
-    "NC3": ("nc3", "How far the rows of the head are from the class means."),
-    "floor": ("nc2_floor", "The least NC2 and NC3 of a head of this width."),
-    "NC4": ("nc4", "How far classes are favoured at the mean of the features."),
-    "D_LS": ("d_ls", "Deviation of the head from least squares."),
-    "rel.": ("d_ls_relative", "D_LS / size of the head's outputs: comparable between losses."),
+    "NC1": "nc1",
+    "NC2": "nc2",
+    "NC3": "nc3",
+    "floor": "nc2_floor",
+    "NC4": "nc4",
+    "D_LS": "d_ls",
+    "rel.": "d_ls_relative",
 }
-"""Metrics of neural collapse: heading, name in a diagnosis, meaning."""
+"""Metrics of neural collapse: heading, and name in a diagnosis."""
+MEANING = {
+    "nc1": "spread within classes / between them; 0: a class is a point",
+    "nc2": "W W^T to a simplex ETF; 0: equal lengths and angles",
+    "nc3": "W x class means to a simplex ETF; 0: rows are class means",
+    "nc4": "|b + W mean|; 0: no class is favoured at the mean",
+    "d_ls": "squared error in excess of W_LS; grows with |W|^2",
+    "d_ls_relative": "D_LS / size of the outputs of W; 0: W is W_LS",
+}
+_FLOOR = "the least NC2 and NC3 of a head of this width"
 
 
-def ranking(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> Table:
+def ranking(runs: Sequence[RunSummary]) -> Table:
     """Return one line per group of seeds on the same data, the best first."""
     groups = seed_groups(runs)
-    measures = known_of(groups, ranked_measures(reading))
-    found = _table(groups, measures, reading, without=("seed",), needed=MOST_NEEDED)
+    measures = known_of(groups, ranked_measures(runs[0].reading))
+    found = _table(groups, measures, without=("seed",))
     return replace(
         found,
         columns=[Column("#", "number"), *found.columns],
         sections=[[[str(at), *line] for at, line in enumerate(found.lines, start=1)]],
         beside=True,
-        remarks=[f"Ranked by A_all{_over_seeds(groups)}.", *_conditions(runs, reading)],
+        remarks=[f"Ranked by A_all{_over_seeds(groups)}.", *_conditions(runs, measures)],
     )
 
 
@@ -76,19 +89,19 @@ def metrics_table(runs: Sequence[RunSummary], *, ranked: bool = True) -> Table:
     return replace(found, title="", remarks=remarks)
 
 
-def run_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> Table:
+def run_table(runs: Sequence[RunSummary]) -> Table:
     """Return one line per run on the same data; the title contains the shared settings."""
     groups = [SeedGroup.of([run]) for run in runs]
-    measures = known_of(groups, run_measures(reading))
-    return _table(groups, measures, reading, needed=MOST_NEEDED, key=_of_run)
+    measures = known_of(groups, run_measures(runs[0].reading))
+    return _table(groups, measures, key=_of_run)
 
 
-def task_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> RenderableType:
+def task_table(runs: Sequence[RunSummary]) -> RenderableType:
     """Return one table per task and group of comparable runs, all on the same data."""
     of_training = Names.of(runs).of_training
     rows = [(run, [_task_row(task) for task in run.row()["tasks"]]) for run in runs]
     every = [SeedGroup((run,), (task,)) for run, tasks in rows for task in tasks]
-    measures = known_of(every, task_measures(reading))
+    measures = known_of(every, task_measures(runs[0].reading))
     parts: list[Table] = []
     for _, chosen in groupby(rows, key=lambda pair: pair[0].key):
         group = list(chosen)
@@ -96,12 +109,10 @@ def task_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> 
             lines = [SeedGroup((run,), (tasks[index],)) for run, tasks in group]
             settings = [phrase(group[0][0], name) for name in of_training]
             heading = ", ".join([f"Task {task['task']}{_size(task)}", *settings])
-            found = _table(
-                lines, measures, reading, names_of=runs, without=of_training, key=_of_run
-            )
+            found = _table(lines, measures, names_of=runs, without=of_training, key=_of_run)
             parts.append(replace(found, title=f"\n{heading}", remarks=None, is_bold=False))
     words = "A_0, end: A_new before the first step and after the last."
-    remarks = [words, *_conditions(runs, reading)]
+    remarks = [words, *_conditions(runs, measures)]
     return Group(*parts[:-1], *(replace(each, remarks=remarks) for each in parts[-1:]))
 
 
@@ -109,8 +120,8 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Ta
     """Return one line per run, at the end of the last task; or one per run and task."""
     names = Names.of(runs)
     numbers = [
-        Column(heading, "number", need=place, meaning=meaning)
-        for place, (heading, (_, meaning)) in enumerate(COLLAPSE.items())
+        Column(heading, "number", need=place, meaning=f"{MEANING.get(name, _FLOOR)}.")
+        for place, (heading, name) in enumerate(COLLAPSE.items())
     ]
     sections: list[list[Cells]] = []
     lines: list[RunSummary] = []
@@ -119,7 +130,7 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Ta
         sections.append([])
         for task in tasks if per_task else tasks[-1:]:
             found: Any = task["diagnosis"] or {}
-            values = [found.get(name) for name, _ in COLLAPSE.values()]
+            values = [found.get(name) for name in COLLAPSE.values()]
             cells = [
                 Cell(None if value is None else f"{value:.3g}".replace("e+0", "e"), value=value)
                 for value in values
@@ -139,13 +150,27 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Ta
     )
 
 
-def text_table(
-    runs: Sequence[RunSummary], reading: Reading = "equal-level", *, metrics: bool = False
-) -> Table:
+def head_table(found: Diagnosis) -> RichTable:
+    """Return the metrics of one head with the meaning of each, for `clinit diagnose`."""
+    content, lines = found.content(), []
+    for name, meaning in MEANING.items():
+        value, floor = content[name], content.get(f"{name}_floor")
+        heading = {"d_ls": "D_LS", "d_ls_relative": "D_LS rel."}.get(name, name.upper())
+        shown = "-" if value is None else f"{value:.4g}"
+        lines.append([heading, shown, "" if floor is None else f"{floor:.3f}", meaning])
+    numbers = (Column(heading, "number") for heading in ("value", "floor"))
+    return Table([Column("metric"), *numbers, Column("meaning", "text")], [lines]).rich(
+        caption="Smaller is closer to collapse. floor: the least value that a head of this width"
+        " can have.",
+        is_framed=True,
+    )
+
+
+def text_table(runs: Sequence[RunSummary], *, metrics: bool = False) -> Table:
     """Return means over seeds with all columns, of the ranking or of further `metrics`."""
     groups = seed_groups(runs)
-    measures = known_of(groups, FURTHER_MEASURES if metrics else ranked_measures(reading))
-    found = _table(groups, measures, reading, without=("seed",), key=_comparable, is_seeded=True)
+    measures = known_of(groups, FURTHER_MEASURES if metrics else ranked_measures(runs[0].reading))
+    found = _table(groups, measures, without=("seed",), key=_comparable, is_seeded=True)
     first = "Mean over seeds"
     if not metrics:
         first = f"Ranked by A_all, on {runs[0].measured_on}: mean over evaluation points and seeds"
@@ -153,7 +178,7 @@ def text_table(
     if any(measure.name == "loss_new" for measure in measures):
         parts.append(f"L_new: {_loss_meaning(runs)}.")
     if any(measure.is_gain for measure in measures):
-        parts.append(f"gain, {reading}: {_GAIN[reading]}.")
+        parts.append(f"gain, {runs[0].reading}: {_GAIN[runs[0].reading]}.")
     return replace(found, caption=" ".join(parts).strip())
 
 
@@ -168,10 +193,8 @@ def _comparable(group: SeedGroup) -> str:
 def _table(
     groups: Sequence[SeedGroup],
     measures: Sequence[Measure],
-    reading: Reading = "equal-level",
     *,
     without: Sequence[str] = (),
-    needed: Sequence[str] = (),
     key: Callable[[SeedGroup], str] | None = None,
     names_of: Sequence[RunSummary] = (),
     is_seeded: bool = False,
@@ -181,9 +204,7 @@ def _table(
     Args:
         groups: Runs of different seeds, or single runs.
         measures: Measures from left to right.
-        reading: Reading of the gain.
         without: Settings that names do not contain.
-        needed: The measures, the most needed first: if there is no room, the last is dropped first.
         key: Returns the facts shared by comparable groups, of which the best is bold. With
             `_of_run`, they also form a section.
         names_of: The runs that the names must distinguish; by default, the runs of the groups.
@@ -192,13 +213,12 @@ def _table(
     runs = [group.runs[0] for group in groups]
     names = Names.of(names_of or runs, without=without)
     seeded = is_seeded or any(len(group.runs) > 1 for group in groups)
-    no_best = [False] * len(groups)
-    best = [no_best if key is None else best_of_groups(groups, each, key) for each in measures]
+    cells = [cells_of(groups, each, key or (lambda group: str(id(group)))) for each in measures]
     lines: list[Cells] = [
         [
             *names.cells(group.runs[0]),
             *([str(len(group.runs))] if seeded else []),
-            *(group.cell(m, is_best=top[n]) for m, top in zip(measures, best, strict=True)),
+            *(column[n] for column in cells),
         ]
         for n, group in enumerate(groups)
     ]
@@ -208,37 +228,37 @@ def _table(
         apart = [[line for _, line in part] for _, part in pairs]
         if any(len(section) > 1 for section in apart):  # otherwise there is nothing to compare
             sections = apart
+    every = [each.name for each in measures]
+    needed = MOST_NEEDED if {*every} <= {*MOST_NEEDED} else every  # if there is no room
     columns = [
         *names.columns,
         *([Column("seeds", "number", meaning="How many runs are averaged.")] if seeded else []),
-        *(
-            each.column(needed.index(each.name) if needed else n, _meaning(each, runs, reading))
-            for n, each in enumerate(measures)
-        ),
+        *(each.column(needed.index(each.name), _meaning(each, runs)) for each in measures),
     ]
     return Table(
         columns,
         sections,
         title=names.title,
-        remarks=["", *_conditions(runs, reading)],
+        remarks=["", *_conditions(runs, measures)],
         about=runs,
         is_bold=key is not None and len({key(group) for group in groups}) < len(groups),
     )
 
 
-def _conditions(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> list[str]:
+def _conditions(runs: Sequence[RunSummary], measures: Sequence[Measure] = ()) -> list[str]:
     """Return in words the conditions that differ from the default."""
     skipped = ["The points before the first step are left out."] * runs[0].skip_start
-    return [f"gain: {reading}."] * (reading != "equal-level") + skipped
+    is_other = runs[0].reading != "equal-level" and any(each.is_gain for each in measures)
+    return [f"gain: {runs[0].reading}."] * is_other + skipped
 
 
-def _meaning(measure: Measure, runs: Sequence[RunSummary], reading: Reading) -> str:
+def _meaning(measure: Measure, runs: Sequence[RunSummary]) -> str:
     words = measure.meaning
     if measure.name in _CLASSES:
         words = f"accuracy on {runs[0].measured_on} of {_CLASSES[measure.name]}, mean over"
         words += " evaluations"
     elif measure.is_gain:
-        words = f"{reading}: {_GAIN[reading]}"
+        words = f"{runs[0].reading}: {_GAIN[runs[0].reading]}"
     elif measure.name == "loss_new":
         words = _loss_meaning(runs)
     return f"{words[:1].upper()}{words[1:]}."

@@ -1,24 +1,255 @@
-"""`clinit cache`: show and verify feature caches, and record groups of images."""
+"""`clinit cache`: show, verify, import and export feature caches, and record groups of images."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clinit.cli.commands.cache_arrays import export, import_
-from clinit.cli.commands.extract import size_megabytes
-from clinit.cli.frame.console import out, say
+from clinit.cli.frame.console import note, out, say, warn
+from clinit.cli.frame.context import command_line
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import CacheArgument, described
+from clinit.cli.frame.options import READ_AS_VAL, CacheArgument, ReadSplit, Split, described
 from clinit.cli.frame.progress import counting
+from clinit.cli.frame.results import tell_headless
+from clinit.files.paths import check_writable
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
     from clinit.extract.cache.summary import HeadFacts
 
 
+app = typer.Typer(
+    no_args_is_help=True, help="Show, verify, import, export and group feature caches."
+)
+
+
+@app.command()
+def show(cache: CacheArgument) -> None:
+    """Show the contents of a cache and the settings that its features depend on."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from clinit.extract.cache.fingerprint import IMPORTED
+    from clinit.extract.cache.read import open_cache
+
+    opened = open_cache(cache)
+    table = Table("", *opened.splits, title=Text(visible(str(cache))), title_justify="left")
+    splits = list(opened.splits.values())
+    table.add_row("data set", *(visible(s.plan.dataset) for s in splits))
+    table.add_row("rows", *(f"{s.num_rows:,}" for s in splits))
+    table.add_row("without features", *(f"{s.num_rows - s.num_valid:,}" for s in splits))
+    table.add_row(
+        "classes", *(f"{len(set(s.labels.tolist())):,} of {len(s.class_names):,}" for s in splits)
+    )
+    table.add_row("features", *(f"{s.dim} x {s.dtype}" for s in splits))
+    table.add_row("shards", *(f"{s.plan.num_shards:,}" for s in splits))
+    table.add_row("size", *(f"{_megabytes(s.path):,.1f} MB" for s in splits))
+    if opened.head is not None:
+        table.add_row("top-1 of the stored head", *(_top1(s.summary.head) for s in splits))
+    rates = [s.summary.run.images_per_s for s in splits]
+    table.add_row("images/s", *("" if each is None else f"{each:,.0f}" for each in rates))
+    table.add_row("bound", *(visible(str(s.summary.run.bound or "")) for s in splits))
+    if splits[0].fingerprint.is_imported:
+        files = [s.summary.run.features for s in splits]
+        table.add_row("imported from", *(visible(Path(f.path).name) if f else "" for f in files))
+    out.print(table)
+    for name, value in splits[0].fingerprint.without_rows.fields.items():
+        if name != IMPORTED:  # this field only marks features as imported
+            say(f"{name:>12}  {value}")
+    if opened.head is None:
+        say(f"{'head':>12}  none")
+    else:
+        named = "named" if opened.head.class_names else "without names"
+        by = (opened.head.origin or {}).get("fitted")
+        fitted = f", fitted: {by}" if by else ""
+        say(f"{'head':>12}  {number_of(opened.head.num_classes, 'row')}, {named}{fitted}")
+    if views := opened.views:
+        seed, megabytes = views[0].fingerprint.view_seed, sum(_megabytes(v.path) for v in views)
+        say(f"{'views':>12}  {len(views)} of train, seed {seed}, {megabytes:,.1f} MB")
+        say(f"{'':>12}  {views[0].fingerprint.augmentation}")
+
+
+def _megabytes(folder: Path) -> float:
+    """Return the size of the shards in a folder."""
+    return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
+
+
+def _top1(head: HeadFacts) -> str:
+    percent = head.top1.percent
+    if percent is None:
+        return "its rows have no names" if head.class_names == "unknown" else "other classes"
+    return f"{percent:.2f} % of {head.total:,}"
+
+
+@app.command()
+def verify(cache: CacheArgument) -> None:
+    """Compare everything in a cache with its digests: features, manifests, head and views.
+
+    For damaged parts, the recorded commands that write them again are printed.
+    """
+    from clinit.errors import CacheError
+    from clinit.extract.cache.verify import recorded_commands
+    from clinit.extract.cache.verify import verify as check
+
+    remedies: list[str] = []
+    damaged: list[Path | None] = []
+    with counting() as count:
+        for part in check(cache, on_shard=count):
+            if part.told:
+                say(part.told)
+            for problem in part.problems:
+                say(f"  {problem}")
+                remedies.append(problem.remedy)
+                damaged.append(part.folder)
+    if damaged:
+        remedies += (f"The command was: {each}" for each in recorded_commands(cache, damaged))
+        raise CacheError(
+            f"{number_of(len(damaged), 'problem')} in {cache}",
+            remedy="\n".join(dict.fromkeys(remedies)),
+        )
+    say("Nothing has changed since the cache was written.")
+
+
+def _name_of_an_extractor(name: str) -> str:
+    if name in ("", "imported"):
+        raise typer.BadParameter("give the name of the extractor, such as clip-vit-b-32")
+    return name
+
+
+@app.command("import")
+@keeps("Written shards are kept: run the same command again to resume.")
+def import_(
+    features: Annotated[
+        Path, typer.Argument(help="Features (rows, dim): .npy, .npz, .safetensors or .parquet.")
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Argument(
+            help="File of the labels: integers from 0, or texts.",
+            show_default="the file of the features",
+        ),
+    ] = None,
+    *,
+    out: Annotated[Path, described("Folder of the cache.", "FOLDER", default=False)],
+    backbone: Annotated[
+        str,
+        described(
+            "Name of the extractor and its weights, such as clip-vit-b-32. Only caches with the"
+            " same name can be used together.",
+            default=False,
+            callback=_name_of_an_extractor,
+        ),
+    ],
+    split: Annotated[
+        ReadSplit, described("Split that the rows belong to." + READ_AS_VAL)
+    ] = ReadSplit.train,
+    classes: Annotated[
+        Path | None,
+        described(
+            "Class names, one per line.", "FILE", "names in the file, or the labels themselves"
+        ),
+    ] = None,
+    features_name: Annotated[
+        str | None, described("Array, tensor or column of the features.", default="features")
+    ] = None,
+    labels_name: Annotated[
+        str | None, described("Array, tensor or column of the labels.", default="labels, label")
+    ] = None,
+    head: Annotated[
+        Path | None,
+        described(
+            "Head file to store as the pretrained head: `weight`, `bias` and `class_names` in a"
+            " .safetensors or .npz file.",
+            "FILE",
+            "none",
+        ),
+    ] = None,
+    dataset: Annotated[str, described("Name of the data set.")] = "imported",
+) -> None:
+    """Make a cache of features that another program computed: CLIP, DINO, audio, text.
+
+    Run the command once per split, with the same --backbone and --classes; run
+    it again to resume a killed import. Base classes need a head: give --head
+    FILE, or run `clinit head fit` afterwards. Then `clinit train-head` and
+    `clinit diagnose` work as with features of `clinit extract`.
+    """
+    from clinit.extract.arrays.import_features import ImportConfig, import_features
+
+    config = ImportConfig(
+        split=split.stored,
+        dataset=dataset,
+        backbone=backbone,
+        classes=classes,
+        head=head,
+        features_name=features_name,
+        labels_name=labels_name,
+        command=command_line(),
+    )
+    check_writable(out)
+    with counting("rows") as count:
+        written = import_features(
+            features, labels, out, config, on_note=note, on_rows=partial(count, "Writing")
+        )
+    say(
+        f"{written.num_rows:,} rows of {len(set(written.labels.tolist())):,} classes,"
+        f" {written.dim} x {written.dtype}, at {written.path}"
+    )
+    if written.num_valid < written.num_rows:
+        warn(
+            f"{written.num_rows - written.num_valid:,} rows were marked invalid, because they are"
+            " not finite or beyond the range of float32"
+        )
+    top1 = written.summary.head.top1.percent
+    if top1 is not None:
+        say(f"top-1 of the head on these features: {top1:.2f} %")
+    elif split is ReadSplit.train:
+        tell_headless(out)
+
+
+@app.command()
+@keeps("Finished splits are kept; an unfinished file is removed.")
+def export(
+    cache: CacheArgument,
+    out: Annotated[
+        Path, typer.Argument(help="A .safetensors file for one split, or a folder for all splits.")
+    ],
+    format: Annotated[
+        Literal["npy", "safetensors"] | None,
+        described("Format of the files.", default="the suffix; npy for a folder"),
+    ] = None,
+    split: Annotated[Split | None, described("Export only this split.", default="all")] = None,
+) -> None:
+    """Write features, labels and class names as NumPy or safetensors files.
+
+    Only one shard is in memory at a time. `clinit cache import` reads both
+    formats back, bit for bit.
+
+    clinit cache export caches/scenes scenes.safetensors --split train
+    """
+    from clinit.extract.arrays.export_features import export_features
+    from clinit.extract.cache.read import open_cache
+
+    check_writable(out, "OUT")
+    opened = open_cache(cache)
+    splits = [opened.split(split.value)] if split else list(opened.splits.values())
+    with counting() as show:
+        for written in export_features(splits, out, format, on_rows=show):
+            plan = written.split.plan
+            say(
+                f"{plan.title}: {number_of(written.num_rows, 'row')} of {written.split.dim}"
+                f" {written.split.dtype} at {written.path}"
+            )
+            if written.num_left_out:
+                note(
+                    f"{written.num_left_out:,} of {plan.num_rows:,} rows have no features and are"
+                    " left out; the array `rows` lists the exported rows"
+                )
+
+
+@app.command()
 @keeps("No partial file is left: the file is written completely or not at all.")
 def group(
     cache: CacheArgument,
@@ -70,96 +301,3 @@ def group(
     how = f" by {column}" if column else " found" if groups == "found" else ""
     rows_told, of = number_of(split.num_rows, "image"), number_of(count, "group")
     say(f"Of {rows_told}, {repeating:,} repeat other images: {of}{how}")
-
-
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Show, verify, import, export and group feature caches.",
-)
-
-
-@app.command()
-def show(cache: CacheArgument) -> None:
-    """Show the contents of a cache and the settings that its features depend on."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from clinit.extract.cache.fingerprint import IMPORTED
-    from clinit.extract.cache.read import open_cache
-
-    opened = open_cache(cache)
-    table = Table("", *opened.splits, title=Text(visible(str(cache))), title_justify="left")
-    splits = list(opened.splits.values())
-    table.add_row("data set", *(visible(s.plan.dataset) for s in splits))
-    table.add_row("rows", *(f"{s.num_rows:,}" for s in splits))
-    table.add_row("without features", *(f"{s.num_rows - s.num_valid:,}" for s in splits))
-    table.add_row(
-        "classes", *(f"{len(set(s.labels.tolist())):,} of {len(s.class_names):,}" for s in splits)
-    )
-    table.add_row("features", *(f"{s.dim} x {s.dtype}" for s in splits))
-    table.add_row("shards", *(f"{s.plan.num_shards:,}" for s in splits))
-    table.add_row("size", *(f"{size_megabytes(s.path):,.1f} MB" for s in splits))
-    if opened.head is not None:
-        table.add_row("top-1 of the stored head", *(_top1(s.summary.head) for s in splits))
-    rates = [s.summary.run.images_per_s for s in splits]
-    table.add_row("images/s", *("" if each is None else f"{each:,.0f}" for each in rates))
-    table.add_row("bound", *(visible(str(s.summary.run.bound or "")) for s in splits))
-    if splits[0].fingerprint.is_imported:
-        files = [s.summary.run.features for s in splits]
-        table.add_row("imported from", *(visible(Path(f.path).name) if f else "" for f in files))
-    out.print(table)
-    for name, value in splits[0].fingerprint.without_rows.fields.items():
-        if name != IMPORTED:  # this field only marks features as imported
-            say(f"{name:>12}  {value}")
-    if opened.head is None:
-        say(f"{'head':>12}  none")
-    else:
-        named = "named" if opened.head.class_names else "without names"
-        by = (opened.head.origin or {}).get("fitted")
-        fitted = f", fitted: {by}" if by else ""
-        say(f"{'head':>12}  {number_of(opened.head.num_classes, 'row')}, {named}{fitted}")
-    if views := opened.views:
-        seed, megabytes = views[0].fingerprint.view_seed, sum(size_megabytes(v.path) for v in views)
-        say(f"{'views':>12}  {len(views)} of train, seed {seed}, {megabytes:,.1f} MB")
-        say(f"{'':>12}  {views[0].fingerprint.augmentation}")
-
-
-def _top1(head: HeadFacts) -> str:
-    percent = head.top1.percent
-    if percent is None:
-        return "its rows have no names" if head.class_names == "unknown" else "other classes"
-    return f"{percent:.2f} % of {head.total:,}"
-
-
-@app.command()
-def verify(cache: CacheArgument) -> None:
-    """Compare everything in a cache with its digests: features, manifests, head and views.
-
-    For damaged parts, the recorded commands that write them again are printed.
-    """
-    from clinit.errors import CacheError
-    from clinit.extract.cache.verify import recorded_commands
-    from clinit.extract.cache.verify import verify as check
-
-    remedies: list[str] = []
-    damaged: list[Path | None] = []
-    with counting() as count:
-        for part in check(cache, on_shard=count):
-            if part.told:
-                say(part.told)
-            for problem in part.problems:
-                say(f"  {problem}")
-                remedies.append(problem.remedy)
-                damaged.append(part.folder)
-    if damaged:
-        remedies += (f"The command was: {each}" for each in recorded_commands(cache, damaged))
-        raise CacheError(
-            f"{number_of(len(damaged), 'problem')} in {cache}",
-            remedy="\n".join(dict.fromkeys(remedies)),
-        )
-    say("Nothing has changed since the cache was written.")
-
-
-app.command("import")(import_)
-app.command()(export)
-app.command()(group)

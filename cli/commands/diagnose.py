@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clinit.cli.frame.console import note, out, print_json, say
-from clinit.cli.frame.options import (
-    AsJson,
-    CacheOrFile,
-    DeviceOption,
-    Split,
-    described,
-)
+from clinit.cli.frame.console import note, out, say
+from clinit.cli.frame.options import AsJson, CacheOrFile, DeviceOption, Split, described
 from clinit.cli.frame.progress import doing
+from clinit.cli.frame.results import print_content
 from clinit.cli.frame.run_data import check_caches
 from clinit.files.paths import is_file
 from clinit.words import number_of
@@ -50,10 +44,10 @@ def diagnose(
         raise typer.BadParameter(f"{cache} contains statistics, which have no --split")
     check_caches(head=None if head == STORED else Path(head), or_files=[cache])
     from clinit.analysis.metrics.diagnosis import diagnose_split, diagnose_summed
+    from clinit.analysis.report.tables import head_table
     from clinit.errors import HeadError
     from clinit.extract.cache.head import read_head
     from clinit.extract.cache.read import CacheSplit, open_cache
-    from clinit.headtrain.record.format import finite
     from clinit.headtrain.statistics.summed import Summed, read_summed
     from clinit.machine import choose_device
 
@@ -77,8 +71,8 @@ def diagnose(
         else:
             found = diagnose_summed(rows, chosen, lam=lam)
     if as_json:
-        content = {"cache": str(cache), "split": name or None, "head": head, **found.content()}
-        print_json(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False))
+        facts = {"cache": str(cache), "split": name or None, "head": head}
+        print_content(facts | found.content())
         return
     collapse = found.collapse
     say(f"{cache}, {f'split {name}' if name else 'statistics'}, head {head}")
@@ -86,7 +80,7 @@ def diagnose(
         f"{number_of(found.rows, 'row')} of {collapse.classes:,} classes, width {collapse.dim},"
         f" class means of rank {collapse.rank}, lambda {lam:g}; computed with {found.library}"
     )
-    out.print(found.table())
+    out.print(head_table(found))
     if others := len(rows.class_names) - collapse.classes:
         note(
             f"left out: {number_of(others, 'class')} of the cache without a row in the head, or"

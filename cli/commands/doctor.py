@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.frame.console import out, print_json, say
+from clinit.cli.frame.console import out, say
 from clinit.cli.frame.options import AsJson
 from clinit.cli.frame.progress import doing
+from clinit.cli.frame.results import print_content
 from clinit.words import visible
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def doctor(
             findings.append(finding)
             status.update(f"Checking … {finding.subject} done")
     if as_json:
-        print_json(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False))
+        print_content([asdict(finding) for finding in findings])
     else:
         _show(findings)
     if any(finding.state is State.fault for finding in findings):

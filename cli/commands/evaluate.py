@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.frame.console import note, out, print_json, say, warn
+from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import (
     ModelArgument,
@@ -20,6 +19,7 @@ from clinit.cli.frame.model_source import (
 )
 from clinit.cli.frame.options import AsJson, DeviceOption, Labels, described
 from clinit.cli.frame.progress import counting, doing
+from clinit.cli.frame.results import print_content
 from clinit.errors import ModelError
 from clinit.extract.dataset.names import in_words, near_names
 from clinit.words import examples, number_of
@@ -43,8 +43,7 @@ def evaluate(
         ),
     ],
     against: Annotated[
-        Path | None,
-        described("Another model to compare with, such as the previous one.", "MODEL"),
+        Path | None, described("Another model to compare with, such as the previous one.", "MODEL")
     ] = None,
     csv: Annotated[Path | None, described("Write a line per image into this .csv file.")] = None,
     html: Annotated[
@@ -78,7 +77,7 @@ def evaluate(
     _write(found, f"{model} on {images}" + f", against {against}" * bool(against), images, written)
     if as_json:
         content = {"model": str(model), "folder": str(images), "other": against and str(against)}
-        print_json(json.dumps(content | found.content, ensure_ascii=False))
+        print_content(content | found.content)
     else:
         _show(found)
     if bad := found.content["unreadable"]:

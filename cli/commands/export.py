@@ -10,7 +10,7 @@ import typer
 
 from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note, say
-from clinit.cli.frame.context import Context, given
+from clinit.cli.frame.context import Context, given, refuse_idle
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import FILE_SUFFIXES, check_onnx_out
 from clinit.cli.frame.options import Overwrite, RecordedBase, RecordedNew, described
@@ -35,8 +35,7 @@ def export(
         ),
     ],
     weights: Annotated[
-        Path | None,
-        described("Weights of the backbone.", "FILE", "their path at extraction"),
+        Path | None, described("Weights of the backbone.", "FILE", "their path at extraction")
     ] = None,
     base: RecordedBase = None,
     new: RecordedNew = None,
@@ -110,13 +109,11 @@ def _check_options(context: Context, out: Path, *, head_only: bool, reads_featur
         kind = "a file that ends in .npz or" if head_only else "a folder, or a file that ends in"
         raise typer.BadParameter(f"--out must be {kind} .safetensors, got {out}")
     alone = ["weights", "onnx", "memory"] if head_only else []
-    idle = dict.fromkeys(alone, "if only the head is written")
+    idle = dict.fromkeys(alone, "has no effect if only the head is written")
     if not reads_features:
         read = ["base", "new"] if head_only else ["new"]
-        idle |= dict.fromkeys(read, "if no features are read")
-    for name, why in idle.items():
-        if given(context, name) is not None:
-            raise typer.BadParameter(f"--{name.replace('_', '-')} has no effect {why}")
+        idle |= dict.fromkeys(read, "has no effect if no features are read")
+    refuse_idle(context, idle)
     if given(context, "onnx") is not None:
         check_onnx_out(out)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
-from clinit.cli.frame.context import Context, command_line, overridden
+from clinit.cli.frame.context import command_line
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import (
     COMPUTATION,
@@ -26,6 +25,7 @@ from clinit.cli.frame.options import (
     option,
 )
 from clinit.cli.frame.progress import doing
+from clinit.cli.frame.results import tell_headless
 from clinit.cli.frame.work_progress import extraction_progress
 from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.work.options import ExtractOptions
@@ -128,7 +128,7 @@ _OPTIONS: Mapping[str, Any] = {
 
 @keeps("Finished shards are kept: run the same command again to resume.")
 @fills("options", ExtractOptions, _OPTIONS)
-def extract(context: Context, options: ExtractOptions, config_file: ConfigOption = None) -> None:
+def extract(options: ExtractOptions, config_file: ConfigOption = None) -> None:
     """Run a frozen backbone once over a data set and store its pooled features.
 
     The pretrained classifier becomes the head of the cache; if the network has
@@ -140,10 +140,6 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
 
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """
-    if overridden(context, "dataset", "manifest"):
-        options = replace(options, dataset=None)
-    if overridden(context, "manifest", "dataset"):
-        options = replace(options, manifest=None)
     if (options.dataset is None) == (options.manifest is None):
         raise typer.BadParameter("give either --dataset or --manifest")
     if options.part is not None:
@@ -162,12 +158,6 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
         record_scanned(options.out, scans.values(), options.labels)
     if not exists(options.out / "head.safetensors"):
         tell_headless(options.out)
-
-
-def tell_headless(cache: Path) -> None:
-    """Print the command that fits a head to a cache without a head."""
-    fit = f"clinit head fit {shlex.quote(str(cache))} --out head.safetensors"
-    note(f"to use these as base classes, fit a head: {fit}")
 
 
 _BAD_IMAGES_SHOWN = 20
@@ -229,11 +219,6 @@ def _print_split(result: SplitResult, listed: Collection[int]) -> None:
     _print_again(result)
     _print_top1(result)
     _print_bad(split, [entry for entry in split.summary.invalid if entry.row not in listed])
-
-
-def size_megabytes(folder: Path) -> float:
-    """Return the size of the shards in a folder, in megabytes."""
-    return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
 
 
 def _print_again(result: SplitResult) -> None:

@@ -37,7 +37,7 @@ def build(
         typer.Argument(
             help="Known data set (`clinit manifest list`); or `folder` for any tree of"
             " train/<class>/ and val/<class>/, `webdataset` for tar shards, `huggingface` for"
-            " Parquet files.",
+            " Parquet files."
         ),
     ],
     root: Annotated[Path, described("Folder of the data set.", "FOLDER")],
@@ -70,10 +70,7 @@ def build(
 
 @app.command()
 def show(
-    manifest: Annotated[
-        str,
-        typer.Argument(help="Manifest file, or name of a known data set."),
-    ],
+    manifest: Annotated[str, typer.Argument(help="Manifest file, or name of a known data set.")],
     classes: Annotated[
         bool, typer.Option("--classes", help="Print only the class names, one per line.")
     ] = False,

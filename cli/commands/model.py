@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.config import ConfigOption
-from clinit.cli.frame.console import note, print_json, say
+from clinit.cli.frame.console import note, say
 from clinit.cli.frame.console import out as terminal
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import (
@@ -29,14 +28,13 @@ from clinit.cli.frame.model_source import (
 )
 from clinit.cli.frame.options import AsJson, Overwrite
 from clinit.cli.frame.progress import doing
+from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import in_words
 from clinit.headtrain.model.settings import AddConfig, RememberConfig
-from clinit.words import number_of, visible
+from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from clinit.extract.cache.head import Top1
     from clinit.headtrain.model.add import Addition
     from clinit.headtrain.model.facts import ModelFacts
@@ -122,7 +120,7 @@ def add(
         data = added.model.facts.history[-1].data
         left_out = {name: data.get(name) for name in ("listing", "unreadable")}
         content = {"model": str(out), **left_out, **data["audit"]}
-        print_json(json.dumps(content, ensure_ascii=False))
+        print_content(content)
         return
     _tell(added, out, f"; their features are at {job.folder}")
 
@@ -147,23 +145,21 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
     if change.data["repeats"]:
         say(f"Repeats: {repeats_in_words(change.data['repeats'])}")
     say(f"In place of old images: {change.data['old_rows']}")
-    table = _table("top-1 on images of", "images", "before", "now")
     old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
     if not added.old.total:
         old_top1 = ["-", "not measured"]
-    if not is_first:
-        table.add_row("old classes, held out", f"{added.old.total:,}", *old_top1)
+    of_old = [] if is_first else [["old classes, held out", f"{added.old.total:,}", *old_top1]]
     how = "image left out" if added.left_out else "held out"
-    now = accuracy_in_words(added.new)
-    table.add_row(f"added classes, {how}", f"{added.new.total:,}", "-", now)
-    terminal.print(table)
+    of_new = [f"added classes, {how}", f"{added.new.total:,}", "-", accuracy_in_words(added.new)]
+    _print_table(["top-1 on images of", "images", "before", "now"], [*of_old, of_new])
     if len({each[1:] for each in added.prices}) > 1 and added.new.total:
-        table = _table("points that old classes may lose", "old classes", "added classes")
+        lines = []
         for each in added.prices:
             used = " (used)" if each.points == change.settings["max_old_loss"] else ""
             both = map(accuracy_in_words, (each.old, each.new))
-            table.add_row(f"--max-old-loss {each.points:g}{used}", *both)
-        terminal.print(table)
+            lines.append([f"--max-old-loss {each.points:g}{used}", *both])
+        heading = "points that old classes may lose"
+        _print_table([heading, "old classes", "added classes"], lines)
     if not added.new.total:
         note(
             "no image of added classes was tested: it takes a second image of a class, which does"
@@ -281,10 +277,7 @@ def rename(
     model: ModelArgument,
     names: Annotated[
         list[str],
-        typer.Argument(
-            help="Pairs of the present name and the new name.",
-            metavar="OLD=NEW...",
-        ),
+        typer.Argument(help="Pairs of the present name and the new name.", metavar="OLD=NEW..."),
     ],
     out: ModelOut,
     overwrite: Overwrite = False,
@@ -376,10 +369,8 @@ def show(model: ModelArgument, as_json: AsJson = False) -> None:
         facts = read_facts(model)
         memory = memory_of(model, facts)
     if as_json:
-        print_json(json.dumps(_as_json(facts, memory), ensure_ascii=False))
+        print_content(_as_json(facts, memory))
         return
-    from rich.text import Text
-
     say(f"{model}: {facts.backbone}, {number_of(facts.num_classes, 'class')}")
     say(f"Images: {facts.transform.describe()}")
     if facts.temperature is not None:
@@ -387,36 +378,30 @@ def show(model: ModelArgument, as_json: AsJson = False) -> None:
     if facts.assumed is not None:
         say(f"Names of old classes: {facts.assumed}")
     say("The model has no memory of its classes" if memory is None else memory.describe())
-    table = _table("when", "change", "classes", "images", "top-1 then: old, new")
-    for change in facts.history:
-        table.add_row(
+    lines = [
+        [
             change.date[:16].replace("T", " "),
             change.action,
-            Text(visible(_listed(change.classes))),
+            _listed(change.classes),
             f"{sum(change.images.values()):,}" if change.images else "",
             ", ".join(accuracy_in_words(change.accuracy.get(group)) for group in ("old", "new")),
-        )
-    if facts.history:
-        terminal.print(table)
+        ]
+        for change in facts.history
+    ]
+    if lines:
+        _print_table(["when", "change", "classes", "images", "top-1 then: old, new"], lines)
     for task in sorted(set(facts.tasks)):
         names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
         where = "base" if task == 0 else f"task {task}"
         say(f"{where}, {number_of(len(names), 'class')}: {_listed(names)}")
 
 
-def _table(*heads: str) -> Table:
-    from rich import box
-    from rich.table import Table
+def _print_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    from clinit.analysis.report.table import Column, Kind, Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for head in heads:
-        table.add_column(
-            head,
-            justify="right" if head in ("images", "before", "now") else "left",
-            overflow="fold",
-            no_wrap=head != "classes",
-        )
-    return table
+    kinds: dict[str, Kind] = dict.fromkeys(("images", "before", "now"), "number")
+    kinds["classes"] = "setting"
+    terminal.print(Table([Column(head, kinds.get(head, "name")) for head in heads], [lines]))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,18 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from clinit.cli.frame.console import err, note, out, print_json, say, warn
-from clinit.cli.frame.context import Context, given
+from clinit.cli.frame.console import err, note, out, say, warn
+from clinit.cli.frame.context import Context, given, refuse_idle
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import check_file, check_model, save_csv
-from clinit.cli.frame.options import (
-    AsJson,
-    CompileOption,
-    DeviceOption,
-    MaxPixels,
-    described,
-)
+from clinit.cli.frame.options import AsJson, CompileOption, DeviceOption, MaxPixels, described
 from clinit.cli.frame.progress import counting, doing
+from clinit.cli.frame.results import print_content
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.words import examples, number_of, printable, visible
 
@@ -140,12 +134,14 @@ def predict(
             )
         facts, what = predictor.facts, "images"
         warning = facts.caution or facts.uncalibrated
+    content = [_content(each, rejection) for each in predictions]
     if csv_file is not None:
-        _write_table(predictions, csv_file, rejection, of_features=is_head)
+        columns = (*OF_FEATURES, *COLUMNS[1:]) if is_head else COLUMNS
+        columns = columns if rejection is None else (*columns, *OF_REJECTION)
+        _write_table(content, csv_file, columns)
     good = [each for each in predictions if each.reason is None]
     if as_json:
-        found = [_json(each, rejection) for each in predictions]
-        print_json(json.dumps(found, ensure_ascii=False))
+        print_content(content)
     elif csv_file is not None:
         say(f"{len(predictions):,} {what} at {csv_file}")
     elif good:
@@ -173,9 +169,7 @@ def _check_options(context: Context, model: Path, *, is_head: bool) -> None:
         idle |= dict.fromkeys(("reject_rate", "threshold"), "without --reject")
     elif given(context, "threshold") is not None:
         idle["reject_rate"] = "next to --threshold"
-    for name, why in idle.items():
-        if given(context, name) is not None:
-            raise typer.BadParameter(f"--{name.replace('_', '-')} has no effect {why}")
+    refuse_idle(context, {name: f"has no effect {why}" for name, why in idle.items()})
 
 
 def _open(
@@ -221,6 +215,7 @@ COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
 """Columns of a CSV file. An image that cannot be read has a single row, with its error."""
 OF_FEATURES = ("features", "row")
 """Columns that replace `image` for rows of features."""
+OF_GUESS = ("title", "probability", "task")
 OF_REJECTION = ("score", "threshold", "unknown")
 DIGITS = {"probability": 6, "score": 8, "threshold": 8}
 """Significant digits of columns of a CSV file."""
@@ -228,91 +223,65 @@ MOST_ROWS = 20
 """Maximum number of rows of features in a table on the terminal."""
 
 
-def _json(prediction: Prediction, rejection: Rejection | None) -> dict[str, Any]:
-    place, score = _about(prediction, rejection)
-    classes = [_class(guess) for guess in prediction.guesses]
-    return {**place, "error": prediction.reason, **score, "classes": classes}
-
-
-def _about(
-    prediction: Prediction, rejection: Rejection | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the image or row of a prediction, and its score and verdict if there is a rule."""
-    path, score = printable(prediction.path), {}
-    of_image = prediction.row is None
-    place = {"image": path} if of_image else {"features": path, "row": prediction.row}
+def _content(prediction: Prediction, rejection: Rejection | None) -> dict[str, Any]:
+    """Return a prediction for JSON: its image or row, and its score if there is a rule."""
+    path = printable(prediction.path)
+    is_row = prediction.row is not None
+    place: dict[str, Any] = {"features": path, "row": prediction.row} if is_row else {"image": path}
+    score: dict[str, Any] = {}
     if rejection is not None:
         unknown = None if prediction.reason is not None else prediction.unknown
         values = (prediction.score, rejection.threshold, unknown)
         score = dict(zip(OF_REJECTION, values, strict=True))
-    return place, score
+    classes = [
+        {
+            "class": each.name,
+            "title": each.title,
+            "probability": each.probability,
+            "task": each.task,
+        }
+        for each in prediction.guesses
+    ]
+    return {**place, "error": prediction.reason, **score, "classes": classes}
 
 
-def _class(guess: Guess) -> dict[str, Any]:
-    named = {"class": guess.name, "title": guess.title}
-    return {**named, "probability": guess.probability, "task": guess.task}
-
-
-def _write_table(
-    predictions: Sequence[Prediction], path: Path, rejection: Rejection | None, *, of_features: bool
-) -> None:
-    """Write predictions as a CSV file, atomically; missing values are empty.
-
-    Args:
-        predictions: One per image, or per row of features; possibly none.
-        path: The file.
-        rejection: The rule that makes images unknown, if any.
-        of_features: Whether the predictions are for rows of features.
-    """
+def _write_table(content: Sequence[dict[str, Any]], path: Path, columns: Sequence[str]) -> None:
+    """Write predictions as a CSV file, atomically; missing values are empty."""
     import polars as pl
 
-    columns = (*OF_FEATURES, *COLUMNS[1:]) if of_features else COLUMNS
-    columns = columns if rejection is None else (*columns, *OF_REJECTION)
-    rows = [
-        row | {k: f"{row[k]:.{n}g}" for k, n in DIGITS.items() if row.get(k)}
-        for row in _rows(predictions, rejection)
+    rows = []
+    for each in content:
+        classes = enumerate(each["classes"], start=1)
+        lines = [each | guess | {"rank": rank} for rank, guess in classes]
+        rows += lines or [{**each}]
+    for row in rows:
+        row |= {k: f"{row[k]:.{n}g}" for k, n in DIGITS.items() if row.get(k)}
+    cells = [
+        [None if row.get(name) is None else str(row[name]) for name in columns] for row in rows
     ]
-    texts = {
-        name: [None if row.get(name) is None else str(row[name]) for row in rows]
-        for name in columns
-    }
-    save_csv(path, pl.DataFrame(texts, dict.fromkeys(columns, pl.String)))
-
-
-def _rows(
-    predictions: Sequence[Prediction], rejection: Rejection | None
-) -> Iterator[dict[str, Any]]:
-    for prediction in predictions:
-        place, score = _about(prediction, rejection)
-        for rank, guess in enumerate(prediction.guesses, start=1):
-            yield {**place, "rank": rank, **_class(guess), **score}
-        if prediction.reason is not None:
-            yield {**place, "error": prediction.reason, **score}
+    save_csv(path, pl.DataFrame(cells, dict.fromkeys(columns, pl.String), orient="row"))
 
 
 def _show(predictions: Sequence[Prediction], what: str, warning: str | None) -> None:
     """Print a table with a line per class; the first line of each image names the image."""
-    from rich import box
-    from rich.table import Table
+    from clinit.analysis.report.table import Cells, Column, Table
 
     shown = predictions if what == "images" else predictions[:MOST_ROWS]
     several, folder = len(shown) > 1, _common_place(shown)
     if above := printable(folder or "") if several else _shown(shown[0], None):
         out.print(Text(visible(above), style="bold"), soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    if several:
-        table.add_column(what.removesuffix("s"), overflow="fold", max_width=40)
-    table.add_column("class", overflow="fold")
-    table.add_column("probability", justify="right", no_wrap=True)
-    table.add_column("since", no_wrap=True)
+    lines: list[Cells] = []
     for prediction in shown:
-        lines = [_cells(guess) for guess in prediction.guesses]
+        guesses: list[Cells] = [_cells(guess) for guess in prediction.guesses]
         if prediction.unknown:
-            lines = [(Text(f"unknown (score {prediction.score:.4g})", style="yellow"),)]
-        for number, line in enumerate(lines):
-            image = "" if number else visible(_shown(prediction, folder))
-            table.add_row(*([Text(image)] if several else []), *line)
-    out.print(table)
+            score = Text(f"unknown (score {prediction.score:.4g})", style="yellow")
+            guesses = [[score, "", ""]]
+        for number, cells in enumerate(guesses):
+            image = "" if number else _shown(prediction, folder)
+            lines.append([image, *cells] if several else cells)
+    columns = [Column("class", "setting"), Column("probability", "number"), Column("since")]
+    of_image = [Column(what.removesuffix("s"), "setting")] if several else []
+    out.print(Table([*of_image, *columns], [lines]))
     if more := len(predictions) - len(shown):
         note(f"{more:,} more rows: --csv FILE writes and --json prints all of them")
     if warning is not None:

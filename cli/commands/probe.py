@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +9,11 @@ from typing import Annotated
 import typer
 
 from clinit.cli.frame.claim import claimed_head
-from clinit.cli.frame.console import note, out, print_json, say
+from clinit.cli.frame.console import note, out, say
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import AsJson, CacheArgument, Overwrite
 from clinit.cli.frame.progress import counting, doing
+from clinit.cli.frame.results import print_content
 from clinit.cli.frame.run_data import check_caches
 from clinit.cli.frame.study_options import takes
 from clinit.headtrain.probe.settings import ProbeConfig
@@ -52,7 +52,6 @@ def probe(
     from clinit.analysis.report.probe_table import accuracy_lines, grid_table, grid_title
     from clinit.extract.cache.head import write_head
     from clinit.headtrain.probe.protocol import probe as probe_source
-    from clinit.headtrain.record.format import finite
     from clinit.headtrain.stream.source import read_source
 
     with claimed_head(head, overwrite=overwrite) if head is not None else nullcontext():
@@ -67,8 +66,7 @@ def probe(
         if head is not None:
             write_head(found.head, head)
     if as_json:
-        content = finite(found.content())
-        print_json(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+        print_content(found.content())
         return
     say(f"{cache}: {found.protocol}")
     for text in found.notes:

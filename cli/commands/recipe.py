@@ -18,24 +18,15 @@ app = typer.Typer(
 @app.command(name="list")
 def list_() -> None:
     """List the recipes."""
-    from rich.table import Table
-    from rich.text import Text
+    from clinit.analysis.report.table import Column, Table
 
-    table = Table("recipe", "contents")
-    for name in names():
-        title = recipe(name).partition("\n")[0].removeprefix("# ")
-        table.add_row(name, Text(title))
-    out.print(table)
+    titles = [[name, recipe(name).partition("\n")[0].removeprefix("# ")] for name in names()]
+    out.print(Table([Column("recipe"), Column("contents", "text")], [titles]))
     say("Commands and comments: clinit recipe show NAME")
 
 
 @app.command()
-def show(
-    name: Annotated[
-        str,
-        typer.Argument(help="Name of the recipe."),
-    ],
-) -> None:
+def show(name: Annotated[str, typer.Argument(help="Name of the recipe.")]) -> None:
     """Print a recipe: the commands in order, ambiguities of the paper, and the settings.
 
     clinit recipe show table2-last-layer > mine.toml

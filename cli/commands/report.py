@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.analysis.figures import FigureName
-from clinit.analysis.report import Format, GainReading, View
-from clinit.cli.frame.console import note, out, print_csv, print_json, say
+from clinit.analysis.metrics.efficiency import Reading
+from clinit.analysis.report import Format, View
+from clinit.cli.frame.console import note, print_csv, print_json
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import AsJson, fills, option
+from clinit.cli.frame.results import show
 from clinit.files.paths import check_writable
-from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.analysis.report.report import Report
-
-WIDEST_PLOT = 120
-"""Maximum number of columns of a plot, because a wider plot shows no more detail."""
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +31,7 @@ class Asked(View):
     plot: Path | None = None
     html: Path | None = None
     skip_start: bool = False
+    gain: Reading = "equal-level"
 
 
 _OPTIONS = {
@@ -82,7 +81,7 @@ _OPTIONS = {
     ),
     "curves": option(bool, "Draw the curves in the terminal."),
     "gain": option(
-        GainReading,
+        Reading,
         "Efficiency gain: iterations of random rows over iterations of the run, both to 95 % of"
         " random's best new-task accuracy (equal-level), or random's to its best (random-best)."
         " JSON and CSV contain both.",
@@ -97,8 +96,7 @@ _OPTIONS = {
 @fills("asked", Asked, _OPTIONS)
 def report(
     runs: Annotated[
-        list[Path],
-        typer.Argument(help="Run records, or folders of run records.", metavar="RUN..."),
+        list[Path], typer.Argument(help="Run records, or folders of run records.", metavar="RUN...")
     ],
     asked: Asked,
 ) -> None:
@@ -128,14 +126,16 @@ def report(
     for name, file in (("--plot", asked.plot), ("--html", asked.html)):
         if file is not None:
             check_writable(file, name)
-    from clinit.analysis.report.report import load_report
+    from clinit.analysis.report.report import load_runs
 
-    loaded = load_report(runs, skip_start=asked.skip_start)
+    loaded = load_runs(*runs, skip_start=asked.skip_start, reading=asked.gain)
     if asked.plot is not None:
-        for told in loaded.save_figures(asked.plot, asked.figure or [FigureName.CURVES]):
+        from clinit.analysis.figures.gallery import save_figures
+
+        for told in save_figures(loaded.data, asked.plot, asked.figure or [FigureName.CURVES]):
             note(told)
     if asked.html is not None:
-        loaded.save_html(asked.html, reading=asked.gain)
+        loaded.save_html(asked.html)
         note(f"the page is {asked.html}")
     if view.format == "table":
         show(loaded, view)
@@ -157,34 +157,3 @@ def _checked(asked: Asked) -> View:
             param_hint="--figure",
         )
     return replace(asked, format=form, curves=drawn)
-
-
-def show(report: Report, view: View) -> None:
-    """Print the parts of a report from top to bottom."""
-    for part in report.parts(view, width=min(out.width, WIDEST_PLOT)):
-        out.print(part, crop=False)
-
-
-def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
-    """Print the table of records, without the notes of runs that were trained just now."""
-    from clinit.analysis.report.report import load_report
-
-    report = load_report([*places])
-    new = {place.resolve() for place in trained}
-    fresh = [run.record for run in report.runs if run.record.path in new]
-    said = {note for record in fresh for note in record.info["notes"]}
-    show(report, View(curves=False, said=said))
-    out = next(iter(places)).parent
-    say(f"{number_of(len(places), 'run record')} at {out}; curves: clinit report {out}")
-
-
-def show_ranking(records: Sequence[Path]) -> None:
-    """Print mean and deviation over seeds of the runs at `records`, the best settings first.
-
-    Notes are left out, because every run may have notes.
-    """
-    from clinit.analysis.report.report import load_report
-
-    report = load_report(records)
-    said = {note for run in report.runs for note in run.record.info["notes"]}
-    show(report, View(means=True, curves=False, said=said))

@@ -12,6 +12,7 @@ import typer
 from clinit.analysis.paper.tables import NAMES, TABLES
 from clinit.cli.frame.console import note, out, say
 from clinit.cli.frame.context import Context, Run, print_command, runner
+from clinit.cli.frame.demo_inputs import make_digits
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import described
 from clinit.cli.frame.run_data import check_caches
@@ -187,8 +188,6 @@ class Plan:
 
 def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
     """Return the caches of the digits in `folder`; make them if they do not exist."""
-    from clinit.cli.commands.demo import make_digits
-
     place = folder / "digits"
     made = place / ".made"
     if dry_run:

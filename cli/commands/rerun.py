@@ -12,12 +12,7 @@ import typer
 
 from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.console import note, say
-from clinit.cli.frame.image_options import (
-    BaseRoot,
-    NewRoot,
-    Weights,
-    Workers,
-)
+from clinit.cli.frame.image_options import BaseRoot, NewRoot, Weights, Workers
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import (
     MaxPixels,

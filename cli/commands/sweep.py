@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.commands.report import show_ranking
 from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.config import OF_IMAGES, ConfigOption, grids_of
 from clinit.cli.frame.console import note, say
-from clinit.cli.frame.context import Context, given
+from clinit.cli.frame.context import Context, refuse_idle
 from clinit.cli.frame.image_options import CheckpointEvery, takes_images
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import (
@@ -23,6 +22,7 @@ from clinit.cli.frame.options import (
     RunsFolder,
     described,
 )
+from clinit.cli.frame.results import show_ranking
 from clinit.cli.frame.run_data import (
     check_base,
     check_caches,
@@ -146,9 +146,7 @@ def _refuse(context: Context, *, top: bool) -> None:
     unread = {name: "is for runs of top blocks: add --top" for name in of_images if not top}
     if top:
         unread |= dict.fromkeys(of_banks, "is for banks of heads: --top trains run by run")
-    for each in context.command.params:
-        if each.name in unread and given(context, each.name) is not None:
-            raise typer.BadParameter(f"{each.opts[0]} {unread[each.name]}")
+    refuse_idle(context, unread)
 
 
 def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:

@@ -6,19 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.commands.report import show_runs
 from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.context import Context
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import (
-    BaseCaches,
-    BaseHead,
-    Memory,
-    NewCaches,
-    Overwrite,
-    RunsFolder,
-)
+from clinit.cli.frame.options import BaseCaches, BaseHead, Memory, NewCaches, Overwrite, RunsFolder
+from clinit.cli.frame.results import show_runs
 from clinit.cli.frame.run_data import check_base, check_caches, read_data, tell_left
 from clinit.cli.frame.study_options import takes_studies
 from clinit.cli.frame.work_progress import training_progress

@@ -5,6 +5,7 @@ process                          set threads and memory before PyTorch is import
 options, study_options, image_options   options, most of them made from the settings of a study
 config, recipes                  files of options
 run_data, model_source           open caches and models for a command
-console, progress, work_progress print results, notes and progress
+console, results, progress, work_progress   print results, notes and progress
+demo_inputs                      handwritten digits for commands that need no data
 claim, interruption, failure     one writer per folder; Ctrl+C; errors as one message
 """

@@ -17,14 +17,14 @@ A narrower section overrides a wider one, and the command line overrides the fil
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from clinit.cli.frame.context import Context
+from clinit.cli.frame.context import Context, given
 from clinit.cli.frame.recipes import open_text
 from clinit.errors import ConfigFileError, ExperimentError
 from clinit.headtrain.study.parts import HEAD_METHODS, TOP_METHODS
@@ -56,7 +56,7 @@ _RIVALS = {
     "dataset": "manifest",
     "manifest": "dataset",
 }
-"""Options that exclude each other: an option unsets its rival in wider sections."""
+"""Options that exclude each other: one unsets its rival in wider sections and in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,7 @@ def check(file: ConfigFile, command: str, commands: Commands) -> None:
 def _check_known(file: ConfigFile, key: str, known: list[str], what: str) -> None:
     if key not in known:
         raise ConfigFileError(
-            f"{file.name} sets {key!r}, which is {what}",
-            remedy=nearest(key, dict.fromkeys(known)),
+            f"{file.name} sets {key!r}, which is {what}", remedy=nearest(key, dict.fromkeys(known))
         )
 
 
@@ -163,7 +162,7 @@ def commands_with_files(root: Any) -> Commands:
     }
 
 
-class Defaults(Mapping[str, Any]):
+class Defaults:
     """Defaults by parameter name, looked up after the options on the command line are parsed.
 
     So the method is known at every look-up.
@@ -178,9 +177,15 @@ class Defaults(Mapping[str, Any]):
         """Name of the file with the defaults."""
         return self._file.name
 
-    def __getitem__(self, name: str) -> str | list[str]:
+    def get(self, name: str, default: None = None) -> str | list[str] | None:
+        """Return the default of an option as text; None if the file does not set it."""
+        if name not in self._options:
+            return default
         key, option = self._options[name]
-        value = self._values()[key]
+        value, options = self._values().get(key), self._options.items()
+        typed = {each for n, (each, _) in options if given(self._context, n) == "commandline"}
+        if value is None or _RIVALS.get(key) in typed:
+            return default
         several = option.multiple and isinstance(value, list)
         values = value if several else [value]
         if not all(isinstance(each, str | int | float) for each in values):
@@ -200,12 +205,6 @@ class Defaults(Mapping[str, Any]):
         kept = (*_PLACES, *OF_IMAGES) if typed.get("top") else _PLACES
         runs = self._file.options(TOP_RUNS if typed.get("top") else RUNS, "")
         return {key: value for key, value in runs.items() if key in kept} | own
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._options)
-
-    def __len__(self) -> int:
-        return len(self._options)
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
 from rich.text import Text
 
 from clinit.cli.frame.console import is_quiet, out
@@ -16,8 +17,6 @@ from clinit.words import visible
 if TYPE_CHECKING:
     from typer import Context
 else:
-    import typer
-
     # typer.Context is only for annotations: commands receive an object of its base class.
     Context = typer.Context.__base__
 
@@ -32,9 +31,11 @@ def given(context: Context, name: str) -> str | None:
     return None if where == "default" else where
 
 
-def overridden(context: Context, name: str, by: str) -> bool:
-    """Return whether a file sets `name` and the command line sets `by`, which overrides it."""
-    return given(context, name) == "default_map" and given(context, by) == "commandline"
+def refuse_idle(context: Context, idle: Mapping[str, str]) -> None:
+    """Refuse options that have no effect; `idle` gives the reason by parameter."""
+    for each in context.command.params:
+        if each.name in idle and given(context, each.name) is not None:
+            raise typer.BadParameter(f"{each.opts[0]} {idle[each.name]}")
 
 
 def command_line() -> str:
@@ -63,4 +64,4 @@ def runner(context: Context) -> Run:
     return run
 
 
-__all__ = ["Context", "Run", "command_line", "given", "overridden", "print_command", "runner"]
+__all__ = ["Context", "Run", "command_line", "given", "print_command", "refuse_idle", "runner"]

@@ -90,7 +90,7 @@ def _origin(error: Any) -> str:
         return ""
     if given(context, parameter.name) != "default_map":
         return ""
-    return f"\n{context.default_map.file} gives {context.default_map[parameter.name]!r}."
+    return f"\n{context.default_map.file} gives {context.default_map.get(parameter.name)!r}."
 
 
 def _told(error: BaseException) -> tuple[str, str] | None:

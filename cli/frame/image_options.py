@@ -50,8 +50,7 @@ TrunkBudget = Annotated[
     ),
 ]
 Workers = Annotated[
-    int | None,
-    _option("Threads that read and decode images.", min=1, show_default="usable CPUs"),
+    int | None, _option("Threads that read and decode images.", min=1, show_default="usable CPUs")
 ]
 CheckpointEvery = Annotated[
     int, _option("Updates between two checkpoints; 0: only after each task.", min=0)
@@ -63,15 +62,12 @@ def takes_images(command: Command) -> Command:
 
     The command itself must have the parameters `context`, `base`, `new` and `out`.
     """
-    options: dict[str, tuple[Any, Any]] = {
-        "weights": (Weights, None),
-        "base_root": (BaseRoot, None),
-        "new_root": (NewRoot, None),
-        "trunk_cache": (TrunkCacheFolder, None),
-        "trunk_budget": (TrunkBudget, "20GB"),
-        "workers": (Workers, None),
-        "max_pixels": (MaxPixels, MAX_PIXELS),
+    options = {
+        **{"weights": Weights, "base_root": BaseRoot, "new_root": NewRoot},
+        **{"trunk_cache": TrunkCacheFolder, "trunk_budget": TrunkBudget},
+        **{"workers": Workers, "max_pixels": MaxPixels},
     }
+    defaults = dict.fromkeys(options) | {"trunk_budget": "20GB", "max_pixels": MAX_PIXELS}
 
     def build(values: Mapping[str, Any]) -> Images:
         storage = Storage(
@@ -85,9 +81,7 @@ def takes_images(command: Command) -> Command:
         more = {name: values[name] for name in ("base_root", "new_root", "weights")}
         return Images(storage=storage, **first, **more)
 
-    types = {name: kind for name, (kind, _) in options.items()}
-    defaults = {name: default for name, (_, default) in options.items()}
-    return expand("images", types, defaults, build)(command)
+    return expand("images", options, defaults, build)(command)
 
 
 def _first(paths: Path | list[Path]) -> Path:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -40,7 +41,6 @@ from clinit.headtrain.model.settings import WRITES_MODELS
 if TYPE_CHECKING:
     import polars as pl
 
-    from clinit.headtrain.events import Event, Observer
     from clinit.headtrain.model.images import ImageJob, Listener
     from clinit.headtrain.model.model import Model
 
@@ -82,10 +82,7 @@ _OPTIONS = {
     **in_panel(
         {
             **NETWORK,
-            "backbone": option(
-                str | None,
-                "timm's name of the network.",
-            ),
+            "backbone": option(str | None, "timm's name of the network."),
             "head_classes": option(
                 str | None,
                 "File with one class name per row of the pretrained classifier.",
@@ -264,19 +261,7 @@ def listener() -> Listener:
     """Return callbacks that show the work on a model in the terminal."""
     from clinit.headtrain.model.images import Listener
 
+    training = partial(training_progress, notes=False)  # notes refer to options of experiments
     return Listener(
-        note=note, warn=warn, doing=doing, extracting=extraction_progress, training=_training
+        note=note, warn=warn, doing=doing, extracting=extraction_progress, training=training
     )
-
-
-@contextmanager
-def _training() -> Iterator[Observer]:
-    """Show progress, but no notes, because notes refer to options of experiments."""
-    from clinit.headtrain.events import Noted
-
-    def seen(event: Event) -> None:
-        if not isinstance(event, Noted):
-            observe(event)
-
-    with training_progress() as observe:
-        yield seen

@@ -60,8 +60,7 @@ Memory = Annotated[
 ]
 DeviceOption = Annotated[Device, described(fields_of(Training)["device"].help)]
 CacheOrFile = Annotated[
-    Path,
-    typer.Argument(help="Folder of a feature cache, or a file of `clinit statistics`."),
+    Path, typer.Argument(help="Folder of a feature cache, or a file of `clinit statistics`.")
 ]
 CacheArgument = Annotated[Path, typer.Argument(help="Folder written by `clinit extract --out`.")]
 
@@ -197,9 +196,7 @@ NETWORK: Mapping[str, Any] = {
         show_default="timm's download",
     ),
     "model_arg": option(
-        list[str] | None,
-        "Argument of timm.create_model, as name=value; repeatable.",
-        _NETWORK,
+        list[str] | None, "Argument of timm.create_model, as name=value; repeatable.", _NETWORK
     ),
     "head_classes": option(
         str | None,

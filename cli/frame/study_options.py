@@ -23,7 +23,7 @@ import typer
 
 from clinit.cli.frame.config import Defaults
 from clinit.cli.frame.console import note
-from clinit.cli.frame.context import Context, given, overridden
+from clinit.cli.frame.context import Context, given
 from clinit.errors import ExperimentError
 from clinit.headtrain.setting import Imported, Setting, fields_of
 from clinit.headtrain.study.parts import HEAD_METHODS, PAPER_INITS, TOP_METHODS
@@ -137,9 +137,6 @@ def _is_mixed(each: Setting) -> bool:
 def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Study]:
     """Return the distinct studies of all combinations of the values in `SEVERAL`."""
     every = settings_of(top=top)
-    for name, each in every.items():
-        if each.rival and overridden(context, name, each.rival):
-            values[name] = None
     if values["class_order"] is not None:
         from clinit.headtrain.stream.scenario import read_class_order
 

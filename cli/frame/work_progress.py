@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def training_progress(place: Path | None = None) -> Iterator[Observer]:
+def training_progress(place: Path | None = None, *, notes: bool = True) -> Iterator[Observer]:
     """Show the events of training, each note only once; `place` is the folder of the run."""
     from clinit.headtrain import events
 
@@ -38,7 +38,7 @@ def training_progress(place: Path | None = None) -> Iterator[Observer]:
                     line.count(0, None)
                     if banks > 1:
                         say(f"Seed {bank[0].stream.seed} ({number} of {banks}):")
-                case events.Noted(text):
+                case events.Noted(text) if notes:
                     note_once(text)
                 case events.TaskStarted(task, tasks, iterations):
                     line.title, line.unit = f"Task {task}/{tasks}", "steps"

@@ -65,7 +65,8 @@ def make_run() -> MakeRun:
                     right = min(total, max(0, round(share * total) + row % 2))
                     evaluations.append((task, iteration, row, right, total, min(total, right + 1)))
                     if iteration == iterations:
-                        mistakes += [(task, row, image, origin) for image in range(right, total)]
+                        other = origin + (origin == row)
+                        mistakes += [(task, row, image, other) for image in range(right, total)]
             losses = [loss_curve(task, step) for step in range(iterations)]
             steps += [(task, step, loss, loss, None) for step, loss in enumerate(losses)]
         info: Any = {

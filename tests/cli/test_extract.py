@@ -62,24 +62,6 @@ def test_invalid_rows_are_listed_and_read_again(
     assert f"{images[0].relative_to(root)}: the file is missing" in again.output
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([], "give either --dataset or --manifest"),
-        (["--dataset=folder", "--manifest=x"], "give either --dataset or --manifest"),
-        (["--dataset=folder", "--mean=a"], "--mean takes one number or three, got 'a'"),
-        (["--dataset=folder", "--std=0"], "--mean must be at least 0, --std above 0, got --std 0"),
-        (["--dataset=folder", "--part=1/2", "--ray=x:1"], "--part and --ray exclude each"),
-    ],
-)
-def test_wrong_options_are_refused(
-    extract: Call, tmp_path: Path, words: list[str], text: str
-) -> None:
-    shown = extract("--root", tmp_path, *words, dataset=None)
-    assert shown.exit_code == 2
-    assert text in " ".join(shown.output.replace("│", " ").split())
-
-
 def test_views_are_extracted_and_shown(extract: Call, make_tree: Tree, tmp_path: Path) -> None:
     root, cache = make_tree(), tmp_path / "cache"
     (root / "train" / "b" / "2.png").write_text("no pixels")

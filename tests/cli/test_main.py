@@ -15,6 +15,8 @@ from clinit.cli import main as command_line
 from clinit.headtrain.study.rules import settings_of
 
 TRAIN = ("train-head", "--base", "absent", "--new", "absent", "--out", "o")
+EXTRACT = ("extract", "--root=a", "--out=o")
+SWEEP = ("sweep", "--base", "absent", "--new", "absent", "--out", "o")
 
 
 def walk(command: Any, above: Any = None, name: str = "clinit") -> Iterator[tuple[str, Any, Any]]:
@@ -77,8 +79,40 @@ MISTAKES = {
     ("demo", "here", "there"): "here there",
     ("cache", "show", "caches[bold]/absent"): r"no feature cache at caches\[bold\]/absent",
     ("cache", "show", "x" * 5000): "File name too long",
-    ("extract", "--dataset=digits", "--root=a", "--out=o", "--mean=127"): "127 is 0.498",
-    ("extract", "--dataset=imagnet1k", "--root=a", "--out=o"): "imagenet1k",
+    EXTRACT: "give either --dataset or --manifest",
+    (*EXTRACT, "--dataset=folder", "--manifest=x"): "give either --dataset or --manifest",
+    (*EXTRACT, "--dataset=folder", "--mean=a"): "--mean takes one number or three, got 'a'",
+    (*EXTRACT, "--dataset=folder", "--std=0"): "--mean must be at least 0, .* got --std 0",
+    (*EXTRACT, "--dataset=folder", "--part=1/2", "--ray=x:1"): "--part and --ray exclude each",
+    (*EXTRACT, "--dataset=digits", "--mean=127"): "127 is 0.498",
+    (*EXTRACT, "--dataset=imagnet1k"): "imagenet1k",
+    (*TRAIN, "--seed=3:3"): "--seed 3:3 is not a range",
+    (*TRAIN, "--seed=a"): "got 'a'. Write one",
+    (*TRAIN, "--seed=1.5"): r"got '1\.5'. Write one",
+    (*TRAIN, "--seed=-1"): "got -1",
+    (*TRAIN, "--seed=4294967296"): "got 4294967296",
+    (*SWEEP, "--top", "--bank-size=3"): "--bank-size is for banks of heads",
+    (*SWEEP, "--top", "--held-out=0.2"): "--held-out is for banks of heads",
+    (*SWEEP, "--top", "--memory=1GB"): "--memory is for banks of heads",
+    (*SWEEP, "--workers=3"): "--workers is for runs of top blocks",
+    ("align", "absent", "--out=o", "--memory=much"): "got 'much'",
+    ("align", "absent", "--out=o", "--memory=0"): "--memory must be a size above 0",
+    ("probe", "absent", "--by=lbfgs", "--lr=0.1"): "--lr is read only by adamw",
+    ("probe", "absent", "--out=head.bin"): r"--out must be a file that ends in \.safetensors",
+    ("probe", "absent", "--overwrite"): "--overwrite has no effect without --out",
+    ("report", "r", "--gain=peak"): "is not one of 'equal-level'",
+    ("report", "r", "--json", "--format=csv"): "--json does not go with --format csv",
+    ("report", "r", "--figure=pie"): "'curves', 'efficiency'",
+    ("report", "r", "--figure=efficiency"): "add --plot FILE",
+    ("report", "r", "--figure=curves", "--format=csv"): "add --plot FILE",
+    ("report", "r", "--figure=curves", "--no-curves"): "add --plot FILE",
+    ("report", "r", "--per-task", "--format=markdown"): "leave out --per-task",
+    ("report", "r", "--per-task", "--format=csv", "--means"): "leave out --per-task",
+    ("recipe", "show", "table2"): "'table2'.*Did you mean the recipe 'table",
+    ("recipe", "show", "xyzzy"): "'xyzzy'.*clinit recipe list",
+    ("align", "c", "--out=o", "--config=docs/table2-last-layers.toml"): (
+        "docs/table2-last-layers.toml: No such file.*the recipe 'table2-last-layer'"
+    ),
     ("reproduce", "last-laier"): "last-layer",
     ("reproduce", "cost", "--base", "b"): "--base needs --new and vice versa",
 }

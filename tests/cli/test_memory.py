@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clinit.headtrain.record.format import find_records
-from tests.cli.calls import call, done
+from tests.cli.calls import done
 from tests.headtrain.stream.made_caches import write_base, write_new
 
 SMALL = "16 kB"
@@ -39,24 +39,3 @@ def test_less_memory_is_noted_and_makes_no_other_run(
     # A run is the same run wherever its features are: neither call trains it again.
     again = done(*words, *caches, f"--out={whole}", "--memory", SMALL)
     assert "is already recorded" in again or "2 already recorded" in again
-
-
-@pytest.mark.parametrize(
-    ("words", "fact"),
-    [
-        (["align", "BASE", "--out=OUT", "--memory=much"], "got 'much'"),
-        (["align", "BASE", "--out=OUT", "--memory=0"], "--memory must be a size above 0"),
-        (
-            ["sweep", "CACHES", "--out=OUT", "--top", "--memory=1GB", "seed=0"],
-            "--memory is for banks of heads",
-        ),
-    ],
-)
-def test_what_is_no_size_is_refused(
-    caches: list[str], base: str, tmp_path: Path, words: list[str], fact: str
-) -> None:
-    out = str(tmp_path / "new.safetensors")
-    given = " ".join(words).replace("CACHES", " ".join(caches)).replace("BASE", base)
-    result = call(*given.replace("OUT", out).split())
-    assert result.exit_code == 2
-    assert fact in " ".join(result.output.replace("│", " ").split())

@@ -59,17 +59,3 @@ def test_json_contains_what_the_library_returns(cache: Path) -> None:
     assert told["chosen"] == {"c": 1.0} == dict(found.chosen)
     assert [point["top1"] for point in told["grid"]] == [point.top1 for point in found.grid]
     assert told["cache"]["path"] == str(cache)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fact"),
-    [
-        (["--by", "lbfgs", "--lr", 0.1], "--lr is read only by adamw"),
-        (["--out", "head.bin"], "--out must be a file that ends in .safetensors"),
-        (["--overwrite"], "--overwrite has no effect without --out"),
-    ],
-)
-def test_a_wrong_option_is_refused(cache: Path, arguments: list[object], fact: str) -> None:
-    shown = call("probe", cache, *arguments)
-    assert shown.exit_code == 2
-    assert fact in " ".join(shown.output.replace("│", " ").split())

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from clinit.cli.frame.config import grids_of
 from clinit.cli.frame.recipes import names, recipe
 from clinit.cli.main import app
-from clinit.errors import ConfigFileError
 from clinit.headtrain.study.parts import Start
 from clinit.headtrain.sweep.grid import distinct, runs_of
 
@@ -111,27 +110,6 @@ def test_recipes_are_listed_with_their_titles_and_shown_as_they_are() -> None:
     assert [name for name in ORDER if name in shown] == ORDER
     assert "Table 4: EWC and DER++" in shown
     assert run("show", ORDER[1]).output == recipe(ORDER[1])
-
-
-@pytest.mark.parametrize(
-    ("words", "fact", "remedy"),
-    [
-        (("recipe", "show", "table2"), "'table2'", "Did you mean the recipe 'table"),
-        (("recipe", "show", "xyzzy"), "'xyzzy'", "clinit recipe list"),
-        (
-            ("align", "c", "--out=o", "--config=docs/table2-last-layers.toml"),
-            "docs/table2-last-layers.toml: No such file",
-            "the recipe 'table2-last-layer'",
-        ),
-    ],
-)
-def test_an_unknown_recipe_is_refused_with_the_nearest(
-    words: tuple[str, ...], fact: str, remedy: str
-) -> None:
-    error = CliRunner().invoke(app, list(words)).exception
-    assert isinstance(error, ConfigFileError)
-    assert fact in str(error)
-    assert remedy in error.remedy
 
 
 def test_a_file_of_the_name_of_a_recipe_comes_first_and_a_folder_does_not() -> None:

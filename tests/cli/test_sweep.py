@@ -46,22 +46,6 @@ def test_a_dry_run_lists_the_runs_and_trains_none(caches: list[str], tmp_path: P
     assert find_records(tmp_path / "out") == []
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--top", "--bank-size", "3"], "--bank-size is for banks of heads"),
-        (["--top", "--held-out", "0.2"], "--held-out is for banks of heads"),
-        (["--workers", "3"], "--workers is for runs of top blocks"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(
-    tmp_path: Path, words: list[str], message: str
-) -> None:
-    result = invoke(["--base", "absent", "--new", "absent"], tmp_path, *words)
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())
-
-
 SIZES = ("tasks=2", "iterations=3", "eval_every=3", "batch_size=6", "buffer=9")
 TOP = ("--top", *SIZES, "probe=false", "device=cpu")
 

@@ -11,7 +11,7 @@ from typer.testing import Result
 
 import clinit
 from clinit.analysis.metrics.efficiency import comparison_key
-from clinit.analysis.report.report import load_report
+from clinit.analysis.report.report import load_runs
 from clinit.analysis.report.settings import Names, shown
 from clinit.errors import DeviceError, ExperimentError, RecordError
 from clinit.extract.cache.head import read_head, write_head
@@ -179,7 +179,7 @@ def test_an_aligned_head_is_what_mse_runs_start_from(
     assert comparison_key(stored) != comparison_key(started)
     notes = [any("clinit align" in note for note in info["notes"]) for info in (stored, started)]
     assert notes == [True, False]
-    runs = load_report([tmp_path / "stored", tmp_path / "aligned"]).runs
+    runs = load_runs(tmp_path / "stored", tmp_path / "aligned").runs
     assert "head" in Names.of(runs).of_training
     assert {shown(run, "head") for run in runs} == {"mse.safetensors", "stored"}
     other = checked(train("other", *RANDOM, "--head", str(aligned)))
@@ -306,20 +306,3 @@ def test_seeds_that_are_recorded_are_not_trained_again_under_whatever_name(
     assert contents(tmp_path / "runs") == whole
     monkeypatch.setattr(runs_module, "run_experiment", lambda *_: pytest.fail("trained"))
     assert "3 run records" in checked(train("runs", *RANDOM, "--seed=2,1", "--seed=0"))
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("3:3", "--seed 3:3 is not a range"),
-        ("a", "got 'a'. Write one"),
-        ("1.5", "got '1.5'. Write one"),
-        ("-1", "got -1"),
-        ("4294967296", "got 4294967296"),
-    ],
-)
-def test_what_is_no_seed_is_refused_with_what_to_write(word: str, message: str) -> None:
-    words = ["train-head", "--base=b", "--new=n", "--out=o", f"--seed={word}"]
-    result = call(*words)
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())

@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.linear_model import Ridge
 
 from clinit.analysis.report.notes import conclusions
-from clinit.analysis.report.report import report_of
+from clinit.analysis.report.report import runs_of
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.experiment import RunData
@@ -160,7 +160,7 @@ def test_a_record_has_no_base_and_no_head_to_start_from() -> None:
 
 
 def test_accuracies_of_base_and_old_classes_are_absent_and_not_zero() -> None:
-    (run,) = report_of(trained({"init": "least-square"})).runs
+    (run,) = runs_of(trained({"init": "least-square"})).runs
     row = run.row()
     for name in ("acc_pre", "acc_pre_alone", "acc_pre_before", "base"):
         assert row[name] is None
@@ -173,7 +173,7 @@ def test_accuracies_of_base_and_old_classes_are_absent_and_not_zero() -> None:
 
 
 def test_starts_and_gains_are_of_the_tasks_after_the_first() -> None:
-    report = report_of(trained({"init": "random"}, {"init": "least-square"}))
+    report = runs_of(trained({"init": "random"}, {"init": "least-square"}))
     for run in report.runs:
         starts = run.points.filter((run.points["iteration"] == 0) & (run.points["task"] > 1))
         for name in ("acc_new", "loss_new"):

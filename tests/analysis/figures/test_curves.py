@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 
 from clinit.analysis.figures.curves import Switches, cumulative, draw, loss_lines, switches
 from clinit.analysis.figures.line import Line, Start, lines_of, starts_of
-from clinit.analysis.report.report import Report, load_report, report_of
+from clinit.analysis.report.report import Runs, load_runs, runs_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -18,7 +18,7 @@ def accuracies(start: Start) -> dict[int, Line]:
 
 
 def test_a_curve_has_a_line_a_task_on_cumulative_iterations(three_inits: Path) -> None:
-    runs = load_report([three_inits]).runs
+    runs = load_runs(three_inits).runs
     assert switches(runs).ends == (200, 400, 600)
     start = starts_of(runs)[0]
     first, second, _ = cumulative(start, accuracies(start), switches(start.runs))
@@ -34,7 +34,7 @@ def test_the_loss_has_a_point_a_step(make_run: MakeRun) -> None:
         return 9.0 if step == 17 else 1.0 / (step + 1)
 
     runs = [make_run(loss_curve=spike), make_run(seed=1, loss_curve=lambda t, i: 1.0)]
-    report = report_of(runs)
+    report = runs_of(runs)
     (start,) = starts_of(report.runs)
     for line in loss_lines(start).values():
         assert line.at.tolist() == list(range(200))
@@ -50,7 +50,7 @@ def test_the_loss_has_a_point_a_step(make_run: MakeRun) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_plot_has_the_asked_width_and_marks_every_switch(three_inits: Path, width: int) -> None:
-    lines = load_report([three_inits]).curves(width=width).plain.splitlines()
+    lines = load_runs(three_inits).curves(width=width).plain.splitlines()
     assert max(map(len, lines)) <= width
     frames = [line for line in lines if "┌" in line]
     assert [frame.count("┬") for frame in frames] == [2, 2]
@@ -60,7 +60,7 @@ def test_the_plot_has_the_asked_width_and_marks_every_switch(three_inits: Path, 
 
 
 def test_every_run_has_a_character_of_its_own_without_colour(three_inits: Path) -> None:
-    lines = load_report([three_inits]).curves(width=80).plain.splitlines()
+    lines = load_runs(three_inits).curves(width=80).plain.splitlines()
     assert lines[0] == "ooo random   xxx class-mean   +++ least-square"
     drawn = "".join(line[4:] for line in lines if "│" in line)
     assert all(drawn.count(marker) > 20 for marker in "ox+")
@@ -70,7 +70,7 @@ def test_the_loss_has_a_log_scale_where_a_linear_one_hides_a_start(make_run: Mak
     def drawn(*peaks: float) -> tuple[str, str]:
         curves = [lambda t, i, peak=peak: peak / (1 + i) ** 4 for peak in peaks]
         inits = zip(("random", "least-square"), curves, strict=True)
-        report = report_of([make_run(i, loss_curve=c) for i, c in inits])
+        report = runs_of([make_run(i, loss_curve=c) for i, c in inits])
         return report.curves().plain, report.figure().axes[0].get_yscale()
 
     text, scale = drawn(50.0, 1.0)
@@ -87,7 +87,7 @@ def test_eight_seeds_of_three_settings_are_three_lines_with_a_band_each(make_run
         for lr in (0.1, 0.2, 0.3)
         for seed in range(8)
     ]
-    report = report_of(records)
+    report = runs_of(records)
     loss = report.figure().axes[0]
     assert len(loss.lines) == len(loss.collections) == 3
     assert len({line.get_color() for line in loss.lines}) == 3
@@ -102,7 +102,7 @@ def test_of_many_settings_the_terminal_draws_the_best(make_run: MakeRun) -> None
     records = [
         make_run(lr=number / 10, accuracy=lambda t, i, n=number: n / 20) for number in range(1, 10)
     ]
-    report = report_of(records)
+    report = runs_of(records)
     text = report.curves().plain
     assert "lr 0.9" in text
     assert "lr 0.5" in text
@@ -112,7 +112,7 @@ def test_of_many_settings_the_terminal_draws_the_best(make_run: MakeRun) -> None
     assert len(report.figure().axes[0].lines) >= 9
 
 
-def marked(report: Report) -> tuple[list[str], int]:
+def marked(report: Runs) -> tuple[list[str], int]:
     """Return the task numbers above the panel of the loss, and how many lines are in it."""
     axes = report.figure("curves").axes[0]
     return [text.get_text() for text in axes.texts], len([x for x in axes.lines if is_upright(x)])
@@ -128,13 +128,13 @@ def test_tasks_have_numbers_where_all_runs_that_train_switch_at_the_same_places(
 ) -> None:
     solved = make_run("least-square", iterations=0, every=200)
     shorter = make_run("class-mean", tasks=2, stop_after=2)
-    report = report_of([make_run(), solved, shorter])
+    report = runs_of([make_run(), solved, shorter])
     assert switches(report.runs) == Switches((200, 400, 600), are_shared=True)
     assert marked(report) == (["task 1", "task 2", "task 3"], 0)
 
 
 def test_points_of_solved_heads_stand_where_the_others_begin_a_task(make_run: MakeRun) -> None:
-    runs = report_of([make_run(), make_run("least-square", iterations=0, every=200)]).runs
+    runs = runs_of([make_run(), make_run("least-square", iterations=0, every=200)]).runs
     (solved,) = (start for start in starts_of(runs) if start.first.init == "least-square")
     assert all(line.mean == pytest.approx([0.35 + 1.1]) for line in loss_lines(solved).values())
     lines = cumulative(solved, accuracies(solved), switches(runs))

@@ -5,7 +5,7 @@ import pytest
 
 from clinit.analysis.figures.efficiency import races
 from clinit.analysis.metrics.efficiency import gain
-from clinit.analysis.report.report import load_report, report_of
+from clinit.analysis.report.report import load_runs, runs_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 
@@ -13,7 +13,7 @@ MakeRun = Callable[..., RunRecord]
 
 
 def test_a_race_has_the_iterations_and_gains_of_the_definition(three_inits: Path) -> None:
-    (race,) = races(load_report([three_inits]).runs)
+    (race,) = races(load_runs(three_inits).runs)
     points = {each.start.name: each.start.first.points.filter(task=1) for each in race.runners}
     assert (race.task, race.words) == (1, "task 1, seed 0")
     assert race.best == points["random"]["acc_new"].max()
@@ -32,7 +32,7 @@ def test_one_seed_races_and_each_setting_by_itself(make_run: MakeRun) -> None:
         for seed in (0, 1)
         for lr in (0.001, 0.01)
     ]
-    found = races(report_of(runs).runs)
+    found = races(runs_of(runs).runs)
     assert len(found) == 2
     for race in found:
         assert [runner.start.first.init for runner in race.runners] == ["random", "class-mean"]
@@ -41,11 +41,11 @@ def test_one_seed_races_and_each_setting_by_itself(make_run: MakeRun) -> None:
 
 def test_a_start_that_never_arrives_has_no_gain(make_run: MakeRun) -> None:
     poor = make_run("class-mean", accuracy=lambda task, iteration: 0.1)
-    (race,) = races(report_of([make_run(), poor]).runs)
+    (race,) = races(runs_of([make_run(), poor]).runs)
     assert [runner.result for runner in race.runners][1] == "never"
 
 
 def test_without_random_rows_there_is_no_race(make_run: MakeRun) -> None:
     with pytest.raises(RecordError, match="no random run of the same stream") as caught:
-        races(report_of([make_run("least-square")]).runs)
+        races(runs_of([make_run("least-square")]).runs)
     assert "--init random" in caught.value.remedy

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from clinit.analysis.figures import FigureName, curves
 from clinit.analysis.figures.gallery import FORMATS, figure_of
-from clinit.analysis.report.report import Report, load_report, report_of
+from clinit.analysis.report.report import Runs, load_runs, runs_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 
@@ -32,9 +32,9 @@ def starts_of_any_letters(make_full_run: MakeRun, **settings: object) -> list[Ru
 
 
 @pytest.fixture
-def full(make_full_run: MakeRun) -> Report:
+def full(make_full_run: MakeRun) -> Runs:
     runs = [make_full_run(i, seed=s, tasks=2) for i in ("random", "least-square") for s in (0, 1)]
-    return report_of(runs)
+    return runs_of(runs)
 
 
 def test_another_name_is_refused() -> None:
@@ -44,7 +44,7 @@ def test_another_name_is_refused() -> None:
 
 @pytest.mark.parametrize("name", FigureName)
 def test_every_figure_is_drawn_in_every_format(
-    full: Report, tmp_path: Path, name: FigureName
+    full: Runs, tmp_path: Path, name: FigureName
 ) -> None:
     for suffix in FORMATS:
         full.save_figure(tmp_path / f"a{suffix}", name)
@@ -52,11 +52,11 @@ def test_every_figure_is_drawn_in_every_format(
 
 
 def test_in_the_terminal_names_are_data_and_lines_as_wide_as_asked(
-    make_full_run: MakeRun, full: Report
+    make_full_run: MakeRun, full: Runs
 ) -> None:
-    hostile = report_of(starts_of_any_letters(make_full_run, tasks=1, iterations=1))
+    hostile = runs_of(starts_of_any_letters(make_full_run, tasks=1, iterations=1))
     several = [make_full_run("least-square", lam=float(lam), tasks=12) for lam in range(14)]
-    for report in (full, hostile, report_of([make_full_run(tasks=12), *several])):
+    for report in (full, hostile, runs_of([make_full_run(tasks=12), *several])):
         for width in (80, 120):
             drawn = curves.draw(report.runs, width).plain
             assert max(map(cell_len, drawn.splitlines())) <= width
@@ -66,7 +66,7 @@ def test_in_the_terminal_names_are_data_and_lines_as_wide_as_asked(
 
 @pytest.mark.parametrize("name", FigureName)
 def test_names_are_data(make_full_run: MakeRun, tmp_path: Path, name: FigureName) -> None:
-    report = report_of(starts_of_any_letters(make_full_run, tasks=1, iterations=1))
+    report = runs_of(starts_of_any_letters(make_full_run, tasks=1, iterations=1))
     report.save_figure(tmp_path / "a.svg", name)
     shown = "".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
     assert not OBEYED & set(shown)
@@ -82,14 +82,14 @@ SMALL = {
 @pytest.mark.parametrize("settings", SMALL.values(), ids=SMALL)
 def test_runs_that_lack_much_are_drawn(make_full_run: MakeRun, settings: dict[str, int]) -> None:
     runs = [make_full_run(init, **settings) for init in ("random", "least-square")]
-    figure = report_of(runs).figure()
+    figure = runs_of(runs).figure()
     figure.draw_without_rendering()
     assert figure.axes
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_a_file_is_whole_or_not_there(three_inits: Path, tmp_path: Path, suffix: str) -> None:
-    report, path = load_report([three_inits]), tmp_path / "figures" / f"a [new]{suffix}"
+    report, path = load_runs(three_inits), tmp_path / "figures" / f"a [new]{suffix}"
     report.save_figure(path)
     starts = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
     assert path.read_bytes().startswith(starts[suffix])

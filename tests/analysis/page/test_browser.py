@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from clinit.analysis.page.data import page_data
-from clinit.analysis.report.report import report_of
+from clinit.analysis.report.report import runs_of
 from clinit.headtrain.record.format import RunRecord
 from clinit.words import visible
 
@@ -50,7 +50,7 @@ def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[RunRecor
         key = json.dumps([record.info for record in records])
         if key not in written:
             written[key] = tmp_path_factory.mktemp("page") / "page.html"
-            report_of(records).save_html(written[key])
+            runs_of(records).save_html(written[key])
         return written[key]
 
     return write
@@ -122,7 +122,7 @@ def test_the_pointer_shows_task_iteration_and_values(
     words = hover(page, 1, 0.5, 0.2)
     assert "task 2, iteration 100" in words
     assert "least-square (seed 0)" in words
-    runs = page_data(report_of(records).runs, ())
+    runs = page_data(runs_of(records).runs, ())
     place = [run["label"] for run in runs["runs"]].index("least-square (seed 0)")
     _, values = runs["curves"]["of"]["acc_new"][place][1]
     assert f"{values[2]:.4g} %" in words
@@ -176,7 +176,7 @@ def test_the_loss_and_its_scale_can_be_chosen(open_page: Open, records: list[Run
 
 def test_the_matrix_of_the_chosen_run_is_shown(open_page: Open, records: list[RunRecord]) -> None:
     page = open_page(records)
-    data = page_data(report_of(records).runs, ())["runs"]
+    data = page_data(runs_of(records).runs, ())["runs"]
     page.locator(".pair select").first.select_option(label="class-mean (seed 1)")
     run = next(run for run in data if run["label"] == "class-mean (seed 1)")
     shown = page.locator(".matrix").first.locator("td").all_inner_texts()

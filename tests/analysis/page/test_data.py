@@ -7,7 +7,7 @@ import pytest
 
 from clinit.analysis.metrics.efficiency import READINGS, Reading, value_name
 from clinit.analysis.page.data import page_data
-from clinit.analysis.report.report import Report, load_report, report_of
+from clinit.analysis.report.report import Runs, load_runs, runs_of
 from clinit.headtrain.record.format import RunRecord
 from clinit.words import visible
 
@@ -15,8 +15,8 @@ MakeRun = Callable[..., RunRecord]
 INITS = ("random", "class-mean", "least-square")
 
 
-def data_of(report: Report, reading: Reading = "equal-level") -> dict[str, Any]:
-    return page_data(report.runs, report.notes, reading)
+def data_of(report: Runs, reading: Reading = "equal-level") -> dict[str, Any]:
+    return page_data(report.runs, report.notes)
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -37,7 +37,7 @@ def cells(table: dict[str, Any], heading: str) -> list[Any]:
 @pytest.fixture
 def seeds(make_run: MakeRun) -> dict[str, Any]:
     records = [make_run(init, seed=seed) for init in INITS for seed in (0, 1, 2)]
-    return data_of(report_of(records))
+    return data_of(runs_of(records))
 
 
 def test_the_tables_are_those_of_the_report(seeds: dict[str, Any], make_run: MakeRun) -> None:
@@ -49,7 +49,7 @@ def test_the_tables_are_those_of_the_report(seeds: dict[str, Any], make_run: Mak
     ]
     assert [cell[0] for cell in cells(means, "seeds")] == ["3", "3", "3"]
     assert "±" in cells(means, "A_all")[0][0]
-    found = report_of([make_run(init) for init in INITS])
+    found = runs_of([make_run(init) for init in INITS])
     rows = found.rows()
     for reading in READINGS:
         (table,) = data_of(found, reading)["tables"]
@@ -65,7 +65,7 @@ def test_settings_are_sorted_as_numbers_and_neural_collapse_has_a_table(make_run
     records = [make_run("least-square", lr=lr) for lr in (0.05, 0.1)]
     for task in records[0].info["tasks"]:
         task["diagnosis"] = {"nc1": task["task"], "nc2": 0.5, "d_ls": None}
-    runs, collapse = data_of(report_of(records))["tables"]
+    runs, collapse = data_of(runs_of(records))["tables"]
     assert [cell[1] for cell in cells(runs, "lr")] == [0.05, 0.1]
     assert cells(collapse, "NC1") == [["3", 3, False]]
     assert cells(collapse, "D_LS") == [["-", None, False]]
@@ -104,7 +104,7 @@ def test_what_was_asked_names_data_and_what_varies(seeds: dict[str, Any]) -> Non
 
 
 def test_the_matrix_is_that_of_the_report(three_inits: Path) -> None:
-    report = load_report([three_inits])
+    report = load_runs(three_inits)
     for run, row in zip(data_of(report)["runs"], report.rows(), strict=True):
         assert run["matrix"]["tasks"] == [1, 2, 3]
         for line, wanted in zip(run["matrix"]["cells"], row["accuracy_matrix"], strict=True):
@@ -117,7 +117,7 @@ def test_a_run_says_how_to_repeat_it(make_run: MakeRun) -> None:
     record.info["command"] = ["clinit", "train-head", "--out", "my runs"]
     record.info["versions"] = {"torch": "2.11.0", "odd": [1, {"a": None}]}
     record = replace(record, path=Path("/data/my runs/random"))
-    found = data_of(report_of([record]))["runs"][0]["record"]
+    found = data_of(runs_of([record]))["runs"][0]["record"]
     assert found["command"] == "clinit train-head --out 'my runs'"
     assert found["rerun"] == "clinit rerun '/data/my runs/random'"
     assert found["versions"] == [["torch", "2.11.0"], ["odd", '[1, {"a": null}]']]
@@ -125,7 +125,7 @@ def test_a_run_says_how_to_repeat_it(make_run: MakeRun) -> None:
 
 
 def test_no_text_holds_a_character_that_is_obeyed(hostile_runs: list[RunRecord]) -> None:
-    found = list(texts(data_of(report_of(hostile_runs))))
+    found = list(texts(data_of(runs_of(hostile_runs))))
     assert all(text == visible(text) for text in found)
     assert any("\\u202e" in text for text in found)
     for record in hostile_runs:

@@ -10,7 +10,7 @@ import pytest
 
 from clinit.analysis.page.data import page_data
 from clinit.analysis.page.page import escaped_json
-from clinit.analysis.report.report import load_report, report_of
+from clinit.analysis.report.report import load_runs, runs_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 
@@ -35,9 +35,9 @@ class Elements(HTMLParser):
 
 
 def test_the_page_holds_the_data_of_the_report(three_inits: Path, tmp_path: Path) -> None:
-    report = load_report([three_inits])
+    report = load_runs(three_inits)
     report.save_html(tmp_path / "page.html")
-    again = load_report([three_inits]).html()
+    again = load_runs(three_inits).html()
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == again, "the same bytes"
     assert "Copyright (c) 2022 Leon Sorokin" in again
     (found,) = re.findall(
@@ -55,15 +55,15 @@ def test_escaped_json_holds_no_character_that_html_reads() -> None:
 
 
 def test_hostile_names_make_no_element(make_run: MakeRun, hostile_runs: list[RunRecord]) -> None:
-    plain = Elements(report_of([make_run(seed=seed) for seed in range(5)]).html())
-    hostile = Elements(report_of(hostile_runs).html())
+    plain = Elements(runs_of([make_run(seed=seed) for seed in range(5)]).html())
+    hostile = Elements(runs_of(hostile_runs).html())
     assert [tag for tag, _ in hostile.tags] == [tag for tag, _ in plain.tags]
     names = [[*attributes] for _, attributes in hostile.tags]
     assert names == [[*attributes] for _, attributes in plain.tags]
 
 
 def test_the_policy_allows_the_scripts_and_styles_of_the_page_alone(three_inits: Path) -> None:
-    page = Elements(load_report([three_inits]).html())
+    page = Elements(load_runs(three_inits).html())
     (policy,) = (
         attributes["content"]
         for tag, attributes in page.tags
@@ -83,6 +83,6 @@ def test_the_policy_allows_the_scripts_and_styles_of_the_page_alone(three_inits:
 def test_another_ending_is_refused(three_inits: Path, tmp_path: Path, name: str) -> None:
     ending = Path(name).suffix or "missing"
     with pytest.raises(RecordError, match=f"its ending is '{re.escape(ending)}'") as caught:
-        load_report([three_inits]).save_html(tmp_path / name)
+        load_runs(three_inits).save_html(tmp_path / name)
     assert ".html" in caught.value.remedy
     assert not (tmp_path / name).exists()

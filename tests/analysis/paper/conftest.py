@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.report.report import report_of
+from clinit.analysis.report.report import runs_of
 from clinit.analysis.report.run import RunSummary
 
 SCALES = {"random": "none", "class-mean": "norm", "least-square": "norm"}
@@ -39,7 +39,7 @@ def runs(make_run: Callable[..., Any]) -> Callable[..., Any]:
             for iterations, buffer in budgets
             for seed in seeds
         ]
-        return report_of(records).runs
+        return runs_of(records).runs
 
     return make
 

@@ -2,8 +2,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from clinit.analysis.figures import FigureName
 from clinit.headtrain.record.format import RunRecord
 from tests.analysis.printed import call, shown
@@ -48,25 +46,6 @@ def test_json_and_csv_are_alone_on_standard_output(three_inits: Path, tmp_path: 
     assert "Random-best: iterations of random" in written
     assert len(shown(three_inits, "--format", "csv").splitlines()) == 1 + 3
     assert len(shown(three_inits, "--format", "csv", "--per-task").splitlines()) == 1 + 9
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--gain", "peak"], "is not one of 'equal-level'"),
-        (["--json", "-f", "csv"], "--json does not go with --format csv"),
-        (["--figure", "pie"], ", ".join(f"'{name}'" for name in FigureName)),
-        (["--figure", "efficiency"], "add --plot FILE"),
-        (["--figure", "curves", "-f", "csv"], "add --plot FILE"),
-        (["--figure", "curves", "--no-curves"], "add --plot FILE"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(
-    three_inits: Path, words: list[str], message: str
-) -> None:
-    refused = call(three_inits, *words)
-    assert refused.exit_code == 2
-    assert message in " ".join(refused.output.replace("│", " ").split())
 
 
 def test_several_figures_are_files_and_those_without_facts_are_left_out(

@@ -6,7 +6,7 @@ import polars as pl
 
 from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusion, conclusions, rises
-from clinit.analysis.report.report import report_of
+from clinit.analysis.report.report import runs_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -15,13 +15,13 @@ START = {"random": 0.0, "class-mean": 0.5, "least-square": 0.7}
 
 def test_notes_of_the_runs_are_said_once(make_run: MakeRun) -> None:
     note = "990 of 1,000 base classes have no validation image: [left out]"
-    notes = report_of([make_run(init, notes=[note]) for init in START]).notes
+    notes = runs_of([make_run(init, notes=[note]) for init in START]).notes
     assert notes.count(note) == 1
     assert len(set(notes)) == len(notes)
 
 
 def test_a_terminal_has_two_notes_and_the_number_of_the_others(make_run: MakeRun) -> None:
-    report = report_of([make_run(init, notes=["one", "two", "three"]) for init in START])
+    report = runs_of([make_run(init, notes=["one", "two", "three"]) for init in START])
     shown = [str(part) for part in report.parts(View(curves=False))]
     assert [each for each in shown if each.startswith("Note: ")] == ["Note: one", "Note: two"]
     assert "1 more note: clinit report --html FILE" in shown
@@ -33,9 +33,9 @@ def nothing(task: int, iteration: int) -> float:
 
 def test_a_missing_gain_has_its_reason(make_run: MakeRun) -> None:
     def reason(random: RunRecord, **settings: object) -> str:
-        return report_of([random, make_run("least-square", **settings)]).notes[0]
+        return runs_of([random, make_run("least-square", **settings)]).notes[0]
 
-    alone = report_of([make_run("random"), make_run("least-square", seed=1)]).notes
+    alone = runs_of([make_run("random"), make_run("least-square", seed=1)]).notes
     assert any("`--init random`" in note for note in alone)
     # Random rows recognise nothing before the first step: that is not the reason.
     unstepped = make_run("random", iterations=0, accuracy=nothing)
@@ -57,13 +57,13 @@ def began_at(record: RunRecord, share: float) -> RunRecord:
 
 
 def test_a_rise_of_base_accuracy_is_said_with_its_largest_numbers(make_run: MakeRun) -> None:
-    report = report_of([began_at(make_run(init), 0.6) for init in ("random", "least-square")])
+    report = runs_of([began_at(make_run(init), 0.6) for init in ("random", "least-square")])
     assert [row["acc_pre_before"] for row in report.rows()] == [60.0, 60.0]
     ends = [row["final"]["acc_pre"] for row in report.rows()]
     (note,) = rises(report.runs)
     assert f"from 60.0 % before task 1 to {max(ends):.1f} %" in note
     assert note in report.notes
-    assert not [*rises(report_of([began_at(make_run(), 0.85)]).runs)]
+    assert not [*rises(runs_of([began_at(make_run(), 0.85)]).runs)]
 
 
 def record(make_run: MakeRun, init: str, *, add: float = 0.0, **settings: object) -> RunRecord:
@@ -76,7 +76,7 @@ def record(make_run: MakeRun, init: str, *, add: float = 0.0, **settings: object
 def test_a_conclusion_has_the_start_and_the_mean_of_random_rows_and_others(
     make_run: MakeRun,
 ) -> None:
-    report = report_of([record(make_run, init) for init in START])
+    report = runs_of([record(make_run, init) for init in START])
     rows = {row["init"]: row for row in report.rows()}
     start = {init: f"{row['acc_new_start']:.1f} %" for init, row in rows.items()}
     mean = {init: f"{row['acc_new']:.1f}" for init, row in rows.items()}
@@ -86,10 +86,10 @@ def test_a_conclusion_has_the_start_and_the_mean_of_random_rows_and_others(
         f" {start['class-mean']}; over all its evaluations {mean['random']}, {mean['least-square']}"
         f" and {mean['class-mean']} % (mean over 3 tasks)."
     )
-    unstepped = report_of([record(make_run, init, iterations=0) for init in START])
+    unstepped = runs_of([record(make_run, init, iterations=0) for init in START])
     assert "evaluations" not in conclusion(unstepped.runs)
     scales = ("none", "norm", "row-norm", "calibrated")
-    many = report_of([make_run(), *(make_run("least-square", scale) for scale in scales)])
+    many = runs_of([make_run(), *(make_run("least-square", scale) for scale in scales)])
     assert conclusion(many.runs).count("least-square (") == 3
 
 
@@ -100,7 +100,7 @@ def test_it_is_about_means_over_seeds_of_the_best_training(make_run: MakeRun) ->
         for lr in (0.01, 0.1)
         for seed in range(3)
     ]
-    report = report_of(runs)
+    report = runs_of(runs)
     (words,) = conclusions(report.data)
     assert words.startswith("lr 0.1: before the first step of a task, random rows recognise ")
     assert words.endswith("(mean over 3 tasks and 3 seeds).")
@@ -112,4 +112,4 @@ def test_it_is_about_means_over_seeds_of_the_best_training(make_run: MakeRun) ->
 def test_nothing_is_said_where_there_is_nothing_to_compare(make_run: MakeRun) -> None:
     apart = [make_run("random", lr=0.1), make_run("least-square", lr=0.2)]
     for runs in ([make_run()], [make_run("class-mean"), make_run("least-square")], apart):
-        assert conclusions(report_of(runs).data) == []
+        assert conclusions(runs_of(runs).data) == []

@@ -12,7 +12,7 @@ import pytest
 
 from clinit.analysis.report import View
 from clinit.analysis.report.measures import FURTHER_MEASURES, MEANS
-from clinit.analysis.report.report import load_report, load_runs, report_of, runs_of
+from clinit.analysis.report.report import load_runs, runs_of
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.settings import common
 from clinit.analysis.report.tables import run_table
@@ -61,7 +61,7 @@ def test_rows_hold_the_metrics_of_the_run_and_of_its_tasks(make_run: MakeRun) ->
 
 
 def test_gains_are_those_over_the_random_run(three_inits: Path) -> None:
-    rows = load_report([three_inits]).rows()
+    rows = load_runs(three_inits).rows()
     assert [row["init"] for row in rows] == [*INITS]
     assert {part["gain_equal_level"] for part in (rows[0], *rows[0]["tasks"])} == {1.0}
     assert [row["gain_random_best"] for row in rows] == [1.0, 2.0, 4.0]
@@ -81,8 +81,8 @@ def test_a_run_that_stopped_early_has_the_metrics_of_the_tasks_it_learnt(make_ru
         names = ("steps", "evaluations", "points", "mistakes")
         tables = {name: getattr(record, name).filter(pl.col("task") <= 2) for name in names}
         stopped.append(replace(record, info=cut, **tables))
-    early = report_of(stopped)
-    whole = report_of([make_run(init) for init in INITS[::2]])
+    early = runs_of(stopped)
+    whole = runs_of([make_run(init) for init in INITS[::2]])
     for row, other in zip(early.rows(), whole.rows(), strict=True):
         matrix = other["accuracy_matrix"]
         assert row["last_accuracy"] == other["tasks"][1]["acc_all_end"]
@@ -103,7 +103,7 @@ def test_a_row_holds_the_pairs_that_are_confused_most_often(make_run: MakeRun) -
 
 def test_json_and_csv_hold_the_rows(make_run: MakeRun) -> None:
     nan = make_run("least-square", loss_curve=lambda task, iteration: float("nan"))
-    report = report_of([make_run("random"), nan])
+    report = runs_of([make_run("random"), nan])
     rows = json.loads(report.as_text(View(format="json")))
     assert rows[0] == report.rows()[0]
     assert rows[1]["loss_new"] is None
@@ -130,18 +130,18 @@ def test_a_record_is_read_once_and_an_incomplete_one_is_refused(
     make_run: MakeRun, write_runs: WriteRuns
 ) -> None:
     odd = write_runs(make_run("random"), folder=os.fsdecode(b"odd\xff"))
-    report = load_report([odd, odd / "random"])
+    report = load_runs(odd, odd / "random")
     assert len(report.runs) == 1
     assert r"odd\xff/random" in report.as_text(View(format="csv"))
     assert r"odd\xff/random" in load_runs(odd).table()["path"].to_list()[0]
     assert "random" in printed(run_table(report.runs))
     (odd / "random" / "evaluations.parquet").unlink()
     with pytest.raises(RecordError, match=r"evaluations\.parquet"):
-        load_report([odd])
+        load_runs(odd)
 
 
 @pytest.mark.parametrize("place", ["none", ""])
 def test_a_place_without_records_is_refused(tmp_path: Path, place: str) -> None:
     with pytest.raises(RecordError, match=str(tmp_path / place)) as caught:
-        load_report([tmp_path / place])
+        load_runs(tmp_path / place)
     assert "clinit train-head --base" in caught.value.remedy

@@ -10,7 +10,7 @@ import pytest
 from clinit.analysis.figures.line import starts_of
 from clinit.analysis.report import View
 from clinit.analysis.report.measures import FURTHER_MEASURES
-from clinit.analysis.report.report import Report, load_report, report_of
+from clinit.analysis.report.report import Runs, load_runs, runs_of
 from clinit.analysis.report.settings import by_data, labels
 from clinit.analysis.report.tables import (
     diagnosis_table,
@@ -28,10 +28,10 @@ INITS = ("random", "class-mean", "least-square")
 FURTHER = [measure.heading for measure in FURTHER_MEASURES]
 
 
-def seeded(make_run: MakeRun, seeds: int = 3) -> Report:
+def seeded(make_run: MakeRun, seeds: int = 3) -> Runs:
     """Three initialisations; a later seed learns a little more."""
     height = {"random": 0.5, "class-mean": 0.7, "least-square": 0.9}
-    return report_of(
+    return runs_of(
         [
             make_run(init, seed=seed, accuracy=lambda t, i, h=height[init], s=seed: h + 0.05 * s)
             for seed in range(seeds)
@@ -47,7 +47,7 @@ def line_of(init: str, text: str) -> list[str]:
 
 
 def test_the_table_of_runs_keeps_all_columns_whole_at_80_characters(three_inits: Path) -> None:
-    report = load_report([three_inits])
+    report = load_runs(three_inits)
     text = printed(run_table(report.runs))
     assert max(map(len, text.splitlines())) <= 80
     title = unbroken(run_table(report.runs))
@@ -79,9 +79,7 @@ def test_what_does_not_fit_is_left_out_from_the_right_and_named(make_run: MakeRu
 
 def test_settings_mean_something_to_some_runs_only(make_run: MakeRun) -> None:
     inits = [make_run(init, lam=lam) for init in ("least-square", "random") for lam in (0.05, 5.0)]
-    lines = [
-        line.split()[:2] for line in printed(run_table(report_of(inits[:3]).runs)).splitlines()
-    ]
+    lines = [line.split()[:2] for line in printed(run_table(runs_of(inits[:3]).runs)).splitlines()]
     assert [line for line in lines if line[:1] in (["random"], ["least-square"])] == [
         ["random", "-"],
         ["least-square", "0.05"],
@@ -89,11 +87,11 @@ def test_settings_mean_something_to_some_runs_only(make_run: MakeRun) -> None:
     ]
     top = [make_run(init, top_blocks=2, rank=48) for init in ("random", "least-square")]
     whole = make_run("random", top_blocks=2, full_rank=True, method="ewc")
-    assert "2 top blocks, rank 48, " in unbroken(run_table(report_of(top).runs))
-    shown = unbroken(run_table(report_of([*top, whole]).runs))
+    assert "2 top blocks, rank 48, " in unbroken(run_table(runs_of(top).runs))
+    shown = unbroken(run_table(runs_of([*top, whole]).runs))
     assert "2 top blocks, " in shown
     assert "; rehearsal: rank 48, " in shown
-    text = printed(run_table(report_of([*top, make_run("random"), make_run("least-square")]).runs))
+    text = printed(run_table(runs_of([*top, make_run("random"), make_run("least-square")]).runs))
     assert sorted(line.split()[1] for line in text.splitlines() if line.startswith("random")) == [
         *("0", "2")
     ]
@@ -102,10 +100,10 @@ def test_settings_mean_something_to_some_runs_only(make_run: MakeRun) -> None:
 def test_only_runs_that_were_recorded_twice_have_a_number(make_run: MakeRun) -> None:
     records = [make_run(init) for init in ("random", "random", "least-square")]
     records = [replace(each, path=Path(f"/runs [b]/{n}")) for n, each in enumerate(records)]
-    report = report_of(records)
+    report = runs_of(records)
     assert report.legend == ["run 1: /runs [b]/0", "run 2: /runs [b]/1"]
     assert labels(report.runs) == ["random (run 1)", "random (run 2)", "least-square"]
-    assert report_of(records[1:]).legend == []
+    assert runs_of(records[1:]).legend == []
 
 
 def test_tables_figures_and_notes_give_a_run_the_same_number(make_run: MakeRun) -> None:
@@ -113,7 +111,7 @@ def test_tables_figures_and_notes_give_a_run_the_same_number(make_run: MakeRun) 
     low: dict[str, Any] = {"random": {"accuracy": lambda task, iteration: -1.0}}
     pairs = [(init, seed) for seed in (0, 1, 2) for init in ("random", "least-square")]
     records = [make_run(i, seed=s, **low.get(i, {})) for i, s in [*pairs, *pairs[:2]]]
-    report = report_of([replace(r, path=Path(f"/runs/{n}")) for n, r in enumerate(records)])
+    report = runs_of([replace(r, path=Path(f"/runs/{n}")) for n, r in enumerate(records)])
     names = {start.name for start in starts_of(report.runs)}
     for table in (ranking(report.runs), metrics_table(report.runs)):
         lines = [line.split() for line in printed(table, 120).splitlines()]
@@ -134,7 +132,7 @@ def test_the_ranking_has_deviations_beside_or_below_the_means(make_run: MakeRun)
     wide = printed(ranking(report.runs), 160)
     (line,) = [line for line in wide.splitlines() if line.startswith("1 ")]
     assert line.count("±") == 10
-    unequal = report_of([make_run(seed=0), make_run(seed=1), make_run("class-mean")])
+    unequal = runs_of([make_run(seed=0), make_run(seed=1), make_run("class-mean")])
     assert "over seeds (1 to 2)" in unbroken(ranking(unequal.runs))
     metrics = printed(metrics_table(report.runs), 120).splitlines()
     assert any(line.split()[0].startswith("±") for line in metrics if line.strip())
@@ -145,7 +143,7 @@ def test_means_over_some_tasks_only_are_starred(make_run: MakeRun) -> None:
         make_run("least-square", seed=s, accuracy=lambda task, i, s=s: 0.9 * (task == 2 or s == 1))
         for s in (0, 1)
     ]
-    report = report_of([*slow, *(make_run("random", seed=s) for s in (0, 1))])
+    report = runs_of([*slow, *(make_run("random", seed=s) for s in (0, 1))])
     ranked = printed(ranking(report.runs), 160)
     assert line_of("least-square", ranked)[-1].endswith("*")
     assert not line_of("random", ranked)[-1].endswith("*")
@@ -156,7 +154,7 @@ def test_metrics_that_no_record_holds_take_no_room(make_run: MakeRun) -> None:
     record = make_run("random")
     within = pl.lit(None, pl.Int32).alias("correct_in_task")
     older = replace(record, evaluations=record.evaluations.with_columns(within), mistakes=None)
-    text = printed(metrics_table(report_of([older]).runs), 120)
+    text = printed(metrics_table(runs_of([older]).runs), 120)
     assert "A_task" not in text.splitlines()[0]
 
 
@@ -166,7 +164,7 @@ def test_the_task_table_shows_every_task_and_the_probe_of_its_classes(make_run: 
         for task in run.info["tasks"][:2]:
             probed = task["task"] + 1
             task["forward_transfer"] = {"top1": 0.9 + probed / 1000, "task": probed}
-    report = report_of(runs)
+    report = runs_of(runs)
     text = printed(task_table(report.runs), 120)
     first, second, third = text.split("Task ")[1:]
     assert first.startswith("1: 3 classes, 90 training images, 60 test images")
@@ -175,9 +173,9 @@ def test_the_task_table_shows_every_task_and_the_probe_of_its_classes(make_run: 
     assert all(heading in text for heading in ("A_0", "end", "A_new", "L_new", "gain", "factor"))
     narrow = unbroken(task_table(report.runs), 60)
     assert "FWT" in narrow.split("Not shown in this width: ")[1]
-    assert "FWT" not in printed(task_table(report_of([make_run()]).runs), 120)
+    assert "FWT" not in printed(task_table(runs_of([make_run()]).runs), 120)
     assert "90.25" in printed(run_table(report.runs), 120)
-    assert "FWT" not in printed(run_table(report_of([make_run()]).runs), 120)
+    assert "FWT" not in printed(run_table(runs_of([make_run()]).runs), 120)
 
 
 def test_neural_collapse_of_the_last_task_or_of_every_task(make_run: MakeRun) -> None:
@@ -185,13 +183,13 @@ def test_neural_collapse_of_the_last_task_or_of_every_task(make_run: MakeRun) ->
     records = [make_run(init) for init in INITS]
     for task in (task for record in records for task in record.info["tasks"]):
         task["diagnosis"] = {**values, "d_ls": 4_010_000.0, "d_ls_relative": None}
-    report = report_of(records)
+    report = runs_of(records)
     assert line_of("least-square", printed(diagnosis_table(report.runs))) == [
         *("least-square", "3", "0.00867", "1.36", "1.3", "1.07", "2.05e3", "4.01e6", "-")
     ]
     assert printed(diagnosis_table(report.runs, per_task=True)).count("4.01e6") == 9
     assert "full collapse" in "".join(map(printed, report.parts(View())))
-    assert "full collapse" not in "".join(map(printed, report_of([make_run()]).parts(View())))
+    assert "full collapse" not in "".join(map(printed, runs_of([make_run()]).parts(View())))
 
 
 TRIAL = "on held-out training images (10 %)"
@@ -203,16 +201,16 @@ def test_the_share_that_was_held_out_is_read_back(share: float) -> None:
 
 
 @pytest.fixture
-def searched(make_run: MakeRun) -> Report:
+def searched(make_run: MakeRun) -> Runs:
     """Trials that look better than the tested run, as they do on images like those trained on."""
     records = [make_run("least-square", lr=lr, accuracy=lambda t, i: 0.9) for lr in (0.1, 0.2)]
     for record in records:
         for info in (record.info["base"], record.info["new"]):
             info["val_manifest_digest"] = held_out_manifest(0.1, 0)
-    return report_of([*records, make_run("least-square", lr=0.1, accuracy=lambda t, i: 0.6)])
+    return runs_of([*records, make_run("least-square", lr=0.1, accuracy=lambda t, i: 0.6)])
 
 
-def test_trials_are_not_ranked_with_the_tested_run(searched: Report) -> None:
+def test_trials_are_not_ranked_with_the_tested_run(searched: Runs) -> None:
     asked = View(by_seed=True, metrics=True, per_task=True, curves=False)
     tables = [part for part in searched.parts(asked) if "Data 2 of 2: " in printed(part)]
     assert "Ranked by A_all" in printed(tables[0])
@@ -234,5 +232,5 @@ def test_trials_are_not_ranked_with_the_tested_run(searched: Report) -> None:
 def test_a_copy_of_a_cache_holds_the_same_data(make_run: MakeRun) -> None:
     copied = make_run("least-square")
     copied.info["new"]["path"] = "copies/places50"
-    runs = report_of([make_run("random"), copied]).runs
+    runs = runs_of([make_run("random"), copied]).runs
     assert by_data(runs) == {"": runs}

@@ -3,7 +3,7 @@
 import json
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from clinit.analysis.report import View
 from clinit.analysis.report.measures import MEANS
-from clinit.analysis.report.report import Report, report_of
+from clinit.analysis.report.report import Runs, runs_of
 from clinit.headtrain.record.format import RunRecord
 from clinit.words import escaped, visible
-from tests.analysis.printed import call, shown
+from tests.analysis.printed import shown
 
 MakeRun = Callable[..., RunRecord]
 HOSTILE = 'a|b_c & $x^2$ 50%\\#{~}[red] "<i>" *x* `y` \x1b[31m\n\u202e λ -- \''
@@ -23,10 +23,10 @@ INITS = ("random", "class-mean", "least-square")
 
 
 @pytest.fixture
-def seeded(make_run: MakeRun) -> Report:
+def seeded(make_run: MakeRun) -> Runs:
     """Three initialisations of three seeds, two of which are hostile in a setting."""
     height = {"random": 0.5, "class-mean": 0.7, "least-square": 0.9}
-    return report_of(
+    return runs_of(
         [
             make_run(i, seed=s, note=note, accuracy=lambda t, _, h=height[i], s=s: h + 0.03 * s)
             for i in INITS
@@ -48,7 +48,7 @@ def spread_of(cell: str) -> tuple[float, float]:
     return float(mean.replace(",", "")), float(deviation.replace(",", ""))
 
 
-def expected(report: Report, init: str, note: str, name: str) -> tuple[float, float]:
+def expected(report: Runs, init: str, note: str, name: str) -> tuple[float, float]:
     rows = [
         row[name]
         for row in report.rows()
@@ -57,7 +57,7 @@ def expected(report: Report, init: str, note: str, name: str) -> tuple[float, fl
     return statistics.mean(rows), statistics.stdev(rows)
 
 
-def test_markdown_holds_the_means_and_deviations(seeded: Report) -> None:
+def test_markdown_holds_the_means_and_deviations(seeded: Runs) -> None:
     head, rule, *lines = markdown_cells(seeded.as_text(View(format="markdown")))
     assert head[:4] == ["init", "note", "seeds", "A_all (%) ↑"]
     assert head[4:7] == ["A_last (%) ↑", "A_inc (%) ↑", "forg. (%) ↓"]
@@ -75,7 +75,7 @@ def test_markdown_holds_the_means_and_deviations(seeded: Report) -> None:
             )
 
 
-def test_the_best_of_comparable_runs_is_bold(seeded: Report) -> None:
+def test_the_best_of_comparable_runs_is_bold(seeded: Runs) -> None:
     for line in markdown_cells(seeded.as_text(View(format="markdown")))[2:]:
         assert [cell.startswith("**") for cell in line[3:6]] == [line[0] == "least-square"] * 3
         assert line[10].startswith("**"), "equal in all runs"
@@ -83,11 +83,11 @@ def test_the_best_of_comparable_runs_is_bold(seeded: Report) -> None:
 
 def test_partial_means_and_absent_values_are_set(make_run: MakeRun) -> None:
     slow = make_run("least-square", accuracy=lambda task, i: 0.9 * (task == 2))
-    report = report_of([make_run("random", accuracy=lambda task, i: 0.9 - i / 1000), slow])
+    report = runs_of([make_run("random", accuracy=lambda task, i: 0.9 - i / 1000), slow])
     assert r"\*" in report.as_text(View(format="markdown"))
-    without_random = report_of([make_run("least-square")])
+    without_random = runs_of([make_run("least-square")])
     assert "gain" not in without_random.as_text(View(format="markdown"))
-    alone = report_of([make_run("random"), make_run("least-square", lr=0.5)])
+    alone = runs_of([make_run("random"), make_run("least-square", lr=0.5)])
     lines = markdown_cells(alone.as_text(View(format="markdown")))
     (line,) = [line for line in lines if line[0] == "least-square"]
     assert line[-1] == "-", "no gain without a random run of its own"
@@ -124,10 +124,3 @@ def test_json_of_means_has_one_entry_per_group_and_that_of_runs_stays_a_list(fol
             assert found["count"] == len(values)
             assert found["mean"] == pytest.approx(statistics.mean(values))
             assert found["deviation"] == pytest.approx(statistics.stdev(values), abs=1e-12)
-
-
-@pytest.mark.parametrize("words", [("-f", "markdown"), ("-f", "csv", "--means")])
-def test_means_by_task_are_refused(three_inits: Path, words: Sequence[str]) -> None:
-    result = call(three_inits, "--per-task", *words)
-    assert result.exit_code == 2
-    assert "leave out --per-task" in " ".join(result.output.split())
