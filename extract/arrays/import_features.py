@@ -21,8 +21,8 @@ import polars as pl
 from jaxtyping import Int
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.arrays.array_file import StoredFeatures, Take, number_labels
-from clinit.extract.arrays.open import FEATURES, LABELS, ArrayFile, find_name, open_array_file
+from clinit.extract.arrays.array_file import ArrayFile, StoredFeatures, Take, number_labels
+from clinit.extract.arrays.open import FEATURES, LABELS, find_name, open_array_file
 from clinit.extract.cache.fingerprint import Fingerprint, mismatches
 from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
 from clinit.extract.cache.plan import Plan, read_plan, settle_plan, shard_name
@@ -125,8 +125,8 @@ def import_features(
         fingerprint=fingerprint.of_rows(manifest.digest, features=digested.sha256),
     )
     writer = _Writer(out, plan, manifest, head)
-    with writer.claimed(), features.open(writer.folder) as take:
-        writer.write_shards(take, order, labels, on_rows)
+    with writer.claimed():
+        writer.write_shards(features.take, order, labels, on_rows)
         run = _facts(config, digested, source, target)
         write_summary(writer.folder, plan, manifest, head=head, head_classes=head_classes, run=run)
         return open_split(writer.folder)
