@@ -41,7 +41,7 @@ BATCH_SIZES = {"cpu": 32, "cuda": 64}
 activations of larger batches do not fit into the processor's cache."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ExtractConfig(Settings):
     """How features are extracted."""
 

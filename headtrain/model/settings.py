@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from clinit.headtrain.setting import Part, setting
 from clinit.headtrain.study.parts import LOSS, MAX_SEED, NEW_SHARE, Init, Loss, NewShare
+from clinit.setting import Part, setting
 
 WRITES_MODELS = "Give a model that `clinit add`, `clinit remember` or `clinit export` has written."
 OldRows = Literal["auto", "kept", "pseudo", "head", "none"]

@@ -67,8 +67,14 @@ def test_invalid_rows_are_listed_and_read_again(
     [
         ([], "give either --dataset or --manifest"),
         (["--dataset=folder", "--manifest=x"], "give either --dataset or --manifest"),
-        (["--dataset=folder", "--mean=a"], "--mean takes one number or three, got 'a'"),
-        (["--dataset=folder", "--std=0"], "--mean must be at least 0, --std above 0, got --std 0"),
+        (
+            ["--dataset=folder", "--mean=a"],
+            "--mean takes a list of numbers (at least 0), got 'a'",
+        ),
+        (
+            ["--dataset=folder", "--std=0"],
+            "--std takes a list of numbers (above 0), got (0.0,)",
+        ),
         (["--dataset=folder", "--part=1/2", "--ray=x:1"], "--part and --ray exclude each"),
     ],
 )
