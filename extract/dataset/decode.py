@@ -78,7 +78,7 @@ def read_whole(path: Path) -> bytes:
     """Return the content of an image file.
 
     Raises:
-        ImageError: If it is no regular file, or has more than `MAX_FILE_BYTES`, as sparse files may.
+        ImageError: If it is no regular file, or too large, as sparse files may be.
         OSError: If it cannot be read.
     """
     status = path.stat()
