@@ -52,9 +52,14 @@ class ArrayFile(ABC):
     def array(self, name: str) -> np.ndarray:
         """Return an array, on disk if the format allows that; numbers may be `BFLOAT16`."""
 
+    def metadata(self) -> dict[str, str]:
+        """Return the texts next to the arrays, if the format has a place for them."""
+        return {}
+
     def class_names(self) -> tuple[str, ...] | None:
-        """Return the class names in the file, if its format has a place for them."""
-        return None
+        """Return the JSON list `class_names` in the metadata, if any."""
+        text = self.metadata().get("class_names")
+        return None if text is None else parse_class_names(text, self.path)
 
     def features(self, name: str) -> StoredFeatures:
         """Return an array of features."""

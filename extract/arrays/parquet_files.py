@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from clinit.errors import CacheError
-from clinit.extract.arrays.array_file import ArrayFile, Labels, parse_class_names
+from clinit.extract.arrays.array_file import ArrayFile, Labels
 from clinit.extract.dataset.parquet import DAMAGE, row_count, scan_parquet
 
 
@@ -45,11 +45,10 @@ class ParquetFile(ArrayFile):
             return column.cast(pl.String).to_list()
         return super().labels(name)
 
-    def class_names(self) -> tuple[str, ...] | None:
-        """Return the JSON list `class_names` in the file's metadata, if any."""
+    def metadata(self) -> dict[str, str]:
+        """Return the metadata of the file."""
         with self._failures():
-            text = pl.read_parquet_metadata(self.path).get("class_names")
-        return None if text is None else parse_class_names(text, self.path)
+            return pl.read_parquet_metadata(self.path)
 
     def _column(self, name: str) -> pl.Series:
         with self._failures():

@@ -22,7 +22,6 @@ from clinit.extract.arrays.array_file import (
     ONE_PER_ROW,
     ArrayFile,
     ExportedRows,
-    parse_class_names,
 )
 from clinit.files.commit import commit_file
 from clinit.files.lock import claim_file
@@ -63,10 +62,9 @@ class SafetensorsFile(ArrayFile):
         array: np.ndarray = np.memmap(self.path, _TYPES[kind], "r", start + begin, tuple(shape))
         return array
 
-    def class_names(self) -> tuple[str, ...] | None:
-        """Return the JSON list `class_names` in the metadata, if any."""
-        text = self._header()[0].get("__metadata__", {}).get("class_names")
-        return None if text is None else parse_class_names(text, self.path)
+    def metadata(self) -> dict[str, str]:
+        """Return the metadata of the file."""
+        return self._header()[0].get("__metadata__") or {}
 
     def _header(self) -> tuple[dict[str, Any], int]:
         """Return the header, and the byte of the file at which the tensors begin."""
