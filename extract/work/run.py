@@ -64,7 +64,7 @@ class Network:
         fingerprint = Fingerprint.of_network(
             backbone=backbone.config.name,
             weights=backbone.weights_sha256,
-            model_args=backbone.config.model_args,
+            model_args=repr(sorted(backbone.config.model_args.items())),
             timm=timm.__version__,
             transform=transform.describe(),
             decoder=decoder_version(decoder),
