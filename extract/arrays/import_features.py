@@ -306,7 +306,7 @@ class _Writer:
             store_head(self.head, self.out / HEAD_FILE)
         for index in range(plan.num_shards):
             path, rows = self.folder / shard_name(index), plan.rows(index)
-            if shard_problem(path, plan, index) is not None:
+            if shard_problem(self.folder, plan, index) is not None:
                 picked = order[rows.start : rows.stop]
                 shard = assemble(take(picked), labels[picked], {}, dtype=plan.dtype)
                 write_shard(shard, path, plan=plan, index=index)

@@ -303,31 +303,25 @@ def refuse_shared_images(caches: Sequence[Cache]) -> None:
             )
 
 
-def shard_problem(path: Path, plan: Plan, index: int) -> str | None:
-    """Return the fault in the content of a shard; None if the shard is sound.
+def shard_problem(
+    folder: Path, plan: Plan, index: int, split: CacheSplit | None = None
+) -> str | None:
+    """Return the fault in a shard; None if the shard is sound.
+
+    Of a finished `split`, every byte is compared with the digests in its summary.
 
     Raises:
         StorageError: If the shard cannot be read.
     """
+    path = folder / shard_name(index)
     try:
-        read_shard(path, plan, index)
+        if split is None:
+            read_shard(path, plan, index)
+        else:
+            split.shard(index)
     except CacheError as error:
         return str(error)
-    return None
-
-
-def verify_shard(split: CacheSplit, shard: int) -> str | None:
-    """Compare every byte of a shard with its digests; return the fault, or None.
-
-    Raises:
-        StorageError: If the shard cannot be read.
-    """
-    path = split.path / shard_name(shard)
-    try:
-        split.shard(shard)
-    except CacheError as error:
-        return str(error)
-    if file_sha256(path) != split.summary.shards[shard].sha256:
+    if split is not None and file_sha256(path) != split.summary.shards[index].sha256:
         return f"{path} has changed since it was written"
     return None
 

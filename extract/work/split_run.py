@@ -21,7 +21,7 @@ from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
 from clinit.extract.cache.head import Head, Top1, store_head, tensors_sha256
 from clinit.extract.cache.plan import FILE as PLAN_FILE
 from clinit.extract.cache.plan import WHOLE, Part, Plan, settle_plan, shard_name
-from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
+from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import Shard, assemble, read_shard, write_shard
 from clinit.extract.cache.summary import FILE as SUMMARY_FILE
 from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_summary
@@ -213,10 +213,7 @@ class SplitRun:
         missing, retried = dict[int, str](), dict[int, int]()
         for shard in self._shards:
             path = self.folder / shard_name(shard)
-            if finished is not None:
-                problem = verify_shard(finished, shard)
-            else:
-                problem = shard_problem(path, self.plan, shard)
+            problem = shard_problem(self.folder, self.plan, shard, finished)
             if problem is not None:
                 missing[shard] = problem if exists(path) else ""
             elif self.settings.retry_invalid and (
