@@ -11,9 +11,10 @@ import typer
 from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.context import command_line
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import READ_AS_VAL, CacheArgument, ReadSplit, Split, described
+from clinit.cli.frame.options import CacheArgument, ReadSplit, Split, described
 from clinit.cli.frame.progress import counting
 from clinit.cli.frame.results import tell_headless
+from clinit.extract.work.options import READ_AS_VAL
 from clinit.files.paths import check_writable
 from clinit.words import number_of, visible
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,19 +12,9 @@ from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.context import command_line
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import (
-    COMPUTATION,
-    LABELS_HELP,
-    NETWORK,
-    READ_AS_VAL,
-    Autocast,
-    Dtype,
-    ReadSplit,
-    fills,
-    option,
-)
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import tell_headless
+from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import extraction_progress
 from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.work.options import ExtractOptions
@@ -38,96 +27,8 @@ if TYPE_CHECKING:
     from clinit.extract.work.split_run import SplitResult
 
 
-_OPTIONS: Mapping[str, Any] = {
-    "root": option(Path, "Folder of the images.", "Data", metavar="FOLDER"),
-    "out": option(Path, "Folder of the feature cache.", "Output", metavar="FOLDER"),
-    "dataset": option(
-        str | None,
-        "imagenet1k, places365 or digits; or `folder` for any tree of class folders, `webdataset`"
-        " for tar shards, `huggingface` for Parquet files.",
-        "Data",
-    ),
-    "manifest": option(
-        Path | None,
-        "Manifest of `clinit manifest build`, instead of --dataset.",
-        "Data",
-        metavar="FILE",
-    ),
-    "labels": option(str | None, LABELS_HELP, "Data", metavar="FILE"),
-    "split": option(
-        ReadSplit | None,
-        "Extract only this split." + READ_AS_VAL,
-        "Data",
-        show_default="train and val, if they exist",
-    ),
-    **NETWORK,
-    **COMPUTATION,
-    "decoder": option(
-        Literal["cpu", "cuda"],
-        "Decoder of JPEG files. A CUDA device relieves the CPUs; its pixels differ slightly, so its"
-        " features cannot be used together with features of the CPU decoder.",
-        "Computation",
-    ),
-    "dtype": option(Dtype, "Type of stored features.", "Output"),
-    "autocast": option(Autocast, "Lower precision of the forward pass.", "Network"),
-    "output": option(
-        Literal["pooled", "projected"],
-        "For a CLIP tower: pooled features before its projection, or projected features, which are"
-        " comparable with text features.",
-        "Network",
-        "--features",
-    ),
-    "limit_per_class": option(
-        int | None,
-        "Maximum number of images per class; the first images in the manifest are used.",
-        "Data",
-        min=1,
-        show_default="all",
-    ),
-    "shard_rows": option(
-        int, "Rows per shard. A killed run loses at most one shard.", "Output", min=1, max=10**9
-    ),
-    "views": option(
-        int,
-        "Number of random crops of every training image, half of them mirrored, whose features are"
-        " also stored, for `clinit align`; existing views are kept.",
-        "Views",
-        min=0,
-        max=1000,
-    ),
-    "view_seed": option(int, "Seed of the views.", "Views", min=0, max=2**32 - 1),
-    "retry_invalid": option(
-        bool,
-        "Read the images of invalid rows again, such as after a repair, and compute their shards"
-        " anew.",
-        "Data",
-        "--retry-invalid",
-    ),
-    "strict": option(
-        bool,
-        "Stop at an unreadable image, or if the folder differs from the data set's description.",
-        "Data",
-        "--strict",
-    ),
-    "part": option(
-        str | None,
-        "Compute only part i of n of the shards. Give each process another part; the last"
-        " process completes the cache.",
-        "Computation",
-        metavar="I/N",
-    ),
-    "ray": option(
-        str | None,
-        "Compute on the Ray cluster at this address: one part per GPU, else one per node"
-        " (--workers: processors per part). Images and cache must be on shared storage.",
-        "Computation",
-        metavar="ADDRESS",
-    ),
-}
-
-
 @keeps("Finished shards are kept: run the same command again to resume.")
-@fills("options", ExtractOptions, _OPTIONS)
+@takes("options", ExtractOptions)
 def extract(options: ExtractOptions, config_file: ConfigOption = None) -> None:
     """Run a frozen backbone once over a data set and store its pooled features.
 

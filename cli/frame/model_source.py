@@ -21,22 +21,17 @@ import typer
 
 from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note, warn
-from clinit.cli.frame.options import (
-    COMPUTATION,
-    LABELS_HELP,
-    NETWORK,
-    described,
-    fills,
-    in_panel,
-    option,
-)
+from clinit.cli.frame.options import described
 from clinit.cli.frame.progress import doing
+from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import extraction_progress, training_progress
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
+from clinit.extract.work.settings import COMPUTATION, DATA, NETWORK
 from clinit.files.lock import claim_file
 from clinit.files.paths import check_writable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.model.settings import WRITES_MODELS
+from clinit.setting import fields_of, setting
 
 if TYPE_CHECKING:
     import polars as pl
@@ -68,48 +63,38 @@ ModelOut = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkOptions(options.NetworkOptions):
     """Options of a timm network, and of the features of the images."""
 
-    labels: str | None = None
-    """Table of labels, if the images are not in class folders."""
-    features: Path | None = None
-    """Folder of the cache; None means a folder next to the new model."""
+    head_classes: str | None = setting(
+        None,
+        "File with one class name per row of the pretrained classifier.",
+        panel=NETWORK,
+        metavar="FILE",
+        otherwise="stored with the weights; ImageNet-1K for 1,000 rows",
+    )
+    labels: str | None = setting(None, options.LABELS, panel=COMPUTATION, metavar="FILE")
+    features: Path | None = setting(
+        None,
+        "Folder of the feature cache; existing features are not computed again.",
+        panel=COMPUTATION,
+        metavar="FOLDER",
+        otherwise="OUT-features",
+    )
 
 
-_OPTIONS = {
-    **in_panel(
-        {
-            **NETWORK,
-            "backbone": option(str | None, "timm's name of the network."),
-            "head_classes": option(
-                str | None,
-                "File with one class name per row of the pretrained classifier.",
-                metavar="FILE",
-                show_default="stored with the weights; ImageNet-1K for 1,000 rows",
-            ),
-        },
-        "A timm network instead of MODEL",
-    ),
-    **in_panel(
-        {
-            "labels": option(str | None, LABELS_HELP, metavar="FILE"),
-            "features": option(
-                Path | None,
-                "Folder of the feature cache; existing features are not computed again.",
-                metavar="FOLDER",
-                show_default="OUT-features",
-            ),
-            **COMPUTATION,
-            "retry_invalid": option(
-                bool, "Try again to read images that were unreadable.", None, "--retry-invalid"
-            ),
-        },
-        "Features of the images",
-    ),
-}
-takes_network = fills("network", NetworkOptions, _OPTIONS)
+_FIXED = ("autocast", "decoder", "dtype", "output", "shard_rows", "strict", "view_seed", "views")
+_FEATURES = "Features of the images"
+takes_network = takes(
+    "network",
+    NetworkOptions,
+    but=_FIXED,
+    panels={
+        NETWORK: "A timm network instead of MODEL",
+        **{COMPUTATION: _FEATURES, DATA: _FEATURES},
+    },
+)
 
 
 def command_data() -> dict[str, Any]:
@@ -142,10 +127,11 @@ def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
         raise typer.BadParameter("give MODEL and IMAGES; or give --backbone and only IMAGES")
     if network.backbone is None:
         defaults = NetworkOptions()
-        for name in NETWORK:
-            if (getattr(network, name) or None) != getattr(defaults, name):
-                option = name.replace("_", "-")
-                raise typer.BadParameter(f"--{option} needs --backbone; MODEL has its own network")
+        for name, each in fields_of(NetworkOptions).items():
+            if each.panel == NETWORK and getattr(network, name) != getattr(defaults, name):
+                raise typer.BadParameter(
+                    f"{each.option} needs --backbone; MODEL has its own network"
+                )
         check_model(paths[0], paths[1:])
     check_images(paths[-1])
 

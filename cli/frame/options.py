@@ -1,18 +1,16 @@
 """Options that several commands share, such as options of a timm network and its images.
 
-    @fills("network", NetworkOptions, OPTIONS)
-    def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
+    @fills("asked", Asked, OPTIONS)
+    def report(runs: list[Path], asked: Asked) -> None:
 
-Typer sees the options instead of `network`; the command receives one value that contains them.
+Typer sees the options instead of `asked`; the command receives one value that contains them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 from collections.abc import Callable, Mapping
-from copy import copy
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,8 +18,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from clinit.cli.frame.study_options import Command, expand
-from clinit.headtrain.setting import fields_of
+from clinit.extract.work.options import LABELS, NetworkOptions
 from clinit.headtrain.study.parts import Device, Training
+from clinit.setting import fields_of
 from clinit.words import byte_count
 
 
@@ -118,16 +117,6 @@ Overwrite = Annotated[
         rich_help_panel="Output",
     ),
 ]
-MaxPixels = Annotated[
-    int,
-    described(
-        "Maximum number of pixels of an image, width x height; larger images count as unreadable.",
-        min=1,
-        rich_help_panel="Data",
-    ),
-]
-
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
@@ -151,103 +140,27 @@ class ReadSplit(StrEnum):
         return "train" if self is ReadSplit.train else "val"
 
 
-READ_AS_VAL = " test: the test images become the split val, on which results are measured."
-
-
-LABELS_HELP = (
-    "For images that are not in class folders: a CSV, TSV or Parquet table with a column of paths"
-    " and one of classes, perhaps one of splits and one of groups. FILE:path=NAME,class=NAME names"
-    " unusual columns (also split=, group=)."
-)
-Labels = Annotated[str | None, described(LABELS_HELP, "FILE")]
-TransformKind = Literal["timm", "paper"]
-Dtype = Literal["float16", "float32"]
-Autocast = Literal["off", "bfloat16", "float16"]
+_EXTRACTION = fields_of(NetworkOptions)
+Labels = Annotated[str | None, described(LABELS, "FILE")]
 CompileOption = Annotated[
     Literal["auto", "on", "off"],
-    described(
-        "Compile the network, which takes some seconds and makes convolutional networks two to"
-        " four times as fast; auto: as before if the cache exists, otherwise if it saves time.",
-        rich_help_panel="Computation",
-    ),
+    described(_EXTRACTION["compile"].help, rich_help_panel="Computation"),
 ]
 Workers = Annotated[
     int | None,
     described(
-        "Threads that read and decode.", default="usable CPUs", min=1, rich_help_panel="Computation"
+        _EXTRACTION["workers"].help,
+        default="usable CPUs",
+        min=1,
+        rich_help_panel="Computation",
     ),
 ]
+MaxPixels = Annotated[int, described(_EXTRACTION["max_pixels"].help, min=1, rich_help_panel="Data")]
 
 
 def option(kind: Any, help: str, panel: str | None = None, *names: str, **more: Any) -> Any:
     """Return the annotation of an option; with `names`, Typer adds no `--no-…` option."""
     return Annotated[kind, typer.Option(*names, help=help, rich_help_panel=panel, **more)]
-
-
-_NETWORK = "Network"
-NETWORK: Mapping[str, Any] = {
-    "backbone": option(str | None, "timm's name of the network, with its tag.", _NETWORK),
-    "weights": option(
-        Path | None,
-        "Checkpoint (.safetensors, or .pth that contains only tensors), or a folder with"
-        " model.safetensors and config.json of timm.",
-        _NETWORK,
-        metavar="PATH",
-        show_default="timm's download",
-    ),
-    "model_arg": option(
-        list[str] | None, "Argument of timm.create_model, as name=value; repeatable.", _NETWORK
-    ),
-    "head_classes": option(
-        str | None,
-        "Class names of the classifier's rows: a file with one name per line, or `dataset` for the"
-        " classes of this data set in order.",
-        _NETWORK,
-        show_default="stored with the weights; ImageNet-1K for 1,000 rows",
-    ),
-    "transform": option(
-        TransformKind, "The model's own, or the paper's (256 x 256, centre crop 224).", _NETWORK
-    ),
-    "input_size": option(
-        int | None,
-        "Height and width of the network's input in pixels.",
-        _NETWORK,
-        min=1,
-        max=4096,
-        show_default="model's",
-    ),
-    "mean": option(
-        str | None, "Pixel mean in [0, 1]: 0.5 or 0.5,0.5,0.5.", _NETWORK, show_default="model's"
-    ),
-    "std": option(
-        str | None, "Pixel deviation, in the same form.", _NETWORK, show_default="model's"
-    ),
-}
-COMPUTATION: Mapping[str, Any] = {
-    "batch_size": option(
-        int | None,
-        "Images per forward pass.",
-        "Computation",
-        min=1,
-        max=10**9,
-        show_default="as in the existing cache; else 32 on a CPU, 64 on a GPU",
-    ),
-    "compile": CompileOption,
-    "workers": Workers,
-    "device": DeviceOption,
-    "max_pixels": MaxPixels,
-}
-
-
-def in_panel(options: Mapping[str, Any], panel: str) -> dict[str, Any]:
-    """Return copies of options that the help shows in the panel `panel`."""
-    placed = {}
-    for name, kind in options.items():
-        (found,) = kind.__metadata__
-        found = copy(found)
-        found.rich_help_panel = panel
-        placed[name] = Annotated[kind.__origin__, found]
-    return placed
 
 
 def fills(name: str, owner: type, options: Mapping[str, Any]) -> Callable[[Command], Command]:
@@ -265,25 +178,6 @@ def fills(name: str, owner: type, options: Mapping[str, Any]) -> Callable[[Comma
             key: value.value if isinstance(value := values[key], StrEnum) else value
             for key in options
         }
-        for moment in {"mean", "std"} & found.keys():
-            found[moment] = numbers(f"--{moment}", found[moment])
         return owner(**found)
 
     return expand(name, options, defaults, build)
-
-
-def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
-    """Parse a mean or deviation: one number, or one per channel as in `0.5,0.5,0.5`."""
-    if text is None:
-        return None
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if len(found) not in (1, 3) or not all(math.isfinite(number) for number in found):
-        raise typer.BadParameter(f"{option} takes one number or three, got {text!r}")
-    if max(found) > 1:
-        raise typer.BadParameter(f"{option} is for pixels in [0, 1] (127 is 0.498), got {text!r}")
-    if min(found) < 0 or (option == "--std" and min(found) == 0):
-        raise typer.BadParameter(f"--mean must be at least 0, --std above 0, got {option} {text}")
-    return found

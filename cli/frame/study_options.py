@@ -15,6 +15,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import MISSING, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -25,10 +26,10 @@ from clinit.cli.frame.config import Defaults
 from clinit.cli.frame.console import note
 from clinit.cli.frame.context import Context, given
 from clinit.errors import ExperimentError
-from clinit.headtrain.setting import Imported, Setting, fields_of
 from clinit.headtrain.study.parts import HEAD_METHODS, PAPER_INITS, TOP_METHODS
 from clinit.headtrain.study.rules import DECIDING, refusals, settings_of
 from clinit.headtrain.study.study import Study
+from clinit.setting import Imported, Setting, fields_of
 
 SEVERAL: Mapping[str, tuple[str, ...]] = {
     "seed": ("0",),
@@ -58,12 +59,18 @@ def takes_studies(*, top: bool) -> Callable[[Command], Command]:
     return expand("studies", options, _defaults(every) | dict.fromkeys(SEVERAL), build)
 
 
-def takes(name: str, owner: type, *, but: Sequence[str] = ()) -> Callable[[Command], Command]:
+def takes(
+    name: str, owner: type, *, but: Sequence[str] = (), panels: Mapping[str, str] | None = None
+) -> Callable[[Command], Command]:
     """Replace the parameter `name` of a command with an option for each setting of `owner`.
 
-    Settings in `but` get no option and keep their defaults.
+    Settings in `but` get no option and keep their defaults. `panels` gives other headings.
     """
-    every = {key: each for key, each in fields_of(owner).items() if key not in but}
+    every = {
+        key: replace(each, panel=(panels or {}).get(f"{each.panel}", each.panel))
+        for key, each in fields_of(owner).items()
+        if key not in but
+    }
 
     def build(values: Mapping[str, Any]) -> Any:
         try:
@@ -77,7 +84,11 @@ def takes(name: str, owner: type, *, but: Sequence[str] = ()) -> Callable[[Comma
 
 def _defaults(every: Mapping[str, Setting]) -> dict[str, Any]:
     return {
-        name: str(each.default) if _is_mixed(each) and each.default is not None else each.default
+        name: inspect.Parameter.empty
+        if each.default is MISSING
+        else str(each.default)
+        if _is_mixed(each) and each.default is not None
+        else each.default
         for name, each in every.items()
     }
 
@@ -90,10 +101,12 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
         words: The words that the command allows as values.
         several: Default values of an option that takes several values, one run for each.
     """
-    metavar, listed, is_open = None, "", Imported in each.types
+    metavar, listed, is_open = each.metavar, "", Imported in each.types
     kinds: list[Any] = [kind for kind in each.types if kind is not type(None)]
     kind = Literal[tuple(words)] if words else kinds[0]
-    if each.file:
+    if each.joined:
+        kind, metavar = str, "<str>"
+    elif each.file:
         kind, metavar = Path, "FILE"
     elif _is_mixed(each):
         kind = str
@@ -108,8 +121,8 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
         metavar = "|".join((*words, "MODULE:FUNCTION")) if is_open else metavar
         listed = " Repeatable, for one run each."
         listed = listed if words else f" Several as 0:3 (0, 1 and 2) or 0,3,7.{listed}"
-    elif each.items is float:
-        kind, listed = list[float], " Repeatable."
+    elif each.items:
+        kind, listed = list[each.items], " Repeatable."  # type: ignore[name-defined]
     shown: Any = ", ".join(several) or each.otherwise
     if shown is None:
         shown = each.default is not None and each.default is not False

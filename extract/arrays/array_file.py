@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
 from clinit.extract.dataset.names import MAX_NAME, is_text, near_names
-from clinit.files.commit import draft_of
 from clinit.words import examples
 
 Take = Callable[[Int[np.ndarray, " chosen"]], Float[np.ndarray, "chosen dim"]]
@@ -22,20 +22,76 @@ Labels = np.ndarray | list[str]
 """Integers of shape (rows,), or texts."""
 
 ONE_PER_ROW = "Save one label per feature vector, in the same order."
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""NumPy has no bfloat16, which is the upper half of a float32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredFeatures:
-    """An array of features that has not been read yet."""
+    """An array of features, on disk or in memory."""
 
     origin: str
     """The file, and the name of the array in it."""
     shape: tuple[int, ...]
     dtype: str
     """NumPy's name of the type, or `bfloat16`."""
-    open: Callable[[Path], AbstractContextManager[Take]]
-    """Opens the array. Formats without access to single rows are first copied into a draft in the
-    given folder."""
+    take: Take
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFile(ABC):
+    """A file of arrays, in one of the formats of `arrays.open.KINDS`."""
+
+    path: Path
+
+    @abstractmethod
+    def names(self) -> tuple[str, ...] | None:
+        """Return the names of the arrays; None for a single array without a name."""
+
+    @abstractmethod
+    def array(self, name: str) -> np.ndarray:
+        """Return an array, on disk if the format allows that; numbers may be `BFLOAT16`."""
+
+    def metadata(self) -> dict[str, str]:
+        """Return the texts next to the arrays, if the format has a place for them."""
+        return {}
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """Return the JSON list `class_names` in the metadata, if any."""
+        text = self.metadata().get("class_names")
+        return None if text is None else parse_class_names(text, self.path)
+
+    def features(self, name: str) -> StoredFeatures:
+        """Return an array of features."""
+        array = self.array(name)
+        kind = "bfloat16" if array.dtype == BFLOAT16 else array.dtype.name
+        return StoredFeatures(
+            self._origin(name), array.shape, kind, lambda rows: widened(array[rows])
+        )
+
+    def labels(self, name: str) -> Labels:
+        """Return an array of labels; texts become a list.
+
+        Raises:
+            CacheError: If it does not contain one integer or text per row.
+        """
+        array, origin = self.array(name), self._origin(name)
+        if array.ndim != 1 or array.dtype.kind not in "iuU":
+            raise CacheError(
+                f"{origin} contains {array.dtype} of shape {array.shape}, expected integers or"
+                " text (rows,)",
+                remedy=ONE_PER_ROW,
+            )
+        try:
+            return list(map(str, array.tolist())) if array.dtype.kind == "U" else np.array(array)
+        except (SystemError, ValueError) as error:  # invalid Unicode code points
+            raise CacheError(
+                f"{origin} contains a label of invalid Unicode: {error}",
+                remedy="Save valid Unicode.",
+            ) from error
+
+    def _origin(self, name: str) -> str:
+        return f"`{name}` of {self.path}" if name else f"{self.path}"
 
 
 def widened(features: np.ndarray) -> Float[np.ndarray, ...]:
@@ -44,6 +100,8 @@ def widened(features: np.ndarray) -> Float[np.ndarray, ...]:
     Values that float32 cannot represent become infinite, and their row invalid: a value that is too
     large, or all values of a row if all are so small that they would lose most of their bits.
     """
+    if features.dtype == BFLOAT16:
+        return (features["bfloat16"].astype(np.uint32) << 16).view(np.float32)
     with np.errstate(over="ignore", under="ignore"):
         narrow = np.asarray(features, dtype=np.float32)
     if features.dtype.itemsize > 4:
@@ -67,32 +125,6 @@ def parse_class_names(text: str, path: Path) -> tuple[str, ...]:
         f"`class_names` in the metadata of {path} is not a JSON list of different texts",
         remedy="Name the classes with `--classes FILE`, one per line.",
     )
-
-
-@contextmanager
-def spooled(
-    blocks: Iterable[bytes | memoryview], shape: tuple[int, ...], dtype: np.dtype, folder: Path
-) -> Iterator[Take]:
-    """Copy an array into a draft in `folder`, a block at a time, and yield access to its rows.
-
-    Args:
-        blocks: The bytes of the array, in parts.
-        shape: (rows, dim) of the whole array.
-        dtype: Type of the array.
-        folder: A claimed folder. The next claim removes the draft if this process is killed.
-
-    Raises:
-        OSError: If the disk is full.
-    """
-    draft = draft_of(folder / "features")
-    try:
-        with draft.open("xb") as file:
-            for block in blocks:
-                file.write(block)
-        features = np.memmap(draft, dtype=dtype, mode="r", shape=shape)
-        yield lambda rows: widened(features[rows])
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,12 +202,7 @@ def _number_texts(
         near = near_names(unknown, names, "the file", "the list")
         raise CacheError(
             f"{origin} contains {len(unknown):,} labels that are not among the {len(names):,} class"
-            f" names: {examples(unknown)}"
-            + (
-                ""
-                if (near := near_names(unknown, names, "the file", "the list")) is None
-                else f"; {near}"
-            ),
+            f" names: {'; '.join(filter(None, (examples(unknown), near)))}",
             remedy="Name all classes in the file of `--classes`, one per line.",
         )
     return np.array([number[name] for name in texts], dtype=np.int64), names

@@ -31,16 +31,7 @@ WRITERS: dict[str, Callable[[ExportedRows, Path], None]] = {
 """Formats: `npy` writes a folder, `safetensors` a file."""
 
 _OTHER_FILES = (
-    ".npy",
-    ".npz",
-    ".parquet",
-    ".pt",
-    ".pth",
-    ".csv",
-    ".tsv",
-    ".json",
-    ".h5",
-    ".hdf5",
+    *(".npy", ".npz", ".parquet", ".pt", ".pth", ".csv", ".tsv", ".json", ".h5", ".hdf5"),
     ".arrow",
 )
 """Suffixes of file formats. An output folder must not have one, because the user probably expects

@@ -21,15 +21,16 @@ import polars as pl
 from jaxtyping import Int
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.arrays.array_file import StoredFeatures, Take, number_labels
-from clinit.extract.arrays.open import FEATURES, LABELS, ArrayFile, find_name, open_array_file
+from clinit.extract.arrays.array_file import ArrayFile, StoredFeatures, Take, number_labels
+from clinit.extract.arrays.open import FEATURES, LABELS, find_name, open_array_file
 from clinit.extract.cache.fingerprint import Fingerprint, mismatches
 from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
 from clinit.extract.cache.plan import Plan, read_plan, settle_plan, shard_name
-from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
+from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import FILE as SUMMARY_FILE
 from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_summary
+from clinit.extract.cache.verify import verify
 from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest, read_manifest, write_manifest
 from clinit.extract.dataset.names import read_class_names
@@ -125,8 +126,8 @@ def import_features(
         fingerprint=fingerprint.of_rows(manifest.digest, features=digested.sha256),
     )
     writer = _Writer(out, plan, manifest, head)
-    with writer.claimed(), features.open(writer.folder) as take:
-        writer.write_shards(take, order, labels, on_rows)
+    with writer.claimed():
+        writer.write_shards(features.take, order, labels, on_rows)
         run = _facts(config, digested, source, target)
         write_summary(writer.folder, plan, manifest, head=head, head_classes=head_classes, run=run)
         return open_split(writer.folder)
@@ -264,21 +265,14 @@ class _Writer:
         """The folder of the split."""
         return self.out / self.plan.split
 
-    def _complete(self) -> CacheSplit | None:
-        """Return the existing complete split; None if no split is complete and undamaged."""
+    def _is_complete(self) -> bool:
+        """Return whether the split exists already, of other files or undamaged."""
         try:
             found = open_split(self.folder)
-            if found.plan == self.plan:
-                found.manifest  # noqa: B018 - reading the manifest checks it
         except CacheError:
-            return None
-        if found.plan != self.plan:
-            return found
-        judged, stored = found.summary.head.tensors, _readable_head(self.out)
-        if judged is not None and (stored is None or tensors_sha256(stored) != judged):
-            return None
-        whole = all(verify_shard(found, shard) is None for shard in range(self.plan.num_shards))
-        return found if whole else None
+            return False
+        checked = verify(self.out) if found.plan == self.plan else ()
+        return not any(each.problems for each in checked if each.folder in (None, self.folder))
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -292,7 +286,7 @@ class _Writer:
         with claim_folder(self.out, leaves_lock=False):
             self._refuse_other_split()
             self._refuse_other_head()
-            if self._complete() is not None:
+            if self._is_complete():
                 raise CacheError(
                     f"{self.folder} already contains a complete split",
                     remedy="Write into another folder, or delete this folder first.",
@@ -312,7 +306,7 @@ class _Writer:
             store_head(self.head, self.out / HEAD_FILE)
         for index in range(plan.num_shards):
             path, rows = self.folder / shard_name(index), plan.rows(index)
-            if shard_problem(path, plan, index) is not None:
+            if shard_problem(self.folder, plan, index) is not None:
                 picked = order[rows.start : rows.stop]
                 shard = assemble(take(picked), labels[picked], {}, dtype=plan.dtype)
                 write_shard(shard, path, plan=plan, index=index)

@@ -15,20 +15,13 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from clinit.errors import CacheError, unreadable
-from clinit.extract.arrays.array_file import (
-    ONE_PER_ROW,
-    ExportedRows,
-    Labels,
-    StoredFeatures,
-    widened,
-)
+from clinit.extract.arrays.array_file import ArrayFile, ExportedRows
 from clinit.files.commit import commit_file
 from clinit.files.lock import claim_folder
 from clinit.files.text import lines_of
@@ -41,36 +34,16 @@ _FROM_NUMPY = (
 """Errors of reading a damaged header, which is a Python expression."""
 
 
-@dataclass(frozen=True, slots=True)
-class NpyFile:
+class NpyFile(ArrayFile):
     """A `.npy` file."""
 
-    path: Path
+    __slots__ = ()
 
     def names(self) -> None:
         """Return None, because the array has no name."""
 
-    def features(self, name: str) -> StoredFeatures:
-        """Return the array, whose numbers stay on disk until they are used."""
-        array = self._array()
-        return StoredFeatures(
-            str(self.path),
-            array.shape,
-            array.dtype.name,
-            lambda folder: nullcontext(lambda rows: widened(array[rows])),
-        )
-
-    def labels(self, name: str) -> Labels:
-        """Return the labels; texts become a list."""
-        array = self._array()
-        _check_labels(array.shape, array.dtype, str(self.path))
-        return _labels_of(np.array(array), str(self.path))
-
-    def class_names(self) -> None:
-        """Return None, because the file contains only the array."""
-
-    def _array(self) -> np.ndarray:
-        """Map the file into memory; NumPy checks that it is large enough for the array."""
+    def array(self, name: str) -> np.ndarray:
+        """Map the array into memory; NumPy checks that the file is large enough for it."""
         try:
             with np.errstate(over="ignore"):  # a shape beyond 64 bits is refused as too large
                 array = np.lib.format.open_memmap(self.path, mode="r")
@@ -86,24 +59,6 @@ class NpyFile:
             ) from error
 
 
-def _check_labels(shape: tuple[int, ...], dtype: np.dtype, origin: str) -> None:
-    """Check that an array contains one integer or text per row, before it is read."""
-    if len(shape) != 1 or dtype.kind not in "iuU":
-        raise CacheError(
-            f"{origin} contains {dtype} of shape {shape}, expected integers or text (rows,)",
-            remedy=ONE_PER_ROW,
-        )
-
-
-def _labels_of(array: np.ndarray, origin: str) -> Labels:
-    try:
-        return list(map(str, array.tolist())) if array.dtype.kind == "U" else array
-    except (SystemError, ValueError) as error:  # invalid Unicode code points
-        raise CacheError(
-            f"{origin} contains a label of invalid Unicode: {error}", remedy="Save valid Unicode."
-        ) from error
-
-
 _MOST_TIMES, _SMALL = 50, 2**20
 """Features are random bits, which compress little; labels compress well, and are small."""
 _FROM_ZIPFILE = (
@@ -114,54 +69,28 @@ _FROM_ZIPFILE = (
 offset is impossible."""
 
 
-@dataclass(frozen=True, slots=True)
-class NpzFile:
+class NpzFile(ArrayFile):
     """A `.npz` file."""
 
-    path: Path
+    __slots__ = ()
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the arrays."""
         with self._failures(), zipfile.ZipFile(self.path) as archive:
             return tuple(name.removesuffix(".npy") for name in archive.namelist())
 
-    def features(self, name: str) -> StoredFeatures:
-        """Read an array into memory; return it."""
-        array = self.array(name)
-        return StoredFeatures(
-            f"`{name}` of {self.path}",
-            array.shape,
-            array.dtype.name,
-            lambda folder: nullcontext(lambda rows: widened(array[rows])),
-        )
-
-    def labels(self, name: str) -> Labels:
-        """Return an array of labels; texts become a list."""
-        array, origin = self.array(name), f"`{name}` of {self.path}"
-        _check_labels(array.shape, array.dtype, origin)
-        return _labels_of(array, origin)
-
     def array(self, name: str) -> np.ndarray:
-        """Read the array `name` without any check."""
-        with (
-            self._failures(f"`{name}`: "),
-            zipfile.ZipFile(self.path) as archive,
-            archive.open(f"{name}.npy") as file,
-        ):
-            self._check_room(archive.getinfo(f"{name}.npy"))
-            array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
-            return array
-
-    def _check_room(self, told: zipfile.ZipInfo) -> None:
-        """Refuse an array that is much larger than its file before memory is asked for."""
+        """Read an array; refuse one that is much larger than its file."""
         size = self.path.stat().st_size
-        if told.file_size > max(_MOST_TIMES * size, _SMALL) or told.compress_size > size:
-            raise ValueError(
-                f"it declares {size_text(told.file_size)} in a file of {size_text(size)}"
-            )
-
-    def class_names(self) -> None:
-        """Return None, because an archive contains only arrays."""
+        with self._failures(f"`{name}`: "), zipfile.ZipFile(self.path) as archive:
+            told = archive.getinfo(f"{name}.npy")
+            if told.file_size > max(_MOST_TIMES * size, _SMALL) or told.compress_size > size:
+                raise ValueError(
+                    f"it declares {size_text(told.file_size)} in a file of {size_text(size)}"
+                )
+            with archive.open(told) as file:
+                array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+                return array
 
     @contextmanager
     def _failures(self, name: str = "") -> Iterator[None]:

@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from clinit.errors import CacheError
+from clinit.extract.arrays.array_file import ArrayFile
 from clinit.extract.arrays.numpy_files import NpyFile, NpzFile
 from clinit.extract.arrays.parquet_files import ParquetFile
 from clinit.extract.arrays.safetensors_files import SafetensorsFile
 from clinit.files.paths import check_readable, exists, instead_of
 
-ArrayFile = NpyFile | NpzFile | ParquetFile | SafetensorsFile
-"""A file of arrays, with methods for their names (None for a single array without a name), features
-and labels by name, and class names."""
 KINDS: dict[str, Callable[[Path], ArrayFile]] = {
     ".npy": NpyFile,
     ".npz": NpzFile,

@@ -10,8 +10,6 @@ Source: "Format" in the README of huggingface/safetensors.
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +18,24 @@ from safetensors import SafetensorError, safe_open
 
 from clinit.errors import CacheError
 from clinit.extract.arrays.array_file import (
+    BFLOAT16,
     ONE_PER_ROW,
+    ArrayFile,
     ExportedRows,
-    Labels,
-    StoredFeatures,
-    parse_class_names,
-    widened,
 )
 from clinit.files.commit import commit_file
 from clinit.files.lock import claim_file
 
-_TYPES = {
-    **{"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"},
-    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
-    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+_TYPES: dict[str, Any] = {
+    **{"F16": "<f2", "BF16": BFLOAT16, "F32": "<f4", "F64": "<f8"},
+    **{f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SafetensorsFile:
+class SafetensorsFile(ArrayFile):
     """A safetensors file."""
 
-    path: Path
+    __slots__ = ()
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the tensors; the library checks the header."""
@@ -55,45 +49,22 @@ class SafetensorsFile:
                 ".save_file`.",
             ) from error
 
-    def features(self, name: str) -> StoredFeatures:
-        """Return a tensor, whose numbers stay on disk until they are used."""
-        shape, dtype, begin = self._tensor(name)
-
-        def take(rows: np.ndarray) -> np.ndarray:
-            # NumPy has no bfloat16, which is the upper half of a float32.
-            kind = "<u2" if dtype == "bfloat16" else np.dtype(dtype).newbyteorder("<")
-            stored = np.memmap(self.path, dtype=kind, mode="r", offset=begin, shape=shape)[rows]
-            if dtype != "bfloat16":
-                return widened(stored)
-            picked: np.ndarray = (stored.astype(np.uint32) << 16).view(np.float32)
-            return picked
-
-        origin = f"`{name}` of {self.path}"
-        return StoredFeatures(origin, shape, dtype, lambda folder: nullcontext(take))
-
-    def labels(self, name: str) -> Labels:
-        """Return a tensor of labels."""
-        shape, dtype, begin = self._tensor(name)
-        if not dtype.lstrip("u").startswith("int") or len(shape) != 1:
+    def array(self, name: str) -> np.ndarray:
+        """Map a tensor into memory."""
+        content, start = self._header()
+        kind, shape, (begin, end) = (content[name][k] for k in ("dtype", "shape", "data_offsets"))
+        if kind not in _TYPES or begin == end:
             raise CacheError(
-                f"`{name}` of {self.path} contains {dtype} of shape {shape}, expected integers"
-                " (rows,)",
+                f"{self._origin(name)} contains {kind} of shape {tuple(shape)}, expected floats"
+                " (rows, dim), or integers (rows,)",
                 remedy=ONE_PER_ROW,
             )
-        kind = np.dtype(dtype).newbyteorder("<")
-        return np.fromfile(self.path, dtype=kind, count=shape[0], offset=begin).astype(dtype)
+        array: np.ndarray = np.memmap(self.path, _TYPES[kind], "r", start + begin, tuple(shape))
+        return array
 
-    def class_names(self) -> tuple[str, ...] | None:
-        """Return the JSON list `class_names` in the metadata, if any."""
-        text = self._header()[0].get("__metadata__", {}).get("class_names")
-        return None if text is None else parse_class_names(text, self.path)
-
-    def _tensor(self, name: str) -> tuple[tuple[int, ...], str, int]:
-        """Return shape and type of a tensor, and the byte of the file at which it begins."""
-        content, start = self._header()
-        told = content[name]
-        dtype = _TYPES.get(told["dtype"], told["dtype"])
-        return tuple(told["shape"]), dtype, start + int(told["data_offsets"][0])
+    def metadata(self) -> dict[str, str]:
+        """Return the metadata of the file."""
+        return self._header()[0].get("__metadata__") or {}
 
     def _header(self) -> tuple[dict[str, Any], int]:
         """Return the header, and the byte of the file at which the tensors begin."""
@@ -102,7 +73,7 @@ class SafetensorsFile:
             return json.loads(file.read(length)), 8 + length
 
 
-_WRITTEN_TYPES = {"float16": "F16", "float32": "F32", "int64": "I64"}
+_WRITTEN_TYPES: dict[str, Any] = {"float16": "F16", "float32": "F32", "int64": "I64"}
 _ALIGNMENT = 8
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from clinit.errors import CacheError
 from clinit.files.documents import content_sha256
@@ -76,48 +75,17 @@ class Fingerprint:
     """Number of the view, as text."""
 
     @classmethod
-    def of_network(
-        cls,
-        *,
-        backbone: str,
-        weights: str,
-        model_args: Mapping[str, Any],
-        timm: str,
-        transform: str,
-        decoder: str,
-        dtype: str,
-        autocast: str,
-        output: str = "pooled",
-    ) -> Fingerprint:
+    def of_network(cls, *, output: str = "pooled", **fields: str) -> Fingerprint:
         """Return the fingerprint of features that a timm network computes from any images.
 
         Args:
-            backbone: timm's name of the network.
-            weights: SHA-256 of the weights.
-            model_args: Keyword arguments of `timm.create_model`.
-            timm: Version of timm.
-            transform: The transform of the images, see `Transform.describe`.
-            decoder: Decoders of images, and their versions.
-            dtype: How the features are stored.
-            autocast: Arithmetic of the forward pass: `off`, `bfloat16` or `float16`.
             output: `pooled`, or `projected` features of a CLIP tower.
+            fields: `backbone` and version of `timm`, SHA-256 of the `weights`, `model_args`,
+                `transform`, `decoder` (with versions), `dtype` and `autocast`.
         """
         # Earlier versions computed pooled features only and had no such field: without it, the
         # fingerprints of pooled features stay equal to earlier fingerprints.
-        projected = {} if output == "pooled" else {"output": output}
-        return cls(
-            {
-                "backbone": backbone,
-                "weights": weights,
-                "model_args": repr(sorted(model_args.items())),
-                "timm": timm,
-                "transform": transform,
-                "decoder": decoder,
-                "dtype": dtype,
-                "autocast": autocast,
-                **projected,
-            }
-        )
+        return cls(fields if output == "pooled" else {**fields, "output": output})
 
     @classmethod
     def of_import(cls, *, backbone: str, dtype: str) -> Fingerprint:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from clinit.errors import CacheError, HeadError, unreadable
-from clinit.extract.arrays.array_file import parse_class_names
+from clinit.extract.arrays.array_file import BFLOAT16, parse_class_names, widened
 from clinit.extract.arrays.numpy_files import NpzFile
+from clinit.extract.arrays.safetensors_files import SafetensorsFile
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.dataset.names import is_text
 from clinit.files.commit import commit_file
@@ -253,7 +254,7 @@ def read_head(
         path.open("rb").close()  # safetensors would call a file without read permission absent
     except OSError as error:
         raise unreadable(path, error) from error
-    weight, bias, facts = (_read_npz if path.suffix == ".npz" else _read_safetensors)(path)
+    weight, bias, facts = _read(path)
     weight, bias = _laid_out(weight, bias, path, on_note)
     if facts.tensors is not None and facts.tensors != tensors_sha256(Head(weight, bias)):
         raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
@@ -288,7 +289,7 @@ def foreign_to_head(path: Path) -> str | None:
     """Return why a file is not a head written by clinit; None if it is one."""
     try:
         if path.suffix == ".npz":
-            own = _read_npz(path)[2].origin is not None
+            own = _read(path)[2].origin is not None
         else:
             with safe_open(path, framework="numpy") as file:
                 own = _KEY in (file.metadata() or {})
@@ -297,57 +298,45 @@ def foreign_to_head(path: Path) -> str | None:
     return None if own else "it is not a head written by clinit"
 
 
-def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
+def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
+    """Return weight, bias and facts as stored."""
+    file = NpzFile(path) if path.suffix == ".npz" else SafetensorsFile(path)
     try:
-        archive = NpzFile(path)
-        names = archive.names()
-        _check_tensors(path, names, {"class_names", "origin"})
-        weight = archive.array("weight")
-        bias = archive.array("bias") if "bias" in names else None
-        texts = archive.labels("class_names") if "class_names" in names else None
-        origin = archive.labels("origin") if "origin" in names else None
+        names = file.names()
+        others = {"class_names", "origin"} if isinstance(file, NpzFile) else set[str]()
+        if "weight" not in names or not ("bias" in names or {"weight", *others} >= {*names}):
+            raise HeadError(
+                f"{path} has no `{'bias' if 'weight' in names else 'weight'}`; it contains"
+                f" {', '.join(sorted(names)[:20]) or 'nothing'}",
+                remedy=_LAYOUT,
+            )
+        found = {name: file.array(name) for name in ("weight", "bias") if name in names}
+        texts = {name: file.labels(name) for name in others.intersection(names)}
     except CacheError as error:
         raise HeadError(str(error), remedy=_LAYOUT) from error
-    dtypes = [array.dtype for array in (weight, bias) if array is not None]
-    if {dtype.kind for dtype in dtypes} != {"f"} or not (texts is None or isinstance(texts, list)):
+    types = [array.dtype for array in found.values()]
+    if not (
+        all(kind.kind == "f" or kind == BFLOAT16 for kind in types)
+        and isinstance(texts.get("class_names", []), list)
+    ):
         raise HeadError(
-            f"{path} contains numbers of type {', '.join(map(str, dtypes))}, expected floats, and"
+            f"{path} contains numbers of type {', '.join(map(str, types))}, expected floats, and"
             " texts for `class_names`",
             remedy=_LAYOUT,
         )
-    facts = {"class_names": texts}
+    plain = {n: widened(each) if each.dtype == BFLOAT16 else each for n, each in found.items()}
+    facts = _read_facts(file.metadata(), path) if not others else _npz_facts(texts, path)
+    return plain["weight"], plain.get("bias"), facts
+
+
+def _npz_facts(texts: Mapping[str, Any], path: Path) -> _Facts:
+    facts = dict(texts)
     try:
-        if origin is not None:
-            facts["origin"] = json.loads(origin[0])
-        return weight, bias, msgspec.convert(facts, _Facts)
+        if "origin" in facts:
+            facts["origin"] = json.loads(facts["origin"][0])
+        return msgspec.convert(facts, _Facts)
     except (ValueError, TypeError, IndexError, RecursionError) as error:
         raise HeadError(f"`origin` of {path} is not a JSON object", remedy=_LAYOUT) from error
-
-
-def _read_safetensors(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata, names = dict(file.metadata() or {}), file.keys()
-            _check_tensors(path, names, ())
-            weight = _tensor(path, file, "weight")
-            bias = _tensor(path, file, "bias") if "bias" in names else None
-    except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise HeadError(f"{path} is not a head file: {error}", remedy=_LAYOUT) from error
-    return weight, bias, _read_facts(metadata, path)
-
-
-def _check_tensors(path: Path, names: Collection[str], others: Collection[str]) -> None:
-    """Check that a file contains a weight, and a bias or no tensor that may be one.
-
-    `others` are known arrays of the format.
-    """
-    has_bias = "bias" in names or {"weight", *others}.issuperset(names)
-    if "weight" not in names or not has_bias:
-        missing = "bias" if "weight" in names else "weight"
-        raise HeadError(
-            f"{path} has no `{missing}`; it contains {', '.join(sorted(names)[:20]) or 'nothing'}",
-            remedy=_LAYOUT,
-        )
 
 
 def _laid_out(
@@ -368,18 +357,6 @@ def _laid_out(
         )
     with np.errstate(over="ignore"):  # `read_head` refuses values that are not finite
         return np.array(weight, dtype=np.float32, order="C"), np.array(bias, dtype=np.float32)
-
-
-def _tensor(path: Path, file: Any, name: str) -> Float[np.ndarray, ...]:
-    dtype = file.get_slice(name).get_dtype()
-    if dtype not in ("F64", "F32", "F16", "BF16"):
-        raise ValueError(f"{name} is of type {dtype}, expected floats of 16, 32 or 64 bits")
-    if dtype == "BF16":  # NumPy lacks it; only then PyTorch is loaded, which takes two seconds
-        with safe_open(path, framework="pt") as again:
-            widened: np.ndarray = again.get_tensor(name).float().numpy()
-        return widened
-    with np.errstate(over="ignore"):  # `read_head` refuses values that are not finite
-        return np.asarray(file.get_tensor(name), dtype=np.float32)
 
 
 def _stored(head: Head) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from io import RawIOBase
+from io import BufferedReader
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from clinit.extract.cache.fingerprint import Fingerprint, mismatches
 from clinit.extract.cache.folder import SUMMARY_FILE, check_view, split_names, view_folders
 from clinit.extract.cache.head import Head, read_head, tensors_sha256
 from clinit.extract.cache.plan import WRITE_AGAIN, Plan, read_plan, shard_name
-from clinit.extract.cache.shard import Shard, file_sha256, fill, read_shard
+from clinit.extract.cache.shard import Shard, file_sha256, read_shard
 from clinit.extract.cache.summary import Summary, read_summary
 from clinit.extract.dataset.manifest import Manifest, read_manifest
 from clinit.files.paths import is_file
@@ -308,31 +308,25 @@ def refuse_shared_images(caches: Sequence[Cache]) -> None:
             )
 
 
-def shard_problem(path: Path, plan: Plan, index: int) -> str | None:
-    """Return the fault in the content of a shard; None if the shard is sound.
+def shard_problem(
+    folder: Path, plan: Plan, index: int, split: CacheSplit | None = None
+) -> str | None:
+    """Return the fault in a shard; None if the shard is sound.
+
+    Of a finished `split`, every byte is compared with the digests in its summary.
 
     Raises:
         StorageError: If the shard cannot be read.
     """
+    path = folder / shard_name(index)
     try:
-        read_shard(path, plan, index)
+        if split is None:
+            read_shard(path, plan, index)
+        else:
+            split.shard(index)
     except CacheError as error:
         return str(error)
-    return None
-
-
-def verify_shard(split: CacheSplit, shard: int) -> str | None:
-    """Compare every byte of a shard with its digests; return the fault, or None.
-
-    Raises:
-        StorageError: If the shard cannot be read.
-    """
-    path = split.path / shard_name(shard)
-    try:
-        split.shard(shard)
-    except CacheError as error:
-        return str(error)
-    if file_sha256(path) != split.summary.shards[shard].sha256:
+    if split is not None and file_sha256(path) != split.summary.shards[index].sha256:
         return f"{path} has changed since it was written"
     return None
 
@@ -371,7 +365,7 @@ class _File:
             whole: np.ndarray = read_shard(self.path, self.plan, self.index).features[stored]
             return whole.reshape(len(stored), self.plan.dim)
         try:
-            with self.path.open("rb", buffering=0) as file:
+            with self.path.open("rb") as file:
                 if _mark(os.fstat(file.fileno())) == self.mark:
                     found = self._read(file, stored, self.place)
                     if found is not None:
@@ -386,7 +380,7 @@ class _File:
         )
 
     def _read(
-        self, file: RawIOBase, stored: Int[np.ndarray, " chosen"], place: int
+        self, file: BufferedReader, stored: Int[np.ndarray, " chosen"], place: int
     ) -> Float[np.ndarray, "chosen dim"] | None:
         """Read rows from the open file; return None if the file is too short."""
         dim, row_bytes = self.plan.dim, self.plan.dim * np.dtype(self.dtype).itemsize
@@ -398,7 +392,7 @@ class _File:
             is_run = np.array_equal(rows, np.arange(start, stop))
             span = found[first:last] if is_run else np.empty((stop - start, dim), self.dtype)
             raw = span.reshape(-1).view(np.uint8).data
-            if fill(file, raw) < len(raw):
+            if file.readinto(raw) < len(raw):
                 return None
             if not is_run:
                 found[first:last] = span[rows - start]

@@ -20,18 +20,17 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int
 
 from clinit.errors import CacheError, unreadable
 from clinit.extract.cache.plan import WRITE_AGAIN, Plan
 from clinit.files.commit import commit_file
+from clinit.files.paths import exists, is_file
 
 _FLOAT16 = np.finfo(np.float16)
 _SEAL = b"clinit-shard/2 sha256 "
@@ -171,14 +170,22 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
         CacheError: If the shard is absent, truncated, changed or belongs to another plan.
         StorageError: If the shard exists and cannot be read.
     """
-    content = _read(path, file_size(path))
-    told = content[: len(_SEAL) + 64].tobytes()
+    if not is_file(path):
+        fault = "is not a regular file" if exists(path) else "is missing"
+        raise CacheError(f"{path} {fault}", remedy=WRITE_AGAIN)
+    try:
+        # HDF5 itself would lock the file, and call an unreadable file damaged.
+        content = path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    told = content[: len(_SEAL) + 64]
     sealed = told.startswith(_SEAL)
-    if sealed and hashlib.sha256(content.data[_BLOCK:]).hexdigest().encode() != told[len(_SEAL) :]:
+    digest = hashlib.sha256(memoryview(content)[_BLOCK:]).hexdigest().encode()
+    if sealed and digest != told[len(_SEAL) :]:
         raise CacheError(f"{path} has changed since it was written", remedy=WRITE_AGAIN)
     try:
         # With its chunk cache, HDF5 would copy a whole chunk for the two rows `_place` compares.
-        with h5py.File(_Bytes(content), "r", rdcc_nbytes=0) as file:
+        with h5py.File(io.BytesIO(content), "r", rdcc_nbytes=0) as file:
             if str(file.attrs["plan"]) != plan.identifier:
                 raise CacheError(f"{path} belongs to another extraction", remedy=WRITE_AGAIN)
             shard = _decode(file, plan, index, content)
@@ -191,70 +198,7 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
     return shard
 
 
-def _read(path: Path, size: int) -> UInt8[np.ndarray, " bytes"]:
-    """Read a file: HDF5 itself would lock the file, and call an unreadable file damaged."""
-    content = np.empty(size, dtype=np.uint8)
-    try:
-        with path.open("rb", buffering=0) as file:
-            return content[: fill(file, content.data)]
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def fill(file: io.RawIOBase, buffer: memoryview) -> int:
-    """Read until the buffer is full or the file ends; return the number of bytes."""
-    filled = 0
-    while count := file.readinto(buffer[filled:]):
-        filled += count
-    return filled
-
-
-class _Bytes(io.RawIOBase):
-    """A readable file of bytes in memory."""
-
-    def __init__(self, content: UInt8[np.ndarray, " bytes"]) -> None:
-        self._content = content.data
-        self._place = 0
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position; return it."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: len(self._content)}
-        self._place = start[whence] + offset
-        return self._place
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._place
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill `buffer`; beyond the end of the file with zeros, as HDF5's own files do."""
-        part = self._content[self._place : self._place + len(buffer)]
-        buffer[: len(part)] = part
-        if len(part) < len(buffer):
-            buffer[len(part) :] = bytes(len(buffer) - len(part))
-        self._place += len(part)
-        return len(part)
-
-
-def file_size(path: Path) -> int:
-    """Return the size of a shard in bytes.
-
-    Raises:
-        CacheError: If the shard is absent, or neither a regular file nor a link to one.
-        StorageError: If the storage does not respond.
-    """
-    try:
-        status = path.stat()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise CacheError(f"{path} is missing", remedy=WRITE_AGAIN) from error
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if not stat.S_ISREG(status.st_mode):
-        raise CacheError(f"{path} is not a regular file", remedy=WRITE_AGAIN)
-    return status.st_size
-
-
-def _decode(file: h5py.File, plan: Plan, index: int, content: UInt8[np.ndarray, " bytes"]) -> Shard:
+def _decode(file: h5py.File, plan: Plan, index: int, content: bytes) -> Shard:
     """Read a shard from an open file, whose bytes are `content`.
 
     Raises:
@@ -318,7 +262,7 @@ def _dataset(
     return dataset
 
 
-def _place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> int | None:
+def _place(dataset: h5py.Dataset, content: bytes) -> int | None:
     """Return the byte at which the numbers of a data set begin; None if not contiguous."""
     place = None
     if dataset.chunks is None:
@@ -334,12 +278,10 @@ def _place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> int |
     return int(place)
 
 
-def _numbers(
-    dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"], place: int
-) -> Float[np.ndarray, "rows ..."]:
+def _numbers(dataset: h5py.Dataset, content: bytes, place: int) -> Float[np.ndarray, "rows ..."]:
     """Return the numbers at byte `place` of the content as an array, without a copy."""
-    numbers: np.ndarray = content[place : place + dataset.nbytes].view(dataset.dtype.name)
-    return numbers.reshape(dataset.shape)
+    size = math.prod(dataset.shape)
+    return np.frombuffer(content, dataset.dtype.name, size, place).reshape(dataset.shape)
 
 
 def file_sha256(path: Path) -> str:

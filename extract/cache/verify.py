@@ -13,14 +13,13 @@ from pathlib import Path
 from clinit.errors import CacheError, ClinitError
 from clinit.extract.cache.folder import check_view, split_names, view_folders
 from clinit.extract.cache.head import read_head
-from clinit.extract.cache.plan import WRITE_AGAIN, read_plan, shard_name
+from clinit.extract.cache.plan import WRITE_AGAIN, read_plan
 from clinit.extract.cache.read import (
     HEAD_FILE,
     CacheSplit,
     check_one_backbone,
     open_split,
     shard_problem,
-    verify_shard,
 )
 from clinit.extract.cache.summary import read_summary
 from clinit.files.paths import exists, is_file
@@ -112,12 +111,8 @@ def _check_part(
     for shard in range(shards):
         with checked.check():
             # Labels can only be compared with a manifest.
-            path = split.path / shard_name(shard)
-            problem = (
-                verify_shard(split, shard)
-                if has_manifest
-                else shard_problem(path, split.plan, shard)
-            )
+            whole = split if has_manifest else None
+            problem = shard_problem(split.path, split.plan, shard, whole)
             if problem is not None:
                 raise CacheError(problem, remedy=WRITE_AGAIN)
         on_shard(title, shard + 1, shards)

@@ -15,7 +15,7 @@ Source: "Understand caching", the documentation of the library huggingface_hub.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
@@ -29,16 +29,8 @@ from clinit.extract.dataset.containers import (
     labels_of,
     split_files,
 )
-from clinit.extract.dataset.known import (
-    HUGGINGFACE,
-    SPLITS,
-    TEST,
-    WEBDATASET,
-    Columns,
-    Dataset,
-    Layout,
-)
-from clinit.extract.dataset.layouts import DoesNotFitError, Listing, Reader, Search
+from clinit.extract.dataset.known import HUGGINGFACE, WEBDATASET, Columns, Dataset
+from clinit.extract.dataset.layouts import Listing
 from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.names import read_class_names
 from clinit.extract.dataset.parquet import index_parquet
@@ -66,32 +58,40 @@ def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, Spl
     return split_files(paths, split)
 
 
-def describe_containers(kind: str, tree: Tree, columns: Columns, split: str) -> Dataset:
-    """Describe the containers under a root by their content and the file of class names.
+def read_containers(
+    kind: str, tree: Tree, columns: Columns, split: str
+) -> tuple[Dataset, Listing | None]:
+    """Read the containers under a root: their classes, and the images of a split, if there are any.
 
     The classes are taken from both splits, so that a label means the same in both. `columns` is
     used for Parquet files only.
 
     Raises:
-        ManifestError: If a file is compressed or damaged, labels contradict each other, or clinit
-            cannot find the columns of images and labels.
+        ManifestError: If a file is compressed or damaged, labels contradict each other, clinit
+            cannot find the columns of images and labels, or the name of an image leads out of its
+            container.
         CacheError: If the file of class names cannot be read.
     """
     splits = container_splits(kind, tree, split)
     title = "these shards" if kind == WEBDATASET else "these Parquet files"
-    paths = [path for files in splits.values() for path in files.paths]
+    found = {path: _index(tree, path, columns) for each in splits.values() for path in each.paths}
     beside = next(filter(None, (_beside(tree, name) for name in _NAME_FILES)), None)
     if beside is not None:
         classes = read_class_names(beside)
     else:
-        classes = _classes(tree, [_contents(tree, path, columns) for path in paths], title)
-    folders: dict[str, tuple[str, ...]] = dict.fromkeys((*SPLITS, TEST), (".",))
-    return Dataset(
-        name=kind,
-        title=title,
-        classes=classes,
-        layouts=(Layout(kind=kind, folders=folders, columns=columns),),
-    )
+        classes = _classes(tree, list(found.values()), title)
+    dataset = Dataset(name=kind, title=title, classes=classes, layouts=())
+    return dataset, _listing(tree, splits[split], found, classes) if split in splits else None
+
+
+def _index(tree: Tree, path: str, columns: Columns) -> Contents:
+    """Index a container, once although each split needs the classes in all containers."""
+    if path not in tree.contents:
+        is_parquet = path.lower().endswith(_SUFFIX[HUGGINGFACE])
+        place = tree.root / path
+        tree.contents[path] = index_parquet(place, columns) if is_parquet else index_tar(place)
+    found: Contents = tree.contents[path]
+    return found
 
 
 def _classes(tree: Tree, found: list[Contents], title: str) -> tuple[str, ...]:
@@ -106,27 +106,16 @@ def _classes(tree: Tree, found: list[Contents], title: str) -> tuple[str, ...]:
     return classes_of(pl.concat([each.table for each in found]), title) if found else ()
 
 
-def find_containers(search: Search) -> Reader:
-    """Find containers whose names assign them to the split."""
-    kind = search.layout.kind
-    files = container_splits(kind, search.tree, search.split).get(search.split)
-    if files is None:
-        raise DoesNotFitError(f"no {_SUFFIX[kind]} file of {search.split}")
-    return partial(_read, search, files)
-
-
-def _read(search: Search, files: SplitFiles) -> Listing:
-    """Return the images with a label, and warnings about images that are left out.
-
-    Raises:
-        ManifestError: If the name of an image leads out of its container.
-    """
-    tree, tables, left_out = search.tree, list[pl.DataFrame](), dict[str, list[str]]()
+def _listing(
+    tree: Tree, files: SplitFiles, contents: Mapping[str, Contents], classes: tuple[str, ...]
+) -> Listing:
+    """Return the images with a label, and warnings about images that are left out."""
+    tables, left_out = list[pl.DataFrame](), dict[str, list[str]]()
     for path in files.paths:
-        found = _contents(tree, path, search.layout.columns)
+        found = contents[path]
         table = found.table.select(
             path=pl.lit(f"{path}/") + pl.col("member"),
-            label=labels_of(found.table, search.dataset.classes, path),
+            label=labels_of(found.table, classes, path),
             size_bytes="size_bytes",
             container=pl.lit(path),
             column=pl.lit(found.column),
@@ -147,19 +136,6 @@ def _read(search: Search, files: SplitFiles) -> Listing:
     left_out["images left out, without a label"] = unlabelled
     warnings = (warning for why, names in left_out.items() for warning in counted(names, why))
     return Listing(table.drop_nulls("label"), (*files.warnings, *warnings))
-
-
-def _contents(tree: Tree, path: str, columns: Columns) -> Contents:
-    if path.lower().endswith(_SUFFIX[HUGGINGFACE]):
-        return index_parquet(tree.root / path, columns)
-    facts = tree.facts(path)
-    return _index(tree.root / path, facts.st_size, facts.st_mtime_ns)
-
-
-@cache
-def _index(path: Path, size: int, changed: int) -> Contents:
-    """Index a shard only once, although each split needs the classes in all shards."""
-    return index_tar(path)
 
 
 def _beside(tree: Tree, name: str) -> Path | None:

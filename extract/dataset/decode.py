@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import stat
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ from torchcodec.decoders import decode_image, decode_jpeg
 
 from clinit.errors import ImageError, MachineError, ManifestError, reason
 from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.files.paths import is_folder
 from clinit.machine import out_of_memory
 
 MAX_SCANS = 500
@@ -76,10 +78,13 @@ def read_whole(path: Path) -> bytes:
     """Return the content of an image file.
 
     Raises:
-        ImageError: If the file has more than `MAX_FILE_BYTES`, as sparse files may.
+        ImageError: If it is no regular file, or too large, as sparse files may be.
         OSError: If it cannot be read.
     """
-    check_bytes(path.stat().st_size)
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise ImageError("not a regular file", remedy=_REMEDY)
+    check_bytes(status.st_size)
     return path.read_bytes()
 
 
@@ -115,15 +120,13 @@ def read_image_file(
     try:
         if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
             raise ImageError("a link that leaves the root", remedy=_REMEDY)
-        if not (path.is_file() or path.is_dir()) and path.exists():
-            raise ImageError("not a regular file", remedy=_REMEDY)
         content = read_whole(path)
     except PermissionError as error:
         if not need_rights:
             raise ImageError("no permission to read the file", remedy=_REMEDY) from error
         raise read_error(path, error) from error
     except FileNotFoundError as error:
-        if path.parent.is_dir():
+        if is_folder(path.parent):
             raise ImageError(MISSING, remedy=_REMEDY) from error
         raise ManifestError(
             f"the folder {path.parent} has vanished", remedy=f"Mount {root} again, {_AGAIN}"

@@ -52,7 +52,6 @@ class Layout:
     read."""
     lists: tuple[str, ...] = ()
     """Names of the files that list the labels of the images."""
-    columns: Columns = AS_TOLD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.names import CLASS_COLUMNS, alike, usual_columns
 from clinit.extract.dataset.parquet import DAMAGE, read_table
 from clinit.extract.dataset.tree import LEFT, Images, Tree
-from clinit.files.paths import check_readable
+from clinit.files.paths import check_readable, exists, is_file
 from clinit.words import contrast, counted, listed
 
 _USUAL = {
@@ -30,14 +30,7 @@ _USUAL = {
     "class": CLASS_COLUMNS,
     "split": ("split", "set", "subset", "partition", "usage"),
     "group": (
-        "group",
-        "group_id",
-        "patient",
-        "patient_id",
-        "subject",
-        "sequence",
-        "video",
-        "burst",
+        *("group", "group_id", "patient", "patient_id", "subject", "sequence", "video", "burst"),
     ),
 }
 """Role of a column -> its usual names."""
@@ -113,10 +106,10 @@ def read_labelled(tree: Tree, choice: str, split: str = "val") -> Labelled:
 
 def _read(choice: str, tree: Tree) -> tuple[Path, pl.DataFrame, dict[str, str]]:
     """Return the table's path, its columns by role as texts, and their names in the table."""
-    chosen = None if Path(choice).is_file() else _CHOICE.fullmatch(choice)
+    chosen = None if is_file(Path(choice)) else _CHOICE.fullmatch(choice)
     source = Path(chosen[1] if chosen else choice)
     given = dict(each.split("=") for each in chosen[2].strip(",").split(",")) if chosen else {}
-    if not source.exists():
+    if not exists(source):
         raise ManifestError(f"no table at {source}", remedy="Give a CSV, TSV or Parquet file.")
     check_readable(source, ManifestError)
     try:

@@ -25,6 +25,7 @@ from clinit.extract.dataset.names import MAX_NAME
 from clinit.extract.dataset.parquet import DAMAGE, row_count
 from clinit.files.commit import commit_file
 from clinit.files.documents import content_sha256
+from clinit.files.paths import is_file
 from clinit.words import contrast_digests
 
 SCHEMA = pl.Schema(
@@ -215,7 +216,7 @@ def read_manifest(path: Path) -> Manifest:
         StorageError: If the file exists and cannot be read.
     """
     try:
-        if not path.is_file():
+        if not is_file(path):
             raise ManifestError(
                 f"no manifest file at {path}",
                 remedy="Write it with `clinit manifest build DATASET --root DIR --split train"

@@ -13,11 +13,7 @@ import polars as pl
 from clinit.errors import ManifestError
 from clinit.extract.dataset import layouts
 from clinit.extract.dataset.class_folders import LABELS, find_classes
-from clinit.extract.dataset.container_layouts import (
-    container_splits,
-    describe_containers,
-    find_containers,
-)
+from clinit.extract.dataset.container_layouts import container_splits, read_containers
 from clinit.extract.dataset.known import (
     AS_TOLD,
     FOLDER,
@@ -28,6 +24,7 @@ from clinit.extract.dataset.known import (
     Columns,
     Dataset,
     Layout,
+    check_known,
     read_dataset,
 )
 from clinit.extract.dataset.label_table import read_labelled
@@ -45,8 +42,6 @@ LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
     "imagenet-kaggle": partial(layouts.find_listed, layouts.STEM, layouts.kaggle_labels),
     "imagenet-devkit": partial(layouts.find_listed, layouts.NUMBER, layouts.devkit_labels),
     "places-original-val": partial(layouts.find_listed, layouts.FILE_NAME, layouts.places_labels),
-    WEBDATASET: find_containers,
-    HUGGINGFACE: find_containers,
 }
 """Layouts of data sets on disk, by their names in the TOML files."""
 
@@ -86,7 +81,7 @@ class Scan:
 
 def scan(
     dataset: str,
-    root: Path,
+    root: Path | Tree,
     split: str,
     *,
     strict: bool = False,
@@ -98,7 +93,7 @@ def scan(
     Args:
         dataset: A known data set, `folder` for any tree of class folders, `webdataset` for tar
             shards, or `huggingface` for Parquet files.
-        root: The folder of the data set.
+        root: The folder of the data set, or its tree.
         split: "train", "val", or "test": the test images, which become the split val.
         strict: Whether to raise an error instead of returning warnings.
         columns: Columns of Parquet files.
@@ -108,11 +103,17 @@ def scan(
         ManifestError: If the data set is unknown, its files are missing or cannot be read, a link
             leaves the root, or `strict` is set and there are warnings.
     """
+    kind = dataset if labels is None else "label-table"
+    tree = _opened(dataset, root, split)
     if labels is not None:
-        kind = "label-table"
-        description, listing = _labelled(dataset, root, split, labels)
+        description, listing = _labelled(dataset, tree, split, labels)
+    elif dataset in (WEBDATASET, HUGGINGFACE):
+        description, found = read_containers(dataset, tree, columns, split)
+        if found is None:
+            raise _nothing_fits(tree, description, split, [f"{kind}: no file of {split}"])
+        listing = found
     else:
-        tree, description = _open(dataset, root, split, columns)
+        description = _described(dataset, tree, split)
         fitting, reasons = _try_layouts(tree, description, split)
         if fitting is None:
             raise _nothing_fits(tree, description, split, reasons)
@@ -124,7 +125,7 @@ def scan(
         groups = listing.table.select("path", "group")
     if manifest.table.is_empty():
         raise ManifestError(
-            f"no {split} image of {dataset} in {printable(root)} (layout {kind}): "
+            f"no {split} image of {dataset} in {printable(tree.root)} (layout {kind}): "
             + "; ".join(listing.warnings or ("its folders are empty",)),
             remedy=CONVERT
             if "converted" in "".join(listing.warnings)
@@ -134,7 +135,7 @@ def scan(
     warnings = (*description.warnings, *listing.warnings, *counts)
     if strict and warnings:
         raise ManifestError(
-            f"{printable(root)} is not a complete {split} split of {dataset}: "
+            f"{printable(tree.root)} is not a complete {split} split of {dataset}: "
             + "; ".join(warnings),
             remedy="Complete the folder, or leave out --strict to accept it as it is.",
         )
@@ -160,11 +161,11 @@ def scan_splits(
         labels: As in `scan`.
         doing: Shows a text while a split is scanned.
     """
-    told = set[str]()
+    told, tree = set[str](), Tree.at(root)
     # If no split exists, scanning train raises an error that names the expected files.
-    for split in splits or available_splits(dataset, root, labels) or ("train",):
+    for split in splits or available_splits(dataset, tree, labels) or ("train",):
         with doing(f"Scanning {split} …"):
-            found = scan(dataset, root, split, strict=strict, labels=labels)
+            found = scan(dataset, tree, split, strict=strict, labels=labels)
         warnings, notes = (
             tuple(text for text in texts if text not in told)
             for texts in (found.warnings, found.notes)
@@ -173,61 +174,59 @@ def scan_splits(
         yield replace(found, warnings=warnings, notes=notes)
 
 
-def available_splits(dataset: str, root: Path, labels: str | None = None) -> tuple[str, ...]:
+def available_splits(dataset: str, root: Path | Tree, labels: str | None = None) -> tuple[str, ...]:
     """Return which of "train" and "val" exist under `root`, without opening image files.
 
     Raises:
         ManifestError: If the data set is unknown, `root` cannot be read, or a download of the Hub
             contains several revisions.
     """
+    tree = _opened(dataset, root, "train")
     if dataset in (WEBDATASET, HUGGINGFACE):
-        return tuple(container_splits(dataset, Tree.at(root)))
+        return tuple(container_splits(dataset, tree))
     if labels is not None:
-        found = read_labelled(Tree.at(root), labels).splits
+        found = read_labelled(tree, labels).splits
         return tuple(split for split in SPLITS if split in found)
-    tree, description = _open(dataset, root, "train")
+    description = _described(dataset, tree, "train")
     return tuple(split for split in SPLITS if _try_layouts(tree, description, split)[0])
 
 
-def _open(dataset: str, root: Path, split: str, columns: Columns = AS_TOLD) -> tuple[Tree, Dataset]:
+def _opened(dataset: str, root: Path | Tree, split: str) -> Tree:
     if split not in (*SPLITS, TEST):
         raise ValueError(f"split must be one of {', '.join((*SPLITS, TEST))}, got {split!r}")
-    known = None if dataset in _EXPECTED else read_dataset(dataset)
-    tree = Tree.at(root)
+    check_known(dataset)
+    return root if isinstance(root, Tree) else Tree.at(root)
+
+
+def _described(dataset: str, tree: Tree, split: str) -> Dataset:
     if dataset == FOLDER:
-        return tree, _folder_dataset(tree, split)
-    if known is None:
-        return tree, describe_containers(dataset, tree, columns, split)
+        found = find_classes(tree, split)
+        return Dataset(
+            name=FOLDER,
+            title="this folder",
+            classes=found.classes,
+            layouts=(Layout(kind="class-folders", folders=found.folders),),
+            warnings=found.warnings,
+            notes=found.notes,
+        )
     if split == TEST:
         raise ManifestError(
             f"{dataset} has no test images with labels; results are measured on its split val",
             remedy="Give --split val.",
         )
-    return tree, known
+    return read_dataset(dataset)
 
 
-def _folder_dataset(tree: Tree, split: str) -> Dataset:
-    found = find_classes(tree, split)
-    return Dataset(
-        name=FOLDER,
-        title="this folder",
-        classes=found.classes,
-        layouts=(Layout(kind="class-folders", folders=found.folders),),
-        warnings=found.warnings,
-        notes=found.notes,
-    )
-
-
-def _labelled(dataset: str, root: Path, split: str, labels: str) -> tuple[Dataset, layouts.Listing]:
+def _labelled(dataset: str, tree: Tree, split: str, labels: str) -> tuple[Dataset, layouts.Listing]:
     if dataset != FOLDER:
         raise ManifestError(
             f"--labels is for images of the data set `{FOLDER}`, not of {dataset}",
             remedy=f"Give `{FOLDER}` as the data set, or leave out --labels.",
         )
-    found = read_labelled(Tree.at(root), labels, split)
+    found = read_labelled(tree, labels, split)
     if split not in found.splits:
         raise ManifestError(
-            f"{labels} labels no {split} image in {printable(root)}"
+            f"{labels} labels no {split} image in {printable(tree.root)}"
             f" (splits with images: {', '.join(found.splits) or 'none'})"
             + "".join(f"; {each}" for each in found.warnings),
             remedy="Check that the paths in the table start in this folder, and its splits.",

@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from clinit.errors import ManifestError
+from clinit.files.paths import exists, is_file, is_folder
 from clinit.words import printable
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -75,6 +77,8 @@ class Tree:
     """The root as the user gave it."""
     real: Path
     """The root without symbolic links."""
+    contents: dict[str, Any] = field(default_factory=dict, compare=False)
+    """Contents of the containers that were indexed already, by path."""
 
     @classmethod
     def at(cls, root: Path) -> Tree:
@@ -83,20 +87,18 @@ class Tree:
         Raises:
             ManifestError: If `root` is not a folder.
         """
-        with _reading(root):
-            if not root.is_dir():
-                found = "a file" if root.exists() else "nothing"
-                raise ManifestError(
-                    f"no folder at {printable(root)}: found {found}",
-                    remedy="Give the folder of the images; check that it is mounted.",
-                )
-            return cls(root, root.resolve())
+        if not is_folder(root):
+            found = "a file" if exists(root) else "nothing"
+            raise ManifestError(
+                f"no folder at {printable(root)}: found {found}",
+                remedy="Give the folder of the images; check that it is mounted.",
+            )
+        return cls(root, root.resolve())
 
     def has_folder(self, relative: str) -> bool:
         """Return whether `relative` is a folder, or a link to one under the root."""
         folder = self.root / relative
-        with _reading(folder):
-            return folder.is_dir() and bool(self._resolve(folder))
+        return is_folder(folder) and bool(self._resolve(folder))
 
     def top(self) -> list[str]:
         """Return the visible names directly under the root, sorted; folders end with `/`."""
@@ -106,8 +108,7 @@ class Tree:
     def file(self, relative: str) -> Path | None:
         """Return the path of the file `relative`; None if it does not exist."""
         path = self.root / relative
-        with _reading(path):
-            return path if path.is_file() else None
+        return path if is_file(path) else None
 
     def facts(self, relative: str) -> os.stat_result:
         """Return size and times of the file `relative`.

@@ -54,11 +54,9 @@ def grow(run: SplitRun, on_note: Callable[[str], object]) -> SplitResult:
     old = _followed(run)
     known = old.manifest.table.with_row_index("row").select("row", *key)
     places = table.join(known, on=key, how="left", maintain_order="left")["row"]
-    new, fresh, result = (
-        table.filter(places.is_null()),
-        folder.with_name(f".{folder.name}-new"),
-        None,
-    )
+    new, fresh = table.filter(places.is_null()), folder.with_name(f".{folder.name}-new")
+    result = SplitResult(plan=run.plan, path=folder, shards_there=0)
+    added: CacheSplit | None = None
     on_note(f"{folder}: {_difference(old.manifest.table, table)}; only new images are computed")
     with claim_file(folder):
         if len(new):
@@ -69,13 +67,11 @@ def grow(run: SplitRun, on_note: Callable[[str], object]) -> SplitResult:
                 shutil.rmtree(fresh)  # interrupted before the folder changed again
             fresh.mkdir(exist_ok=True)
             result = replace(run, plan=plan, manifest=manifest, folder=fresh).run()
-        shards = _joined(
-            run, places.fill_null(-1).to_numpy(), old, None if result is None else result.split
-        )
-        facts = old.summary.run if result is None else result.split.summary.run
+            added = result.split
+        shards = _joined(run, places.fill_null(-1).to_numpy(), old, added)
+        facts = (added or old).summary.run
         commit_folder(folder, lambda draft: _write(run, draft, shards, facts), overwrite=True)
     shutil.rmtree(fresh, ignore_errors=True)
-    result = result or SplitResult(plan=run.plan, path=folder, shards_there=0)
     return replace(result, plan=run.plan, path=folder, shards_there=run.plan.num_shards)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clinit.errors import ManifestError
-from clinit.extract.cache.plan import WHOLE, Part
+from clinit.extract.cache import plan
+from clinit.extract.cache.plan import WHOLE
 from clinit.extract.dataset.known import check_known
-from clinit.extract.work.settings import Settings
+from clinit.extract.work.settings import COMPUTATION, DATA, NETWORK, OUTPUT, Settings
+from clinit.setting import Part, setting
 
 if TYPE_CHECKING:
     from clinit.extract.dataset.manifest import Manifest
@@ -20,18 +22,51 @@ if TYPE_CHECKING:
     from clinit.extract.work.split_run import Progress, SplitResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkOptions(Settings):
+LABELS = (
+    "For images that are not in class folders: a CSV, TSV or Parquet table with a column of paths"
+    " and one of classes, perhaps one of splits and one of groups. FILE:path=NAME,class=NAME names"
+    " unusual columns (also split=, group=)."
+)
+READ_AS_VAL = " test: the test images become the split val, on which results are measured."
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Network(Part):
+    """A timm network."""
+
+    panel: ClassVar = NETWORK
+
+    backbone: str | None = setting(None, "timm's name of the network, with its tag.")
+    weights: Path | None = setting(
+        None,
+        "Checkpoint (.safetensors, or .pth that contains only tensors), or a folder with"
+        " model.safetensors and config.json of timm.",
+        metavar="PATH",
+        otherwise="timm's download",
+    )
+    model_arg: tuple[str, ...] | None = setting(
+        None, "Argument of timm.create_model, as name=value."
+    )
+    autocast: Literal["off", "bfloat16", "float16"] = setting(
+        "off", "Lower precision of the forward pass."
+    )
+    output: Literal["pooled", "projected"] = setting(
+        "pooled",
+        "For a CLIP tower: pooled features before its projection, or projected features, which are"
+        " comparable with text features.",
+        alias="features",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions(Settings, _Network):
     """Options of a timm network and of the transform of its images."""
 
-    backbone: str | None = None
-    weights: Path | None = None
-    model_arg: Sequence[str] | None = None
-    """Arguments of `timm.create_model`, as `name=value`."""
-    autocast: str = "off"
-    output: str = "pooled"
-    """`pooled`, or `projected` features of a CLIP tower."""
-    device: str = "auto"
+    panel: ClassVar = COMPUTATION
+
+    device: Literal["auto", "cuda", "cpu"] = setting(
+        "auto", "Device to compute on; auto: CUDA if available."
+    )
 
     def extraction(self, device: str | None = None) -> ExtractConfig:
         """Return the configuration of an extraction on `device`; None means `self.device`."""
@@ -51,23 +86,53 @@ class NetworkOptions(Settings):
         return ExtractConfig(backbone=backbone, **settings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtractOptions(NetworkOptions):
+@dataclass(frozen=True, kw_only=True)
+class _Places(Part):
+    """Where the images are, and where the features go."""
+
+    panel: ClassVar = DATA
+
+    root: Path = setting(MISSING, "Folder of the images.", metavar="FOLDER")
+    out: Path = setting(MISSING, "Folder of the feature cache.", panel=OUTPUT, metavar="FOLDER")
+    dataset: str | None = setting(
+        None,
+        "imagenet1k, places365 or digits; or `folder` for any tree of class folders, `webdataset`"
+        " for tar shards, `huggingface` for Parquet files.",
+    )
+    manifest: Path | None = setting(
+        None, "Manifest of `clinit manifest build`, instead of --dataset.", metavar="FILE"
+    )
+    labels: str | None = setting(None, LABELS, metavar="FILE")
+    split: Literal["train", "val", "test"] | None = setting(
+        None, "Extract only this split." + READ_AS_VAL, otherwise="train and val, if they exist"
+    )
+    limit_per_class: int | None = setting(
+        None,
+        "Maximum number of images per class; the first images in the manifest are used.",
+        least=1,
+        otherwise="all",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractOptions(NetworkOptions, _Places):
     """The options of `clinit extract`: a data set, a network and a cache."""
 
-    root: Path
-    out: Path
-    dataset: str | None = None
-    manifest: Path | None = None
-    labels: str | None = None
-    split: str | None = None
-    """`train`, `val`, or `test` (test images become the split val); None means all splits."""
-    backbone: str | None = "convnextv2_femto.fcmae_ft_in1k"
-    limit_per_class: int | None = None
-    part: str | None = None
-    """`i/n`; None means all parts."""
-    ray: str | None = None
-    """Address of a Ray cluster to extract on; None extracts on this machine."""
+    backbone: str | None = setting(
+        "convnextv2_femto.fcmae_ft_in1k", "timm's name of the network, with its tag.", panel=NETWORK
+    )
+    part: str | None = setting(
+        None,
+        "Compute only part i of n of the shards. Give each process another part; the last process"
+        " completes the cache.",
+        metavar="I/N",
+    )
+    ray: str | None = setting(
+        None,
+        "Compute on the Ray cluster at this address: one part per GPU, else one per node"
+        " (--workers: processors per part). Images and cache must be on shared storage.",
+        metavar="ADDRESS",
+    )
 
     def scans(
         self,
@@ -150,14 +215,8 @@ class ExtractOptions(NetworkOptions):
         if self.ray is not None:
             config = self.extraction(self.device)
             return extract_on_ray(manifests, self.root, self.out, config, self.ray, on_progress)
-        part = WHOLE if self.part is None else Part.parse(self.part)
+        part = WHOLE if self.part is None else plan.Part.parse(self.part)
         config = self.extraction()
         return extract(
-            manifests,
-            self.root,
-            self.out,
-            config,
-            part,
-            on_progress=on_progress,
-            on_note=on_note,
+            manifests, self.root, self.out, config, part, on_progress=on_progress, on_note=on_note
         )

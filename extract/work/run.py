@@ -41,7 +41,7 @@ BATCH_SIZES = {"cpu": 32, "cuda": 64}
 activations of larger batches do not fit into the processor's cache."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ExtractConfig(Settings):
     """How features are extracted."""
 
@@ -64,7 +64,7 @@ class Network:
         fingerprint = Fingerprint.of_network(
             backbone=backbone.config.name,
             weights=backbone.weights_sha256,
-            model_args=backbone.config.model_args,
+            model_args=repr(sorted(backbone.config.model_args.items())),
             timm=timm.__version__,
             transform=transform.describe(),
             decoder=decoder_version(decoder),

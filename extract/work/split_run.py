@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
 from clinit.extract.cache.head import Head, Top1, store_head, tensors_sha256
 from clinit.extract.cache.plan import FILE as PLAN_FILE
 from clinit.extract.cache.plan import WHOLE, Part, Plan, settle_plan, shard_name
-from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
+from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import Shard, assemble, read_shard, write_shard
 from clinit.extract.cache.summary import FILE as SUMMARY_FILE
 from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_summary
@@ -40,6 +40,8 @@ from clinit.files.paths import exists
 from clinit.stopwatch import Stopwatch
 
 MANIFEST_FILE = "manifest.parquet"
+_alone = partial(claim_file, on_busy=lambda: None)
+"""Locks a file that processes of other parts may also write; waits until it is free."""
 _SAMPLE = 200
 """Images to look for before a folder is reported as the wrong one."""
 
@@ -141,14 +143,13 @@ class SplitRun:
             finished = None
             with suppress(CacheError):
                 finished = open_split(self.folder)
-            missing = self._missing_shards(finished)
-            retried = self._invalid_rows(missing) if self.settings.retry_invalid else {}
+            missing, retried = self._missing_shards(finished)
             todo = sorted({*missing, *retried})
             started, computed = datetime.now(UTC), self._compute(todo, retried)
             facts, problem = self._facts(computed, started), ""
             there = sum(exists(self.folder / shard_name(n)) for n in range(plan.num_shards))
             if there == plan.num_shards and finished is not None and not todo:
-                self._judge_again(finished)
+                self._judge_again(finished, facts)
             elif there == plan.num_shards:
                 try:
                     self._summarise(self.head_names.source, facts)
@@ -202,27 +203,24 @@ class SplitRun:
         with _alone(path):
             write_manifest(self.manifest, path)
 
-    def _missing_shards(self, finished: CacheSplit | None) -> dict[int, str]:
-        """Return the shards to compute, each with its fault; an absent shard has an empty text."""
-        missing = {}
+    def _missing_shards(self, finished: CacheSplit | None) -> tuple[dict[int, str], dict[int, int]]:
+        """Return the shards to compute.
+
+        Returns:
+            The fault of each damaged shard, an empty text for an absent shard; and with
+            `retry_invalid`, the number of invalid rows of each other shard that has any.
+        """
+        missing, retried = dict[int, str](), dict[int, int]()
         for shard in self._shards:
             path = self.folder / shard_name(shard)
-            if finished is not None:
-                problem = verify_shard(finished, shard)
-            else:
-                problem = shard_problem(path, self.plan, shard)
+            problem = shard_problem(self.folder, self.plan, shard, finished)
             if problem is not None:
                 missing[shard] = problem if exists(path) else ""
-        return missing
-
-    def _invalid_rows(self, missing: Collection[int]) -> dict[int, int]:
-        """Return the number of invalid rows of each undamaged shard with invalid rows."""
-        found = {
-            shard: len(read_shard(self.folder / shard_name(shard), self.plan, shard).reasons)
-            for shard in self._shards
-            if shard not in missing
-        }
-        return {shard: count for shard, count in found.items() if count}
+            elif self.settings.retry_invalid and (
+                rows := read_shard(path, self.plan, shard).reasons
+            ):
+                retried[shard] = len(rows)
+        return missing, retried
 
     def _compute(self, todo: list[int], retried: Collection[int]) -> int:
         """Compute and write shards; return their number of rows.
@@ -268,37 +266,27 @@ class SplitRun:
                 run=run,
             )
 
-    def _judge_again(self, finished: CacheSplit) -> None:
+    def _judge_again(self, finished: CacheSplit, facts: RunFacts) -> None:
         """Update the summary of a complete split with this command's images, weights and head.
 
         The accuracy of the head is computed again if its weights or class names have changed since,
         if the summary of an earlier version lacks their digests, or if the user names the rows.
         """
         told = finished.summary
-        run = replace(told.run, root=self._root, weights=self._weights)
+        run = replace(told.run, root=facts.root, weights=facts.weights)
         if self.head_names.source != NAMED_EARLIER:
-            run = replace(run, head_classes=self.head_names.file)
+            run = replace(run, head_classes=facts.head_classes)
         tensors = None if self.head is None else tensors_sha256(self.head)
         names = None if self.head is None else self.head.class_names
         is_judged = (tensors, names_sha256(names)) == (told.head.tensors, told.head.names)
         if self.settings.head_classes is not None or not is_judged or run != told.run:
             self._summarise(UNKNOWN if names is None else self.head_names.source, run)
 
-    @property
-    def _root(self) -> str:
-        return str(self.root.absolute())
-
-    @property
-    def _weights(self) -> str | None:
-        """The file of the weights; None for timm's pretrained weights."""
-        path = self.backbone.config.weights
-        return None if path is None else str(path.absolute())
-
     def _facts(self, computed: int, started: datetime) -> RunFacts:
-        timing = self.timing
+        timing, weights = self.timing, self.backbone.config.weights
         return RunFacts(
-            root=self._root,
-            weights=self._weights,
+            root=str(self.root.absolute()),
+            weights=None if weights is None else str(weights.absolute()),
             head_classes=self.head_names.file,
             started=started.isoformat(timespec="seconds"),
             device=self.backbone.config.device,
@@ -402,10 +390,3 @@ class SplitRun:
                 " on",
                 remedy="Give the folder that the paths of the manifest start from with `--root`.",
             )
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Lock a file that processes of other parts may also write; wait until it is free."""
-    with claim_file(path, on_busy=lambda: None):
-        yield

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -502,5 +501,4 @@ def _stored(path: Path, name: str | None) -> np.ndarray:
             f"{stored.origin} contains {stored.dtype}, expected floats (rows, dim)",
             remedy="Save one feature vector per row: `numpy.save(path, features)`.",
         )
-    with tempfile.TemporaryDirectory() as folder, stored.open(Path(folder)) as take:
-        return np.asarray(take(np.arange(stored.shape[0])))
+    return np.asarray(stored.take(np.arange(stored.shape[0])))

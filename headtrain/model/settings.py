@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from clinit.headtrain.setting import Part, setting
 from clinit.headtrain.study.parts import (
     LOSS,
     MAX_OLD_LOSS,
@@ -15,6 +14,7 @@ from clinit.headtrain.study.parts import (
     Loss,
     NewShare,
 )
+from clinit.setting import Part, setting
 
 AddInit = Literal["auto"] | Init
 WRITES_MODELS = "Give a model that `clinit add`, `clinit remember` or `clinit export` has written."

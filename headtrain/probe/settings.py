@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from clinit.headtrain.setting import Part, setting
 from clinit.headtrain.study.parts import DEVICE, LOSS, MAX_SEED, PRECISION, Device, Loss, Precision
+from clinit.setting import Part, setting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -43,7 +43,6 @@ from clinit.headtrain.array import (
 )
 from clinit.headtrain.groups import one_of_each, shares_of
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.setting import Imported
 from clinit.headtrain.statistics.class_statistics import (
     ARRAYS,
     ClassStatistics,
@@ -54,6 +53,7 @@ from clinit.headtrain.statistics.solve import least_squares_head
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study.parts import Start
+from clinit.setting import Imported
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from clinit.headtrain.setting import Part, setting
+from clinit.setting import Part, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
-from clinit.headtrain.setting import Imported, Part, setting
 from clinit.headtrain.study.methods import Closed, Top
+from clinit.setting import Imported, Part, setting
 
 ClosedMethod = Literal["slda", "simplecil", "fecam", "klda", "ranpac"]
 HeadMethod = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda", ClosedMethod]

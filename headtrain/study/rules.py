@@ -10,7 +10,6 @@ from dataclasses import is_dataclass, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_type_hints
 
-from clinit.headtrain.setting import Setting, fields_of
 from clinit.headtrain.study.methods import Closed, DerppConfig, EwcConfig
 from clinit.headtrain.study.parts import (
     CLOSED_METHODS,
@@ -22,6 +21,7 @@ from clinit.headtrain.study.parts import (
     Training,
     default_init_rows,
 )
+from clinit.setting import Setting, fields_of
 from clinit.words import did_you_mean, listed
 
 PARTS: Mapping[str, type] = {

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.setting import Imported, Setting
 from clinit.headtrain.study.rules import DECIDING, refusals, settings_of
 from clinit.headtrain.study.study import Study
+from clinit.setting import Imported, Setting
 from clinit.words import did_you_mean, nearest
 
 Value = bool | int | float | str | None

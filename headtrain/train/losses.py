@@ -30,7 +30,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.setting import Imported
+from clinit.setting import Imported
 
 Logits = Float[Tensor, "*bank rows classes"]
 Labels = Int[Tensor, "*#bank rows"]

@@ -29,7 +29,6 @@ from clinit.headtrain.experiment import RunData
 from clinit.headtrain.probe.protocol import Probe
 from clinit.headtrain.probe.protocol import probe as probe_source
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.setting import fields_of
 from clinit.headtrain.statistics.summed import read_summed
 from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.headtrain.study.parts import PAPER_INITS
@@ -37,6 +36,7 @@ from clinit.headtrain.study.rules import refusals
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.images import Images, Storage
 from clinit.machine import choose_device
+from clinit.setting import fields_of
 from clinit.words import byte_count
 
 Cache = Source | str | Path

@@ -18,7 +18,6 @@ import shutil
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from clinit.errors import ClinitError, unwritable
@@ -49,11 +48,11 @@ def claim_folder(
             be written, is removed or is replaced.
     """
     make_folder(folder)
-    with _claim(folder / _LOCK, folder, on_busy=on_busy) as claim:
-        if claim.locked:
+    with _claim(folder / _LOCK, folder, on_busy) as (descriptor, is_locked):
+        if is_locked:
             _sweep(folder)
         yield
-        if not _names(folder / _LOCK, claim.descriptor):
+        if not _names(folder / _LOCK, descriptor):
             raise ClinitError(
                 f"{folder} was removed or replaced while this command wrote into it",
                 remedy="Run the same command again; it completes the folder.",
@@ -105,12 +104,9 @@ def claim_file(
     writes. `on_busy` and errors are as in `claim_folder`.
     """
     lock = path.with_name(f".{path.name}.lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    with _claim(lock, path, on_busy=on_busy) as claim:
-        if claim.locked:
+    make_folder(path.parent)
+    with _claim(lock, path, on_busy) as (_, is_locked):
+        if is_locked:
             _sweep(path.parent, {path.name, *drafts_of})
         try:
             yield
@@ -127,30 +123,18 @@ def claimed_names(folder: Path, pattern: str) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """An open lock file."""
-
-    descriptor: int
-    locked: bool
-    """Whether the file is locked; False if the storage cannot lock."""
-
-
 @contextmanager
 def _claim(
-    lock: Path,
-    claimed: Path,
-    *,
-    on_busy: Callable[[], None] | None,
-) -> Iterator[_Claim]:
-    """Open the lock file; hold its lock if the storage can lock."""
+    lock: Path, claimed: Path, on_busy: Callable[[], None] | None
+) -> Iterator[tuple[int, bool]]:
+    """Open the lock file; hold its lock if the storage can lock, and yield whether it can."""
     while True:
         descriptor = _open(lock, claimed)
         try:
             locked = _hold(descriptor, claimed, on_busy)
             if locked and not _names(lock, descriptor):
                 continue  # the former holder has removed the lock file: make a new one
-            yield _Claim(descriptor, locked)
+            yield descriptor, locked
             return
         finally:
             os.close(descriptor)
@@ -170,11 +154,7 @@ def _open(lock: Path, claimed: Path) -> int:
     return descriptor
 
 
-def _hold(
-    descriptor: int,
-    claimed: Path,
-    on_busy: Callable[[], None] | None,
-) -> bool:
+def _hold(descriptor: int, claimed: Path, on_busy: Callable[[], None] | None) -> bool:
     """Lock an open lock file; return False if the storage cannot lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -187,15 +167,11 @@ def _hold(
             where = f"into {claimed}" if claimed.is_dir() else str(claimed)
             raise ClinitError(f"another process is writing {where}", remedy=_WAIT) from error
         on_busy()
-        _wait(descriptor, claimed)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as problem:  # such as a file server that has become unreachable
+            raise unwritable(claimed, problem) from problem
     return True
-
-
-def _wait(descriptor: int, claimed: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:  # such as a file server that has become unreachable
-        raise unwritable(claimed, error) from error
 
 
 def _names(path: Path, descriptor: int) -> bool:

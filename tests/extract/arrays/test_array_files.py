@@ -16,7 +16,6 @@ from safetensors.torch import save_file as save_torch_file
 
 from clinit.errors import CacheError
 from clinit.extract.arrays import import_features as module
-from clinit.extract.arrays import parquet_files as parquet_module
 from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.arrays.numpy_files import NpyFile
 from clinit.extract.cache.read import CacheSplit
@@ -221,15 +220,6 @@ def test_missing_values_and_rows_of_different_lengths_are_refused(tmp_path: Path
     pl.DataFrame({"features": whole, "label": [0, None, 1]}).write_parquet(path)
     with pytest.raises(CacheError, match="`label` has missing values"):
         imported(path)
-
-
-@pytest.mark.parametrize("block_bytes", [1, 100])
-def test_features_of_a_table_are_read_in_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
-    monkeypatch.setattr(parquet_module, "_BLOCK_BYTES", block_bytes)
-    parquet(tmp_path / "a.parquet", features=FEATURES, labels=LABELS)
-    check(imported(tmp_path / "a.parquet"))
 
 
 def npy(shape: object, descr: str = "'<f4'", data: bytes = bytes(64), version: int = 1) -> bytes:

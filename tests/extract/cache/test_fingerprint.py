@@ -6,7 +6,7 @@ from clinit.extract.cache.fingerprint import Difference, Fingerprint
 NETWORK = Fingerprint.of_network(
     backbone="resnet18",
     weights="ab",
-    model_args={"global_pool": "avg", "depth": 2},
+    model_args=repr(sorted({"global_pool": "avg", "depth": 2}.items())),
     timm="1.0",
     transform="resize 36",
     decoder="png 1",

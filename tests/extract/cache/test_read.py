@@ -1,6 +1,7 @@
 import os
-from io import RawIOBase
+from io import BufferedReader, FileIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,13 +71,13 @@ def test_nothing_but_the_rows_that_are_asked_for_is_read(
 ) -> None:
     found = stored_features(made(tmp_path / "a")).features
     sizes: list[int] = []
-    fill = shard.fill
 
-    def counted(file: RawIOBase, buffer: memoryview) -> int:
-        sizes.append(len(buffer))
-        return fill(file, buffer)
+    class Counted(BufferedReader):
+        def readinto(self, buffer: Any) -> int:
+            sizes.append(len(buffer))
+            return super().readinto(buffer)
 
-    monkeypatch.setattr(shard_rows, "fill", counted)
+    monkeypatch.setattr(Path, "open", lambda path, mode: Counted(FileIO(path)))
     found[np.array([100, 2, 101])]
     assert sizes == [32, 64]
 
@@ -98,11 +99,12 @@ def test_a_shard_that_changes_or_goes_later_is_refused_when_a_row_of_it_is_read(
     found = stored_features(split).features
     path = split.path / "shard-00001.h5"
 
-    def fails(file: object, buffer: object) -> int:
-        raise OSError(5, "Input/output error")
+    class Broken(BufferedReader):
+        def readinto(self, buffer: Any) -> int:
+            raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(shard_rows, "fill", fails)
+        patched.setattr(Path, "open", lambda path, mode: Broken(FileIO(path)))
         with pytest.raises(StorageError, match=f"^cannot read {path}: Input/output error$"):
             found[50:51]
     os.utime(path, ns=(1, 1))

@@ -13,7 +13,7 @@ from clinit.errors import CacheError
 from clinit.extract.arrays import import_features as module
 from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
-from clinit.extract.cache.read import CacheSplit, open_cache, open_split, verify_shard
+from clinit.extract.cache.read import CacheSplit, open_cache, open_split, shard_problem
 
 ROWS, DIM = 20, 6
 BAD = (3, 4, 11)
@@ -111,7 +111,7 @@ def test_a_shard_with_other_invalid_rows_than_the_summary_is_refused(
 ) -> None:
     edit(split, change)
     found = open_split(split.path)
-    assert [verify_shard(found, index) is None for index in range(3)] == [
+    assert [shard_problem(found.path, found.plan, index, found) is None for index in range(3)] == [
         index != shard for index in range(3)
     ]
     with pytest.raises(CacheError, match=r"differ from its entry in cache\.json"):

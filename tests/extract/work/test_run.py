@@ -13,7 +13,7 @@ from PIL import Image
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
 from clinit.extract.cache.plan import Part, read_plan
-from clinit.extract.cache.read import open_cache, open_split, verify_shard
+from clinit.extract.cache.read import open_cache, open_split, shard_problem
 from clinit.extract.dataset.decode import decode
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.transform import make_transform
@@ -96,7 +96,11 @@ def test_a_damaged_shard_is_found_and_computed_again(
     if damage == "remove":
         path.unlink()
     split = open_split(out / "train")
-    assert [verify_shard(split, i) is None for i in range(3)] == [True, False, True]
+    assert [shard_problem(split.path, split.plan, i, split) is None for i in range(3)] == [
+        True,
+        False,
+        True,
+    ]
     result = extracted(root, out, config)[0]
     assert result.computed_rows == 6
     assert len(result.replaced_shards) == (damage != "remove")
@@ -181,7 +185,7 @@ def test_invalid_rows_that_are_read_again_give_an_uninterrupted_extraction(
     result = again()
     assert (result.computed_rows, result.retried_rows, result.replaced_shards) == (9, 3, ())
     assert files(tmp_path / "cache") == files(tmp_path / "whole")
-    assert all(verify_shard(result.split, i) is None for i in range(3))
+    assert all(shard_problem(result.path, result.plan, i, result.split) is None for i in range(3))
     third = again()
     assert (third.computed_rows, third.retried_rows, third.split.num_valid) == (0, 0, 15)
 
@@ -254,7 +258,8 @@ def test_an_exchanged_manifest_and_a_damaged_summary_are_found_and_written_again
     with pytest.raises(CacheError, match=r"cache\.json is damaged: it has changed since"):
         open_split(out / "train")
     assert extracted(root, out, config)[0].computed_rows == 0
-    assert verify_shard(open_split(out / "train"), 0) is None
+    split = open_split(out / "train")
+    assert shard_problem(split.path, split.plan, 0, split) is None
 
 
 def without_images(root: Path) -> None:

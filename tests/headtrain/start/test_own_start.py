@@ -11,7 +11,6 @@ import pytest
 from clinit.errors import ExperimentError
 from clinit.headtrain.array import to_numpy
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.setting import Imported
 from clinit.headtrain.start.calibration_set import CalibrationSet
 from clinit.headtrain.start.initialise import initialise
 from clinit.headtrain.start.left_out import leave_one_out
@@ -19,6 +18,7 @@ from clinit.headtrain.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.study.parts import Start
 from clinit.headtrain.study.study import Study, run_name
 from clinit.headtrain.train.losses import LOSSES
+from clinit.setting import Imported
 
 DIM, START, STOP, ROWS = 5, 2, 4, 26
 

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import pytest
 
-from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study.methods import EwcConfig, KldaConfig, Top
 from clinit.headtrain.study.parts import HEAD_METHODS, INITS, TOP_METHODS, Start, Stream, Training
 from clinit.headtrain.study.rules import (
@@ -20,6 +19,7 @@ from clinit.headtrain.study.rules import (
     settings_of,
 )
 from clinit.headtrain.study.study import Study, identity_of, names_of
+from clinit.setting import fields_of
 
 
 def study(top: bool = False, /, **settings: Any) -> Study:

@@ -17,7 +17,7 @@ import sysconfig
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, wraps
 from importlib import import_module
@@ -189,6 +189,10 @@ class Setting:
     """Name on the command line without leading dashes; default: the name of the field."""
     otherwise: str | None = None
     """The default in words, if None means a default that depends on other settings."""
+    metavar: str | None = None
+    """Name of a value in the help; default: the name of its type."""
+    joined: bool = False
+    """Whether the command line takes a list of numbers as one text, such as `0.5,0.5,0.5`."""
     file: bool = False
     """Whether the command line takes the name of a file that contains the value."""
     top_help: str | None = None
@@ -270,6 +274,11 @@ class Setting:
         if Imported in self.types and value not in self.words:
             known = isinstance(value, str) or callable(value)
             return Imported.of(value, self.group) if known else value
+        if self.joined and isinstance(value, str):
+            with suppress(ValueError):
+                return tuple(map(float, value.split(",")))
+        if value == [] and type(None) in self.types:
+            return None
         if isinstance(value, list) and self.items:
             return tuple(float(each) if self.items is float else each for each in value)
         if isinstance(value, int) and not isinstance(value, bool) and float in self.types:
@@ -292,7 +301,7 @@ class Setting:
 
     def _takes(self, value: Any, kinds: tuple[Any, ...]) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            return value in self.words or type(value) in kinds
+            return value in self.words or type(value) in kinds or _is_path(value, kinds)
         if float not in kinds and not (int in kinds and isinstance(value, int)):
             return False
         least = self.least is None or value >= self.least
@@ -300,8 +309,15 @@ class Setting:
         return least and (self.above is None or value > self.above) and abs(value) <= most
 
 
+def _is_path(value: Any, kinds: tuple[Any, ...]) -> bool:
+    return Path in kinds and isinstance(value, Path)
+
+
 def setting(default: Any, help: str, **rest: Any) -> Any:
-    """Return a field of a dataclass that is a setting; `rest` as in `Setting`."""
+    """Return a field of a dataclass that is a setting; `rest` as in `Setting`.
+
+    `MISSING` as default means that the setting must be given.
+    """
     return field(default=default, metadata={"setting": Setting(help=help, **rest)})
 
 
@@ -340,6 +356,7 @@ def fields_of(*owners: type) -> Mapping[str, Setting]:
                     found[whole] = replace(inner, name=whole, path=(name, *inner.path))
             elif known := each.metadata.get("setting"):
                 kinds, words = _alternatives(hint)
+                home = next(one for one in owner.__mro__ if each.name in one.__annotations__)
                 found[name] = replace(
                     known,
                     name=name,
@@ -347,7 +364,7 @@ def fields_of(*owners: type) -> Mapping[str, Setting]:
                     default=each.default,
                     types=kinds,
                     words=words,
-                    panel=known.panel or getattr(owner, "panel", Part.panel),
+                    panel=known.panel or getattr(home, "panel", Part.panel),
                 )
     return types.MappingProxyType(found)
 
