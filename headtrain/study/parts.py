@@ -339,6 +339,7 @@ class Training(Part):
         " them the mean norm of the old rows (weight aligning); bic: a factor and a shift of"
         " their logits, found on a tenth of the rows, which is held out (bias correction).",
         of_heads=True,
+        shared=True,
     )
     anchor: AnchorKind | None = setting(
         None,
