@@ -65,6 +65,10 @@ from clinit.headtrain.train.losses import LOSSES, FixedPart
 Ints = Int[np.ndarray, " _"]
 
 
+MARGIN = 1e-4
+"""Of a shift that decides on an image, as logits of heads are in float32."""
+
+
 class Balance(NamedTuple):
     """What decides the shift of the biases of new rows, relative to these rows."""
 
@@ -87,11 +91,11 @@ class Balance(NamedTuple):
         """
         if not len(self.room):
             return 0.0
-        most = float(self.room[min(int(points / 100 * self.judged), len(self.room) - 1)]) - 1e-9
+        most = float(self.room[min(int(points / 100 * self.judged), len(self.room) - 1)]) - MARGIN
         useful = self.needed[self.needed < most]
         if self.untested or not len(useful):
             return most
-        return min(most, max(float(useful.max()) + 1e-9, self.fitted))
+        return min(most, max(float(useful.max()) + MARGIN, self.fitted))
 
     @property
     def lost(self) -> int:

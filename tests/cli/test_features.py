@@ -70,7 +70,7 @@ def test_a_head_alone_is_exported_and_names_rows(work: Path) -> None:
 def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -> None:
     given = ("predict", work / "head.npz", work / "new-val.npy", "--reject", "max-logit")
     text = done(*given, "--threshold", "1e9")
-    assert "60 of 60 rows unknown (score below 1e+09)" in text
+    assert "60 of 60 rows unknown (max-logit below 1e+09)" in text
     error = refused(call(*given))
     assert "remembers no image of its classes" in str(error)
     assert "--threshold VALUE" in error.remedy

@@ -105,7 +105,6 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
         "synthetic features from class statistics",
         "old classes, held out 5 ",  # one of six images of each
         "added classes, image left out 16 ",
-        "--new-share classes",
         f"clinit predict {out} IMAGE…",
     ):
         assert part in printed

@@ -130,7 +130,8 @@ def test_new_rows_are_those_of_numpy(init: Any, scale: Any, loss: str, place: Pl
     assert_there(far.rows.bias, near.rows.bias, tolerance)
     assert far.factor == pytest.approx(near.factor, rel=tolerance)
     assert far.lam == near.lam
-    assert far.library == (None if init == "random" else "array_api_strict")
+    libraries = {"random": None, "discriminant": "numpy"}  # discriminants need few rows
+    assert far.library == libraries.get(init, "array_api_strict")
     if near.loss_after is not None:
         assert far.loss_after == pytest.approx(near.loss_after, rel=1e-8)
 

@@ -14,6 +14,7 @@ from clinit.headtrain.probe import fit
 from clinit.headtrain.probe.protocol import Probe, measure, probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.record.format import finite
+from clinit.headtrain.repeats import groups_of
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
@@ -74,9 +75,7 @@ def test_the_chosen_setting_is_that_of_a_loop_over_the_grid(
 ) -> None:
     monkeypatch.setattr(fit, "GRADIENT", 1e-7)
     train, val = digits().train, digits().val
-    held = held_out_rows(
-        train.labels, np.arange(len(train.labels)), 0.2, generator(0, Draw.HELD_OUT)
-    )
+    held = held_out_rows(train.labels, groups_of(train), 0.2, generator(0, Draw.HELD_OUT))
     values = (0.001, 0.03, 1.0, 30.0)
 
     def reference(c: float, rows: np.ndarray) -> Any:

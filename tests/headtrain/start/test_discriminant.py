@@ -139,13 +139,13 @@ BALANCE = Balance(
     ("points", "shift"), [(0, -1.0), (10, 0.5), (20, 0.7), (30, 1.5), (40, 1.5), (100, 1.5)]
 )
 def test_the_price_is_paid_only_for_new_images(points: float, shift: float) -> None:
-    assert BALANCE.shift(points) == pytest.approx(shift, abs=1e-6)
+    assert BALANCE.shift(points) == pytest.approx(shift, abs=1e-3)
     lost = BALANCE.moved(BALANCE.shift(points)).lost
     assert lost <= points / 100 * BALANCE.judged
 
 
 def test_a_class_of_a_single_image_takes_the_whole_price() -> None:
-    assert BALANCE._replace(untested=True).shift(40) == pytest.approx(4.0, abs=1e-6)
+    assert BALANCE._replace(untested=True).shift(40) == pytest.approx(4.0, abs=1e-3)
 
 
 def test_old_classes_lose_no_more_than_the_price_on_images_that_were_left_out() -> None:
