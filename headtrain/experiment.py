@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import polars as pl
@@ -58,6 +58,9 @@ from clinit.machine import choose_device, device_name
 PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
 
 
+Data = TypeVar("Data", bound="RunData")
+
+
 @dataclass(frozen=True, eq=False)
 class RunData:
     """The data that all runs of a call read."""
@@ -76,14 +79,14 @@ class RunData:
 
     @classmethod
     def of(
-        cls,
+        cls: type[Data],
         base: Source | None,
         new: Source,
         given: Mapping[str, Head | Path | None] | None = None,
         *,
         on_note: Callable[[str], None] = lambda note: None,
         **rest: Any,
-    ) -> Self:
+    ) -> Data:
         """Return the data with pretrained heads.
 
         Args:

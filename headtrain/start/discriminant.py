@@ -205,9 +205,9 @@ class Problem:
 
     old: Judges
     new: Judges
-    numbers: Int[np.ndarray, " rows"]
+    numbers: Int[np.ndarray, " judges"]
     """Number in the data of each judging row, old rows first."""
-    shares: Float[np.ndarray, " rows"]
+    shares: Float[np.ndarray, " new_judges"]
     """Weight of each new judging row within its group of repeated rows."""
     counts: Int[np.ndarray, " new"]
     """Images per new class; a group counts as one."""

@@ -207,7 +207,7 @@ class Setting:
     """Whether only runs of heads alone have this setting."""
     shared: bool = False
     """For a setting of starts or training: whether all heads of a bank have the same value."""
-    earlier: str | None = None
+    earlier: str | float | None = None
     """Its value in records and identities of earlier versions, which lacked it and omit it."""
     rival: str = ""
     """A setting that excludes it: setting one unsets the other."""

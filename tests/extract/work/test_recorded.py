@@ -1,7 +1,7 @@
 """What a cache records gives its network back."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,18 @@ def extract(make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path) 
     return run
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Compute as the threads of an extraction do: another number of threads rounds otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize(("transform", "autocast"), [("timm", "off"), ("paper", "bfloat16")])
 def test_the_reloaded_backbone_and_transform_give_the_cached_features(
-    extract: Extract, transform: str, autocast: str
+    extract: Extract, transform: str, autocast: str, one_thread: None
 ) -> None:
     mean = (0.48145466, 0.45, 1 / 3)
     split = extract(transform=transform, autocast=autocast, dtype="float32", mean=mean)
