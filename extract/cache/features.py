@@ -161,7 +161,7 @@ class FeatureSet:
     def joined(cls, parts: Sequence[FeatureSet], class_names: tuple[str, ...]) -> FeatureSet:
         """Return the concatenated rows of sets whose labels all refer to `class_names`."""
         return cls(
-            np.concatenate([part.features for part in parts]),
+            np.concatenate([part.features[:] for part in parts]),
             np.concatenate([part.labels for part in parts]),
             class_names,
         )
