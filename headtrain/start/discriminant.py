@@ -174,7 +174,7 @@ def discriminant_rows(data: NewClasses, max_old_loss: float) -> Initialisation:
         room=np.sort((problem.old.highest - old.max(axis=1))[correct]),
         judged=len(old),
         needed=(problem.new.highest - own)[wins],
-        untested=bool((~tested).any()),
+        untested=float((problem.counts == 1).mean()),
     )
     shift = balance.shift(max_old_loss)
 

@@ -79,23 +79,25 @@ class Balance(NamedTuple):
     """Number of old images."""
     needed: Float[np.ndarray, " left_out"]
     """The shift from which each left-out new image is answered right, as far as one can."""
-    untested: bool
-    """Whether a new class has a single image, so that nothing shows how much it needs."""
+    untested: float
+    """Share of new classes of a single image: nothing shows how much these need."""
     fitted: float = 0.0
     """The shift at which the loss is least."""
 
     def shift(self, points: float) -> float:
         """Return the shift with the most new images right at a loss of `points` of old ones.
 
-        A shift above `fitted` that gains no left-out image is not taken.
+        A shift above `fitted` that gains no left-out image is not taken, except by the share of
+        new classes that have none.
         """
         if not len(self.room):
             return 0.0
         most = float(self.room[min(int(points / 100 * self.judged), len(self.room) - 1)]) - MARGIN
         useful = self.needed[self.needed < most]
-        if self.untested or not len(useful):
+        if not len(useful):
             return most
-        return min(most, max(float(useful.max()) + MARGIN, self.fitted))
+        enough = min(most, max(float(useful.max()) + MARGIN, self.fitted))
+        return enough + self.untested * (most - enough)
 
     @property
     def lost(self) -> int:

@@ -131,7 +131,7 @@ BALANCE = Balance(
     room=np.array([-1.0, 0.5, 1.0, 2.0, 4.0]),
     judged=10,
     needed=np.array([0.7, 1.5]),
-    untested=False,
+    untested=0.0,
 )
 
 
@@ -144,8 +144,10 @@ def test_the_price_is_paid_only_for_new_images(points: float, shift: float) -> N
     assert lost <= points / 100 * BALANCE.judged
 
 
-def test_a_class_of_a_single_image_takes_the_whole_price() -> None:
-    assert BALANCE._replace(untested=True).shift(40) == pytest.approx(4.0, abs=1e-3)
+@pytest.mark.parametrize("share", [0.0, 0.04, 1.0])
+def test_classes_of_a_single_image_take_their_share_of_the_price(share: float) -> None:
+    wanted = 1.5 + share * (4.0 - 1.5)
+    assert BALANCE._replace(untested=share).shift(40) == pytest.approx(wanted, abs=1e-3)
 
 
 def test_old_classes_lose_no_more_than_the_price_on_images_that_were_left_out() -> None:
