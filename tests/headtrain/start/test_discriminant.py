@@ -193,3 +193,20 @@ def test_one_image_more_of_one_class_moves_accuracies_by_little() -> None:
         both = [discriminant_rows(each, 1.0).rows for each in (few, many)]
         moved.append(accuracies(few, both[0], seed) - accuracies(few, both[1], seed))
     assert np.abs(np.mean(moved, axis=0)).max() < 0.03
+
+
+def test_every_row_is_judged_by_rows_of_the_folds_without_it() -> None:
+    data = made([1, 6], seed=3)
+    problem = Problem.of(data)
+    assert problem.new.fold.tolist()[0] == -1
+    assert sorted(problem.new.fold.tolist()[1:]) == [0, 0, 1, 2, 3, 4]
+    refined = dict(problem.refined(problem.chosen()))
+    for side, found in zip((problem.old, problem.new), problem.left_out(refined), strict=True):
+        for features, fold, logits in zip(side.features, side.fold.tolist(), found, strict=True):
+            rows = refined[fold if fold >= 0 else ALL]
+            np.testing.assert_allclose(logits, rows.weight @ features + rows.bias, rtol=1e-9)
+    whole = Discriminants.of(problem.moments(None), 0.5)
+    judged = problem._judged(whole, [], 0.5, owes=whole.own_part())
+    rows = whole.rows(0.5)
+    own = rows.weight[0] @ problem.new.features[0] + rows.bias[0] - whole.own_part()
+    assert judged[0, 0] == pytest.approx(own, rel=1e-9)
