@@ -210,3 +210,13 @@ def test_every_row_is_judged_by_rows_of_the_folds_without_it() -> None:
     rows = whole.rows(0.5)
     own = rows.weight[0] @ problem.new.features[0] + rows.bias[0] - whole.own_part()
     assert judged[0, 0] == pytest.approx(own, rel=1e-9)
+
+
+def test_rows_of_a_fold_do_not_read_its_old_images() -> None:
+    problem = Problem.of(made([2, 6], seed=5))
+    choice, out = problem.chosen(), problem.old.fold == 2
+    features = np.where(out[:, None], -problem.old.features, problem.old.features)
+    other = replace(problem, old=replace(problem.old, features=features))
+    ours, theirs = dict(problem.refined(choice)), dict(other.refined(choice))
+    np.testing.assert_array_equal(ours[2].weight, theirs[2].weight)
+    assert not np.array_equal(ours[3].weight, theirs[3].weight)
