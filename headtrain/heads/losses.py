@@ -17,6 +17,9 @@ Squentropy: loss = log sum_j exp(u_j) - u_y + sum_{j != y} u_j^2 / (C - 1).
 
 Source: L. Hui, M. Belkin, S. Wright, "Cut your losses with squentropy", ICML 2023.
 Gradient: softmax(u)_j - y_j + 2 u_j / (C - 1) for j != y, and softmax(u)_y - 1 for the label.
+
+Binary cross entropy, for heads whose classes are independent: loss = sum_j log(1 + exp u_j) - u_y,
+with gradient sigmoid(u) - y.
 """
 
 from __future__ import annotations
@@ -232,6 +235,42 @@ def _wrong(num_classes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class BinaryCrossEntropy:
+    """Logistic loss of each class by itself; its Hessian is diagonal, p (1 - p)."""
+
+    def value(self, logits: Logits, labels: Labels) -> PerRow:
+        """Return the loss of each sample."""
+        picked = logits.gather(-1, spread(labels, logits)).squeeze(-1)
+        return torch.nn.functional.softplus(logits).sum(-1) - picked
+
+    def value_and_gradient(
+        self, logits: Logits, labels: Labels, out: Logits | None = None
+    ) -> tuple[PerRow, Logits]:
+        """Return the loss of each sample and its gradient with respect to its logits."""
+        index, value = spread(labels, logits), self.value(logits, labels)
+        gradient = torch.sigmoid(logits, out=out)
+        minus_one = gradient.new_full((), -1.0).expand(index.shape)
+        return value, gradient.scatter_add_(-1, index, minus_one)
+
+    def fixed_part(self, logits: Columns, target: Target, num_classes: int) -> FixedPart:
+        """Reduce the fixed logits to their part of the sum."""
+        constant = torch.nn.functional.softplus(logits).sum(1) - pick(logits, target)
+        return FixedPart(log_sum=torch.full_like(constant, -torch.inf), constant=constant)
+
+    def local_terms(
+        self, logits: Columns, target: Target, fixed: FixedPart, num_classes: int
+    ) -> LocalTerms:
+        """Expand in the new logits."""
+        p, value = torch.sigmoid(logits), torch.nn.functional.softplus(logits).sum(1)
+        return LocalTerms(
+            value=fixed.constant + value - pick(logits, target),
+            gradient=p - indicator(logits, target),
+            diagonal=p * (1 - p),
+            outer=torch.zeros_like(logits),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class OwnLoss:
     """A function of the user: logits (rows, classes), labels (rows,) -> losses (rows,)."""
 
@@ -268,8 +307,13 @@ class OwnLoss:
         return value.detach(), gradient if out is None else out.copy_(gradient)
 
 
-Loss = CrossEntropy | SquaredError | Squentropy
-LOSSES: dict[str, Loss] = {"ce": CrossEntropy(), "mse": SquaredError(), "sqen": Squentropy()}
+Loss = CrossEntropy | SquaredError | Squentropy | BinaryCrossEntropy
+LOSSES: dict[str, Loss] = {
+    "ce": CrossEntropy(),
+    "mse": SquaredError(),
+    "sqen": Squentropy(),
+    "bce": BinaryCrossEntropy(),
+}
 """Losses by name, with the paper's constants; `SquaredError(kappa, beta)` takes other constants."""
 
 

@@ -12,6 +12,9 @@ temperature is needed although every row is labelled right, z_y is replaced by
 n make labels likely, but not certain. A class that the head rules out has no probability at any T,
 and is left out with its rows.
 
+For heads whose classes are independent (sigmoid), the likelihood is that of a logistic model of
+each class, sum_k log(1 + exp(b z_k)) - b z_y.
+
 T is fitted to half of the held-out rows of each class, and measured on the other half. The measure
 is the expected calibration error over 15 bins B_m of equal width of the largest probability,
 
@@ -24,13 +27,15 @@ comparisons to regularized likelihood methods", Advances in Large Margin Classif
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from msgspec import Meta
 from scipy.optimize import brentq
+from scipy.special import expit
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
@@ -50,6 +55,7 @@ float32."""
 _MOST_STEPS = 100
 """Maximum number of doublings of b in the search for a bracket."""
 
+Activation = Literal["softmax", "sigmoid"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -109,12 +115,15 @@ def never_wins(head: Head) -> Bool[np.ndarray, " classes"]:
     return found
 
 
-def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:
+def temperature_of(
+    head: Head, rows: FeatureSet, activation: Activation = "softmax"
+) -> Temperature | None:
     """Fit a temperature to half of some held-out rows, and measure it on the other half.
 
     Args:
         head: The trained head.
         rows: Features of images that it was not trained on; labels are rows of the head.
+        activation: `sigmoid` if the probabilities of the classes are independent.
 
     Returns:
         The temperature; None if fewer than `LEAST_ROWS` rows belong to classes that the head does
@@ -134,15 +143,15 @@ def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:
     (fit, of_fit), (judge, of_judge) = (
         (logits_of(head, rows, np.sort(half))[:, left], labels[np.sort(half)]) for half in halves
     )
-    value = fit_temperature(fit, of_fit)
+    value = fit_temperature(fit, of_fit, activation=activation)
     if value is None or float(np.diff(np.partition(fit, -2)[:, -2:]).max()) < LEAST_LEAD * value:
         return None
     return Temperature(
         value=value,
         fitted_rows=len(of_fit),
         measured_rows=len(of_judge),
-        ece_before=expected_calibration_error(judge, of_judge),
-        ece_after=expected_calibration_error(judge / value, of_judge),
+        ece_before=expected_calibration_error(judge, of_judge, activation=activation),
+        ece_after=expected_calibration_error(judge / value, of_judge, activation=activation),
     )
 
 
@@ -151,6 +160,7 @@ def fit_temperature(
     labels: Int[np.ndarray, " rows"],
     *,
     smoothed: bool = False,
+    activation: Activation = "softmax",
 ) -> float | None:
     """Return the temperature of the least mean negative log-likelihood; None if none exists.
 
@@ -159,18 +169,19 @@ def fit_temperature(
         labels: The column of the class of each row.
         smoothed: Give 1 / (n + 2) of each label evenly to the other classes, so that a temperature
             exists even if every row is labelled right.
+        activation: `sigmoid` if the probabilities of the classes are independent.
     """
     if not len(labels) or logits.shape[1] < 2:
         return None
-    truth = logits[np.arange(len(labels)), labels]
+    truth, probabilities_of = logits[np.arange(len(labels)), labels], PROBABILITIES[activation]
     if smoothed:
         others = (logits.sum(axis=1) - truth) / (logits.shape[1] - 1)
         truth = truth + (others - truth) / (len(labels) + 2)
 
     def slope(b: float) -> float:
-        return float((_softmax(b * logits) * logits).sum(axis=1).mean() - truth.mean())
+        return float((probabilities_of(b * logits) * logits).sum(axis=1).mean() - truth.mean())
 
-    if bool((truth >= logits.max(axis=1)).all()):
+    if activation == "softmax" and bool((truth >= logits.max(axis=1)).all()):
         return None
     low = high = 1.0
     for _ in range(_MOST_STEPS):
@@ -186,10 +197,14 @@ def fit_temperature(
 
 
 def expected_calibration_error(
-    logits: Float[np.ndarray, "rows classes"], labels: Int[np.ndarray, " rows"], *, bins: int = BINS
+    logits: Float[np.ndarray, "rows classes"],
+    labels: Int[np.ndarray, " rows"],
+    *,
+    bins: int = BINS,
+    activation: Activation = "softmax",
 ) -> float:
-    """Return the expected calibration error of softmax(logits), in [0, 1]."""
-    probabilities = _softmax(logits)
+    """Return the expected calibration error of the probabilities of logits, in [0, 1]."""
+    probabilities = PROBABILITIES[activation](logits)
     right = probabilities.argmax(axis=1) == labels
     return calibration_error(probabilities.max(axis=1), right, bins=bins)
 
@@ -216,6 +231,13 @@ def _softmax(logits: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "ro
     np.exp(found, out=found)
     found /= found.sum(axis=1, keepdims=True)
     return found
+
+
+PROBABILITIES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "softmax": _softmax,
+    "sigmoid": expit,
+}
+"""Probabilities of logits, by the activation of a head."""
 
 
 def logits_of(

@@ -28,13 +28,16 @@ From there, the rows are refined: with x = L^-1 (h - m), A = L L^T, rows v minim
 entropy plus `KEPT` / 2 |v - v_0|^2 per new image. This is the maximum a posteriori of a logistic
 model whose prior has the discriminants as mean and A^-1 as shape of its covariance.
 
+For a head whose classes are independent (sigmoid), CE is the logistic loss of each new class by
+itself, sum_k log(1 + exp z_k) - z_y.
+
 Finally the shift is set by a price: as many points of accuracy as old classes may lose, on old
 images that the rows were refined without. It is not raised further than left-out new images gain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -44,7 +47,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 
 from clinit.headtrain.heads.array import beside, take, to_numpy
 from clinit.headtrain.heads.linear import Rows
@@ -148,7 +151,9 @@ class Judges:
         return replace(self, **picked)
 
 
-def discriminant_rows(data: NewClasses, max_old_loss: float) -> Initialisation:
+def discriminant_rows(
+    data: NewClasses, max_old_loss: float, *, independent: bool = False
+) -> Initialisation:
     """Return refined and balanced discriminants of the new classes.
 
     Without a row of an old class, nothing shows how rows compete with old rows: discriminants by
@@ -157,8 +162,9 @@ def discriminant_rows(data: NewClasses, max_old_loss: float) -> Initialisation:
     Args:
         data: The data and the head.
         max_old_loss: Points of accuracy that old classes may lose, in [0, 100].
+        independent: Whether the probabilities of the head are sigmoids, not a softmax.
     """
-    problem = Problem.of(data)
+    problem = Problem.of(data, independent=independent)
     if not len(problem.old.labels):
         shrinkage, quadratic = problem.usual
         found = Discriminants.of(problem.moments(None), shrinkage).rows(quadratic)
@@ -220,9 +226,11 @@ class Problem:
     """Sum of outer products of deviations from class means."""
     freedom: float
     """Its degrees of freedom: rows less classes."""
+    loss: Callable[..., tuple[float, np.ndarray]]
+    """`_cross_entropy` or `_logistic`."""
 
     @classmethod
-    def of(cls, data: NewClasses) -> Problem:
+    def of(cls, data: NewClasses, *, independent: bool = False) -> Problem:
         """Sum all rows, and draw rows that judge, the same number per class."""
         statistics = data.statistics("sample")
         totals, means = statistics.totals, to_numpy(statistics.class_means)
@@ -246,6 +254,7 @@ class Problem:
             classes=int(present.sum()),
             scatter=to_numpy(statistics.within_covariance) * totals.sum(),
             freedom=float(totals.sum() - present.sum()),
+            loss=_logistic if independent else _cross_entropy,
         )
 
     def moments(self, left: int | None) -> Moments:
@@ -341,7 +350,7 @@ class Problem:
         def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
             scale, total, slope = np.exp(point[0]), 0.0, np.zeros(2)
             for side, logits, target in ((self.old, old, None), (self.new, new, self.new.labels)):
-                value, gradient = _cross_entropy(scale * logits + point[1], side, target)
+                value, gradient = self.loss(scale * logits + point[1], side, target)
                 total += judged * value
                 slope += judged * np.array([scale * (gradient * logits).sum(), gradient.sum()])
             slope[0] += (point[0] - usual) / 0.5**2
@@ -384,7 +393,7 @@ class Problem:
             total, slope = strength / 2 * float(((rows - start) ** 2).sum()), rows - start
             slope = strength * slope
             for side, inputs, target in sides:
-                value, gradient = _cross_entropy(inputs @ rows.T, side, target)
+                value, gradient = self.loss(inputs @ rows.T, side, target)
                 total, slope = total + value, slope + gradient.T @ inputs
             return total, slope.ravel()
 
@@ -462,6 +471,19 @@ def _cross_entropy(
         gradient[here, target] -= side.weight
         own = new[here, target]
     return float(side.weight @ (highest + np.log(total) - own)), gradient
+
+
+def _logistic(
+    new: Float[np.ndarray, "rows new"], side: Judges, target: Int[np.ndarray, " rows"] | None
+) -> tuple[float, Float[np.ndarray, "rows new"]]:
+    """Return the loss of each new class by itself, as `_cross_entropy` does for a softmax."""
+    gradient = side.weight[:, None] * expit(new)
+    value = np.logaddexp(0, new).sum(axis=1)
+    if target is not None:
+        here = np.arange(len(new))
+        gradient[here, target] -= side.weight
+        value -= new[here, target]
+    return float(side.weight @ value), gradient
 
 
 def _half_square(distance: float, deviation: float) -> float:

@@ -75,7 +75,7 @@ def initialise(
     watch = watch or Stopwatch()
     if start.init == "discriminant":
         with watch.phase("fit"):
-            return discriminant_rows(data, start.max_old_loss)
+            return discriminant_rows(data, start.max_old_loss, independent=loss == "bce")
     if start.reads_statistics and statistics is None:
         statistics = data.statistics(start.weighting)
     sample = None

@@ -14,7 +14,7 @@ ClosedMethod = Literal["slda", "simplecil", "fecam", "klda", "ranpac"]
 HeadMethod = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda", ClosedMethod]
 TopMethod = Literal["rehearsal", "naive", "joint", "ewc", "derpp"]
 Method = Literal[HeadMethod, "ewc", "derpp"]
-Loss = Literal["ce", "mse", "sqen"]
+Loss = Literal["ce", "mse", "sqen", "bce"]
 Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["float32", "tf32", "bf16"]
 Correct = Literal["none", "wa", "bic"]
@@ -31,7 +31,7 @@ CLOSED_METHODS: tuple[str, ...] = get_args(ClosedMethod)
 MAX_SEED = 2**32 - 1
 """A larger seed would take two words, and could repeat the draws of another seed."""
 
-LOSS = "Training loss: cross entropy, squared error or squentropy."
+LOSS = "Training loss: cross entropy, squared error, squentropy, or binary cross entropy."
 DEVICE = "Device to compute on; auto: CUDA if available."
 PRECISION = (
     "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations are always"

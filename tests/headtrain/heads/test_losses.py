@@ -6,7 +6,7 @@ from torch import Tensor
 
 from clinit.headtrain.heads.losses import LOSSES
 
-NAMES = ["ce", "mse", "sqen"]
+NAMES = ["ce", "mse", "sqen", "bce"]
 
 
 def transcribed(name: str, logits: Tensor, label: int) -> float:
@@ -16,6 +16,8 @@ def transcribed(name: str, logits: Tensor, label: int) -> float:
     wrong = [u[j] for j in range(classes) if j != label]
     if name == "mse":
         return float(15 * (u[label] - 30) ** 2 + sum(v * v for v in wrong)) / classes
+    if name == "bce":
+        return sum(math.log1p(math.exp(v)) for v in u) - float(u[label])
     entropy = -math.log(math.exp(u[label]) / sum(map(math.exp, u)))
     squares = sum(v * v for v in wrong) / (classes - 1)
     return entropy + (squares if name == "sqen" else 0.0)

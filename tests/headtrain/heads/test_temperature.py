@@ -50,6 +50,19 @@ def scipy_temperature(logits: np.ndarray, targets: np.ndarray) -> float:
     return float(np.exp(found.x))
 
 
+def test_the_temperature_of_independent_classes_has_the_least_logistic_loss() -> None:
+    logits, labels = drawn(rows=500, sure=2.0)
+    logits -= logits.mean()
+
+    def loss(log_t: float) -> float:
+        signs = 1 - 2 * np.eye(7)[labels]
+        return float(np.log1p(np.exp(signs * logits / np.exp(log_t))).sum())
+
+    expected = np.exp(minimize_scalar(loss, bounds=(-7, 7), method="bounded").x)
+    found = fit_temperature(logits, labels, activation="sigmoid")
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize("sure", [0.02, 0.5, 1.0, 8.0])
 @pytest.mark.parametrize("unit", [1.0, 1e-9, 1e13])
 def test_the_temperature_has_the_least_loss_that_scipy_finds(sure: float, unit: float) -> None:

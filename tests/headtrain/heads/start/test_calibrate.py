@@ -21,7 +21,7 @@ from clinit.headtrain.heads.start.left_out import in_sample
 from clinit.headtrain.heads.start.new_rows import NewClasses
 
 OLD, NEW, UNSEEN, DIM = 5, 3, 2, 6
-NAMES = ["ce", "mse", "sqen"]
+NAMES = ["ce", "mse", "sqen", "bce"]
 
 
 def arrival(dtype: type = np.float64, spread: float = 1.5) -> NewClasses:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from clinit.headtrain.heads.linear import Rows
@@ -94,18 +95,26 @@ def test_the_logit_of_the_only_image_owes_its_own_part_to_itself_on_average() ->
     assert sample.mean() == pytest.approx(system.own_part(), abs=5 * error)
 
 
-def loss_of(data: NewClasses, rows: Rows) -> float:
-    """Return the mean loss of old rows plus the class-balanced loss of new rows."""
+def loss_of(data: NewClasses, rows: Rows, *, independent: bool = False) -> float:
+    """Return the mean loss of old rows plus the class-balanced loss of new rows.
+
+    The classes of an independent head have a logistic loss each; old ones do not change.
+    """
     head = np.concatenate([data.head.weight[:OLD], rows.weight])
     logits = data.features @ head.T + np.concatenate([data.head.bias[:OLD], rows.bias])
     losses = logsumexp(logits, axis=1) - logits[np.arange(len(logits)), data.labels]
+    if independent:
+        is_label = np.arange(data.stop) == data.labels[:, None]
+        losses = np.where(is_label, np.log1p(np.exp(-logits)), np.log1p(np.exp(logits)))
+        losses = losses[:, OLD:].sum(1)
     means = np.array([losses[data.labels == each].mean() for each in range(data.stop)])
     return float(means[:OLD].mean() + means[OLD:].mean())
 
 
-def test_refined_rows_have_the_least_penalised_loss() -> None:
+@pytest.mark.parametrize("independent", [False, True])
+def test_refined_rows_have_the_least_penalised_loss(independent: bool) -> None:
     data = made([4, 6], seed=2)
-    problem = Problem.of(data)
+    problem = Problem.of(data, independent=independent)
     choice = problem.chosen()
     refined = dict(problem.refined(choice))[ALL]
     system = Discriminants.of(problem.moments(None), choice.shrinkage)
@@ -117,7 +126,7 @@ def test_refined_rows_have_the_least_penalised_loss() -> None:
         moved = (rows.weight - start.weight) @ system.factor
         at_centre = rows.bias - start.bias + (rows.weight - start.weight) @ centre
         size = float((moved**2).sum() + (at_centre**2).sum())
-        return loss_of(data, rows) + strength / 2 * size
+        return loss_of(data, rows, independent=independent) + strength / 2 * size
 
     least, random = penalised(refined), np.random.default_rng(0)
     assert least < penalised(start)
@@ -125,6 +134,24 @@ def test_refined_rows_have_the_least_penalised_loss() -> None:
         step = 1e-2 * random.standard_normal((2, DIM + 1))
         near = Rows(refined.weight + step[:, :-1], refined.bias + step[:, -1])
         assert penalised(near) > least - 1e-5
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_scale_and_shift_are_the_least_of_loss_and_prior(independent: bool) -> None:
+    problem = Problem.of(made([4, 6], seed=2), independent=independent)
+    raw = Discriminants.of(problem.moments(None), 0.5).rows(0.5)
+    old, new = (side.features @ raw.weight.T + raw.bias for side in (problem.old, problem.new))
+    usual = 0.5 * np.log(problem.old.spread / old.var(0).mean())
+
+    def objective(point: np.ndarray) -> float:
+        moved = Rows(np.exp(point[0]) * raw.weight, np.exp(point[0]) * raw.bias + point[1])
+        loss = loss_of(made([4, 6], seed=2), moved, independent=independent)
+        return 10 * loss + (point[0] - usual) ** 2 / (2 * 0.5**2)
+
+    value, scale, shift = problem._calibrated(old, new)
+    expected = minimize(objective, [usual, 0.0], method="Nelder-Mead", options={"xatol": 1e-6})
+    assert value == pytest.approx(expected.fun, rel=1e-6)
+    assert [np.log(scale), shift] == pytest.approx(expected.x, abs=1e-3)
 
 
 BALANCE = Balance(

@@ -17,7 +17,7 @@ from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.settings import Start
 
 OLD, NEW, UNSEEN, DIM = 4, 3, 2, 5
-NAMES = ["ce", "mse", "sqen"]
+NAMES = ["ce", "mse", "sqen", "bce"]
 
 
 def arrival() -> NewClasses:

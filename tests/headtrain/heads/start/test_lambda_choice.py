@@ -41,7 +41,7 @@ def curve_of(data: NewClasses, loss: str = "ce", **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("bias", ["write", "keep"])
-@pytest.mark.parametrize("loss", ["ce", "mse", "sqen"])
+@pytest.mark.parametrize("loss", ["ce", "mse", "sqen", "bce"])
 def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: Any) -> None:
     data = arrival()
     curve = curve_of(data, loss, with_bias=bias == "write")
