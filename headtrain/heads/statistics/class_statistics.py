@@ -161,6 +161,36 @@ class ClassStatistics:
         assert (merged.counts < merged.totals + 0.5).all()  # shares are rounded
         return merged
 
+    def merged(self, other: ClassStatistics) -> ClassStatistics:
+        """Return the statistics of two whole, disjoint sets of rows together.
+
+        Both number their classes alike; either may have further classes.
+
+        Raises:
+            ValueError: If both have rows of a class whose average weighs as much as any other:
+                `class` weights of rows that were summed cannot change.
+        """
+        size = max(self.num_classes, other.num_classes)
+        totals = np.zeros((2, size), dtype=np.int64)
+        totals[0, : self.num_classes], totals[1, : other.num_classes] = self.totals, other.totals
+        if self.weighting == "class" and (totals > 0).all(axis=0).any():
+            raise ValueError("weighting is 'class', but a class has rows in both sets")
+        masses = ((totals > 0) if self.weighting == "class" else totals).sum(axis=1)
+        one, two = masses / max(1, masses.sum())
+        other, xp = other.with_shift(self.shift), namespace(self.gram)
+
+        def padded(each: ClassStatistics) -> Any:
+            rows = beside(self.gram, np.zeros((size - each.num_classes, self.dim)))
+            return xp.concat([each.sums, rows])
+
+        return replace(
+            self,
+            totals=totals.sum(axis=0),
+            counts=totals.sum(axis=0),
+            sums=padded(self) + padded(other),
+            gram=one * self.gram + two * other.gram,
+        )
+
     def within(self, totals: Int[np.ndarray, " more"]) -> ClassStatistics:
         """Return the statistics of the same rows, as a part of a set with more classes.
 

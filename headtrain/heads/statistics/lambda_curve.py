@@ -14,6 +14,11 @@ The ridge of a whole least-square head is chosen by the leave-one-out error, in 
 (`leave_one_out`), with W_-i the head solved without row i:
 
     1/2 sum_i w_i |W_-i z_i - y_i|^2.
+
+If only the statistics of N rows are left, generalised cross-validation replaces it (G. H. Golub,
+M. Heath, G. Wahba, "Generalized cross-validation as a method for choosing a good ridge parameter",
+Technometrics 21(2), 1979): the error on the rows themselves / (1 - f / N)^2, f = 1 + sum_j
+e_j / (e_j + lam) with e the eigenvalues of Sigma_T.
 """
 
 from __future__ import annotations
@@ -40,7 +45,9 @@ from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, 
 from clinit.headtrain.heads.statistics.leave_one_out import blocks_of
 from clinit.headtrain.heads.statistics.solve import LambdaPath
 
-Measure = Literal["held-out error", "leave-one-out loss", "leave-one-out error"]
+Measure = Literal[
+    "held-out error", "leave-one-out loss", "leave-one-out error", "generalised cross-validation"
+]
 HELD_OUT = 0.2
 ALL = slice(None)
 
@@ -179,3 +186,19 @@ def leave_one_out_curve(
         gaps = np.concatenate(parts)[places] - truth
         errors.append(float(weights @ (gaps**2).sum(axis=1) / weights.sum() / 2))
     return LambdaCurve(lams, tuple(errors), "leave-one-out error")
+
+
+def generalised_curve(statistics: ClassStatistics) -> LambdaCurve:
+    """Return the generalised cross-validation of W_LS at half decades of lambda."""
+    path, lams = LambdaPath.of(statistics), default_lams(statistics)
+    shares = [effective_rows(path, lam) / max(1, int(statistics.totals.sum())) for lam in lams]
+    errors = tuple(
+        held_out_error(path.head(lam), statistics, ALL) / (1 - min(share, 1 - 1e-6)) ** 2
+        for lam, share in zip(lams, shares, strict=True)
+    )
+    return LambdaCurve(lams, errors, "generalised cross-validation")
+
+
+def effective_rows(path: LambdaPath, lam: float) -> float:
+    """Return f, the number of rows that a solution can reproduce at will."""
+    return 1.0 + float(to_numpy(path.eigenvalues / (path.eigenvalues + lam)).sum())

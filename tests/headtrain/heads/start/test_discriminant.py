@@ -146,7 +146,7 @@ def test_scale_and_shift_are_the_least_of_loss_and_prior(independent: bool) -> N
     def objective(point: np.ndarray) -> float:
         moved = Rows(np.exp(point[0]) * raw.weight, np.exp(point[0]) * raw.bias + point[1])
         loss = loss_of(made([4, 6], seed=2), moved, independent=independent)
-        return 10 * loss + (point[0] - usual) ** 2 / (2 * 0.5**2)
+        return float(10 * loss + (point[0] - usual) ** 2 / (2 * 0.5**2))
 
     value, scale, shift = problem._calibrated(old, new)
     expected = minimize(objective, [usual, 0.0], method="Nelder-Mead", options={"xatol": 1e-6})
