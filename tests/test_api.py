@@ -64,7 +64,7 @@ def test_former_names_work_with_a_warning() -> None:
 
 
 def test_lists_of_settings_are_all_combinations(caches: tuple[Path, Path]) -> None:
-    study = {**STUDY, "iterations": 0}
+    study: dict[str, Any] = {**STUDY, "iterations": 0}
     runs = clinit.train(*caches, {"scale": "none"}, {"scale": "norm", "bias": "keep"},
         init=["class-mean", "lda"], weighting="sample", seeds=range(2), **study)  # fmt: skip
     names = ("seed", "scale", "bias", "init")
