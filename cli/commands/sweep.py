@@ -230,11 +230,12 @@ def _sweep_top(
         for place in left.values():
             say(f"  {place.name}")
         return []
-    train_top(
-        data,
-        left,
-        watch=training_progress,
-        resume_from=checkpoints.__getitem__,
-        checkpoint_every=checkpoint_every,
-    )
+    with training_progress() as observer:
+        train_top(
+            data,
+            left,
+            observer=observer,
+            resume_from=checkpoints.__getitem__,
+            checkpoint_every=checkpoint_every,
+        )
     return [*places.values()]

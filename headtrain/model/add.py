@@ -48,12 +48,13 @@ from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.model.writing import check_free, write_model
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
-from clinit.headtrain.protocol.events import Observer, TaskStarted, ignore
+from clinit.headtrain.protocol.events import TaskStarted
 from clinit.headtrain.protocol.experiment import grown_heads, started_heads
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.stream.summed import Summed
 from clinit.headtrain.protocol.study.parts import Stream, Training
 from clinit.headtrain.protocol.study.study import Study
+from clinit.observer import Observer, ignore
 from clinit.words import examples, number_of
 
 FIRST_FIT: HeadFit = "ridge"

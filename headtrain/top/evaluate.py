@@ -20,9 +20,9 @@ from torch import Tensor
 
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.new_rows import random_rows
-from clinit.headtrain.protocol.stream.buffer import Pool, TaskRows
+from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.scenario import Task
-from clinit.headtrain.protocol.stream.task_plan import Share, draw_schedule
+from clinit.headtrain.protocol.stream.task_plan import Lesson, Share, draw_schedule
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.evaluate import (
@@ -61,10 +61,9 @@ def measure(
     model: PlasticModel,
     inputs: TopInputs,
     study: Study,
-    task: Task,
-    rows: TaskRows,
+    lesson: Lesson,
     *,
-    list_mistakes: bool,
+    all_mistakes: bool,
 ) -> tuple[Evaluation, Float[np.ndarray, " 1"]]:
     """Return the correct answers on test rows of classes seen, and the new-task loss.
 
@@ -72,11 +71,12 @@ def measure(
     """
     training = replace(study.training, precision="float32")
     bank = Bank(model.tensors(), [training], model.device)
-    tested = inputs.scenario.val.rows_between(0, task.stop)
-    test = _labelled(model, inputs.val, inputs.scenario.val, tested)
-    found = evaluate(bank, test, inputs.scenario.ends, list_mistakes=list_mistakes)
-    chosen = rows.rows[rows.loss_sample(inputs.study.stream.seed)]
-    sample = _labelled(model, inputs.train, inputs.scenario.train, chosen)
+    tested = inputs.experiment.scenario.val.rows_between(0, lesson.task.stop)
+    test = _labelled(model, inputs.val, inputs.experiment.scenario.val, tested)
+    found = evaluate(bank, test, inputs.experiment.scenario.ends, list_mistakes=all_mistakes)
+    rows = lesson.rows
+    chosen = rows.rows[rows.loss_sample(inputs.experiment.study.stream.seed)]
+    sample = _labelled(model, inputs.train, inputs.experiment.scenario.train, chosen)
     return found, mean_losses(bank, sample)
 
 
@@ -84,8 +84,8 @@ def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> dict[str, 
     """Probe the features for the classes of the next task; None if they have no test rows."""
     sides = []
     for activations, pool in (
-        (inputs.train, inputs.scenario.train),
-        (inputs.val, inputs.scenario.val),
+        (inputs.train, inputs.experiment.scenario.train),
+        (inputs.val, inputs.experiment.scenario.val),
     ):
         rows = pool.rows_between(following.start, following.stop)
         sides.append(_labelled(model, activations, pool, rows, first=following.start))
@@ -94,7 +94,7 @@ def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> dict[str, 
     curve = linear_probe(
         *sides,
         num_classes=len(following.classes),
-        seed=inputs.study.stream.seed,
+        seed=inputs.experiment.study.stream.seed,
         index=following.number - 1,
     )
     iteration, best = max(curve, key=lambda point: point[1])

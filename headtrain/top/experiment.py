@@ -9,20 +9,22 @@ derpp       new rows and a buffer of old rows      weighted losses + distance to
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from clinit.headtrain.protocol.events import Observer, ignore
+from clinit.headtrain.protocol.events import Paused, Stepped
 from clinit.headtrain.protocol.experiment import now, records_of
-from clinit.headtrain.protocol.learner import Learner
+from clinit.headtrain.protocol.learner import Learner, Log
 from clinit.headtrain.protocol.record.format import RunRecord
-from clinit.headtrain.protocol.stream.notes import data_notes
 from clinit.headtrain.protocol.study.methods import Top
-from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.protocol.study.study import Study, names_of
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
+from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, resumed_from
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.training import Held, Rehearsal, TopMethod
+from clinit.observer import Noted, Observer, ignore
 
 
 def run_top(
@@ -50,30 +52,37 @@ def run_top(
         CheckpointError: If the checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable or the storage fails.
     """
-    study, started, data = study.resolved(), now(), inputs.data
-    blocks = TopBlocks(inputs, study, top_method(study), checkpoint, checkpoint_every)
-    learner = Learner(inputs.scenario, inputs.task_plan, [study], blocks, observer)
+    study, data = study.resolved(), inputs.data
+    digest, log = inputs.digest(study), Log()
+    found = read_checkpoint(checkpoint, digest, inputs.device) if checkpoint else None
+    started = now()
+    every = checkpoint_every if checkpoint else 0
+    blocks = TopBlocks(inputs, study, top_method(study), found, every)
+
+    def store(log: Log, paused: Paused) -> None:
+        if checkpoint is not None:
+            Checkpoint(checkpoint, digest, paused.iteration, log, **paused.state).write()
+
+    experiment = replace(inputs.experiment, studies=(study,))
+    if found is not None:
+        log = found.log
+        observer(Noted(resumed_from(found, *names_of([study]))))
+        observer(Stepped(log.finished * study.stream.iterations))
+    learner = Learner(experiment, blocks, observer, log, store)
     learner.learn()
-    (record,) = records_of(
-        learner,
-        data,
-        started,
-        data_notes(
-            inputs.scenario, data.base, data.new, [study], data.facts_for(study.training.loss)
-        ),
-        {phase: learner.watch.seconds[phase] for phase in PHASES},
-        {
+    facts = {
+        "started": started,
+        "timings_s": {phase: learner.watch.seconds[phase] for phase in PHASES},
+        "optimizer": {
             "name": "AdamW",
             "layer_decay": inputs.top.layer_decay,
             "schedule": "one cycle a task",
             "state": "fresh each task",
         },
-        facts={
-            "top": {"blocks": blocks.model.cut.blocks},
-            "activations": list(inputs.parts),
-        },
-        changed=blocks.changed,
-    )
+        "top": {"blocks": blocks.model.cut.blocks},
+        "activations": list(inputs.parts),
+    }
+    (record,) = records_of(learner, data, data.notes(experiment), facts)
     return record
 
 

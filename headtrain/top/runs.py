@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from clinit.headtrain.protocol.events import Observer
+from clinit.headtrain.protocol.events import RunStarted
 from clinit.headtrain.protocol.record.format import write_record
 from clinit.headtrain.protocol.runs import checkpoint_of
 from clinit.headtrain.protocol.study.study import Study, by_stream
 from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.inputs import ImageData, prepare_runs
+from clinit.observer import Observer, ignore
 
 
 def train_top(
     data: ImageData,
     left: Mapping[Study, Path],
     *,
-    watch: Callable[[Path | None], AbstractContextManager[Observer]],
+    observer: Observer = ignore,
     resume_from: Callable[[Study], Path] | None = None,
     checkpoint_every: int = 100,
     overwrite: bool | None = None,
@@ -31,8 +31,7 @@ def train_top(
     Args:
         data: The data of the runs, with images.
         left: The runs, resolved, each with the folder of its record.
-        watch: Given the folder of a run, returns the observer of this run; given None, the observer
-            of the computation of activations that precedes the runs.
+        observer: Called with each event as it happens.
         resume_from: Returns the file that a run resumes from; default: `FOLDER.checkpoint`.
         checkpoint_every: Updates between two checkpoints; 0: one per task.
         overwrite: Replace existing records; None if the caller has no such option.
@@ -42,19 +41,18 @@ def train_top(
         ClinitError: If an image has become unreadable, or a record cannot be written.
     """
     for runs in by_stream(left, data.by_head):
-        with watch(None) as observer:
-            inputs = prepare_runs(data, runs, observer=observer)
+        inputs = prepare_runs(data, runs, observer=observer)
         for study in runs:
             place = left[study]
             checkpoint = resume_from(study) if resume_from else checkpoint_of(place)
-            with watch(place) as observer:
-                record = run_top(
-                    inputs,
-                    study,
-                    checkpoint=checkpoint,
-                    checkpoint_every=checkpoint_every,
-                    observer=observer,
-                )
+            observer(RunStarted(place))
+            record = run_top(
+                inputs,
+                study,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                observer=observer,
+            )
             named = replace(record, info={**record.info, "id": place.name})
             write_record(named, place, overwrite=overwrite)
             checkpoint.unlink(missing_ok=True)

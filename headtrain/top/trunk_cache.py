@@ -36,7 +36,6 @@ from clinit.extract.work.settings import Settings
 from clinit.extract.work.split_run import SplitRun
 from clinit.files.lock import claim_folder
 from clinit.files.paths import exists
-from clinit.headtrain.protocol.events import Noted, Observer, Progressed
 from clinit.headtrain.top.activations import (
     ActivationRows,
     ImageRows,
@@ -46,6 +45,7 @@ from clinit.headtrain.top.activations import (
 )
 from clinit.headtrain.top.images import Storage
 from clinit.machine import free_memory
+from clinit.observer import Noted, Observer, Progressed
 
 SHARD_BYTES = 2**27
 """Size of a shard: a killed run loses at most one shard."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from clinit.headtrain.probe.protocol import Probe
 from clinit.headtrain.probe.protocol import probe as probe_source
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.protocol import runs
-from clinit.headtrain.protocol.events import Observer, ignore
 from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
 from clinit.headtrain.protocol.stream.summed import read_summed
@@ -36,6 +34,7 @@ from clinit.headtrain.protocol.study.rules import refusals
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.images import Images, Storage
 from clinit.machine import choose_device
+from clinit.observer import Observer, ignore
 from clinit.setting import fields_of
 from clinit.words import byte_count
 
@@ -403,7 +402,7 @@ def train_top(
         train_recorded(
             data,
             runs.left_of(places, data, overwrite=overwrite),
-            watch=lambda _: nullcontext(observer),
+            observer=observer,
             checkpoint_every=checkpoint_every,
             overwrite=overwrite,
         )

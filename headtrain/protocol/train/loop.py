@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -22,16 +21,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.ram import STEPS_AT_ONCE
-from clinit.headtrain.protocol.stream.task_plan import Schedule
-from clinit.headtrain.protocol.study.parts import RateSchedule, Stream
+from clinit.headtrain.protocol.stream.task_plan import Lesson, Schedule
+from clinit.headtrain.protocol.study.parts import RateSchedule
 from clinit.headtrain.protocol.train.anchor import Anchor
 from clinit.headtrain.protocol.train.feeds import DrawnFeed, Feed, ResidentFeed, StreamedFeed
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.old_classes import OldClasses
 from clinit.headtrain.protocol.train.step import Updates
-from clinit.stopwatch import Stopwatch
 
 WARM_UP_STEPS = 3
 """Steps before the capture, in which libraries and the optimizer create their state, which a
@@ -125,7 +122,7 @@ class TaskSteps:
         device = updates.labels.device
         iterations, batch = schedule.batches.shape
         heads = updates.losses.shape[1]
-        self._updates, self._feed = updates, feed
+        self._updates, self._feed, self._done = updates, feed, 0
         self._stored = feed.features.new_empty(batch, feed.features.shape[1])
         self._number = torch.zeros(1, dtype=torch.int64, device=device)
         is_new = torch.from_numpy(np.arange(batch) < schedule.num_new[:, None])
@@ -142,9 +139,49 @@ class TaskSteps:
         recorded: np.ndarray = self._losses.transpose(1, 2).cpu().numpy()
         return recorded
 
+    @classmethod
+    def of(
+        cls,
+        bank: Bank,
+        rows: LabelledRows,
+        lesson: Lesson,
+        anchors: Sequence[Anchor | None] = (),
+        drawn: OldClasses | None = None,
+    ) -> TaskSteps:
+        """Return the updates of a bank on a task.
+
+        Args:
+            bank: Heads with the rows of the new classes initialised.
+            rows: Features and labels of old and new rows; only of new rows if old rows are drawn.
+            lesson: Numbers and labels of these rows, and the batches.
+            anchors: The penalty that holds each head near its present state; empty: no penalties.
+            drawn: Statistics that old rows are drawn from; None: old rows are stored.
+        """
+        schedule, stream = lesson.schedule, lesson.stream
+        batches, number = torch.from_numpy(schedule.batches), lesson.task.number
+        feed: Feed
+        if drawn is not None:
+            seed = int(generator(stream.seed, Draw.OLD_ROWS, number).integers(2**63))
+            feed = DrawnFeed(rows, batches, REPORT_STEPS, drawn, seed)
+        elif rows.is_resident:
+            feed = ResidentFeed(rows, batches)
+        else:
+            feed = StreamedFeed(rows, batches, REPORT_STEPS)
+        updates = Updates(bank, stream.rows_per_batch, anchors)
+        shares = rate_shares(bank.heads[0].schedule or "constant", stream.iterations)
+        return cls(updates, feed, schedule, shares)
+
+    def until(self, stop: int) -> Iterator[int]:
+        """Do the steps that are left before step `stop`; yield numbers of finished steps."""
+        while self._done < stop:
+            first, last = self._done, min(self._done + REPORT_STEPS, stop)
+            self.run(first, last)
+            yield last - first
+
     def run(self, start: int, stop: int) -> None:
         """Do the steps `start` to `stop` - 1; calls must follow each other without gaps."""
         self._feed.prepare(start, stop)
+        self._done = stop
         for _ in range(start, stop):
             if self._replayed is None:
                 self._advance()
@@ -168,59 +205,6 @@ class TaskSteps:
         sums = torch.where(kinds, losses, self._zero).sum(1)
         means = sums / torch.index_select(self._kind_rows, 0, number)[0]
         self._losses.index_copy_(0, number, means[None])
-
-
-def train_task(
-    bank: Bank,
-    rows: LabelledRows,
-    data: TaskRows,
-    schedule: Schedule,
-    stream: Stream,
-    *,
-    evaluate: Callable[[int, LabelledRows], None],
-    stepped: Callable[[int], None],
-    watch: Stopwatch,
-    anchors: Sequence[Anchor | None] | None = None,
-    drawn: OldClasses | None = None,
-) -> Float[np.ndarray, "iterations heads 2"]:
-    """Train `bank` on a task; return the mean losses of new and old rows before each update.
-
-    Args:
-        bank: Heads with the rows of the new classes initialised.
-        rows: Features and labels of old and new rows; only of new rows if old rows are drawn.
-        data: Numbers and labels of these rows.
-        schedule: The batches.
-        stream: Evaluation points, batch size and seed.
-        evaluate: Called at each evaluation point, also before the first step, with the number of
-            finished updates and the sample for the new-task loss.
-        stepped: Called with the number of updates since its last call.
-        watch: Adds up the time of training.
-        anchors: The penalty that holds each head near its present state; None: no penalties.
-        drawn: Statistics that old rows are drawn from; None: old rows are stored.
-    """
-    with watch.phase("prepare"):
-        chosen = data.loss_sample(stream.seed) - (0 if drawn is None else data.num_old)
-        sample = rows.take(torch.from_numpy(chosen))
-        batches = torch.from_numpy(schedule.batches)
-        feed: Feed
-        if drawn is not None:
-            seed = int(generator(stream.seed, Draw.OLD_ROWS, data.number).integers(2**63))
-            feed = DrawnFeed(rows, batches, REPORT_STEPS, drawn, seed)
-        elif rows.is_resident:
-            feed = ResidentFeed(rows, batches)
-        else:
-            feed = StreamedFeed(rows, batches, REPORT_STEPS)
-        updates = Updates(bank, stream.rows_per_batch, anchors)
-        shares = rate_shares(bank.heads[0].schedule or "constant", stream.iterations)
-        steps = TaskSteps(updates, feed, schedule, shares)
-    for start, stop in pairwise((0, *stream.evaluation_points)):
-        for first in range(start, stop, REPORT_STEPS):
-            last = min(first + REPORT_STEPS, stop)
-            with watch.phase("train"):
-                steps.run(first, last)
-            stepped(last - first)
-        evaluate(stop, sample)
-    return steps.losses
 
 
 def train_epochs(

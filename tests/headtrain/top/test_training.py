@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.top.lora import add_lora, layers
 from clinit.headtrain.top.network import cut_network, make_plastic
 from clinit.headtrain.top.training import Held, Rehearsal, sample_losses, top_optimizer
@@ -51,7 +53,7 @@ def test_ten_steps_are_those_of_adamw_written_out(key: str, full_rank: bool) -> 
         network.get_classifier().bias.data.fill_(3.0)  # of zero, its decay would not be seen
     blocks, bias = cut_network(theirs, 2).blocks, theirs.get_classifier().bias
     listed = theirs.no_weight_decay() if hasattr(theirs, "no_weight_decay") else ()
-    optimizer, schedule = top_optimizer(ours, lr=0.01, weight_decay=0.3, iterations=10)
+    optimizer, schedule = top_optimizer(ours, Training(lr=0.01, weight_decay=0.3), Top(), 10)
     batch = torch.randn(2, 3, 32, 32, generator=seeded(3)).double()
     labels = torch.tensor([0, 1])
     parameters = {name: p for name, p in theirs.named_parameters() if p.requires_grad}
