@@ -124,6 +124,7 @@ class GradientHeads(Method):
         with torch_stream(self.device):
             before = [self._bank.rows(index) for index in self._automatic]
         yield from self._start(lesson, data)
+        yield Done("initialise")  # the last start, whose features it holds, is of no more use
         if data is None:  # not earlier, when the features of the starts were in memory
             data = self._features.stored(lesson.rows)
             yield Done("prepare")
