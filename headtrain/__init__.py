@@ -3,7 +3,7 @@
 Storeys, from the ground up; each lists its rooms:
 
     heads      what follows from features and labels alone: statistics, starts, closed forms
-    protocol   a class-incremental experiment on stored features: settings, stream, training, records
+    protocol   class-incremental experiments: settings, stream, training, records, sweeps
     probe      heads that are trained on a whole cache
     top        experiments in which blocks of the backbone are trained, too
     model      a classifier in use: export, and add, replace, rename and remove classes

@@ -9,7 +9,7 @@ from rich.table import Table as RichTable
 from clinit.analysis.report.table import NOTHING, Cells, Column, Table
 from clinit.headtrain.probe.protocol import GridPoint, Probe
 
-NAMES = {"lr": "learning rate", "weight_decay": "weight decay", "c": "C"}
+NAMES = {"lr": "learning rate", "weight_decay": "weight decay", "c": "C", "lam": "lambda"}
 
 
 def grid_table(found: Probe) -> RichTable:
@@ -18,12 +18,12 @@ def grid_table(found: Probe) -> RichTable:
     AdamW: a line per learning rate and a column per weight decay. L-BFGS: a line per C.
     """
     lines: list[Cells] = []
-    if found.config.by == "lbfgs":
-        headings = ["C", "top-1", "loss", "iterations"]
+    if found.config.method == "logistic":
+        headings = ["C", "top-1", "held-out loss", "iterations"]
         for point in found.grid:
             steps = f"{point.iterations:,}" + ("" if point.converged else ", cut short")
             value = f"{point.settings['c']:g}"
-            lines.append([value, _cell(found, point), f"{point.loss:.3f}", steps])
+            lines.append([value, _cell(found, point), f"{point.held_out_loss:.3f}", steps])
     else:
         rates, decays = (
             sorted({point.settings[name] for point in found.grid})
@@ -38,10 +38,10 @@ def grid_table(found: Probe) -> RichTable:
 
 def grid_title(found: Probe) -> str:
     """Return a caption: the meaning of the numbers, and the rule of choice."""
-    first = "smallest C" if found.config.by == "lbfgs" else "smallest rate with the largest decay"
+    first = "C" if found.config.method == "logistic" else "rate with the largest decay"
     return (
-        f"Top-1 on {found.held_out_rows:,} held-out training rows, in % (* chosen: of the best the"
-        f" {first})"
+        f"Top-1 on {found.held_out_rows:,} held-out training rows, in % (* chosen: the least loss"
+        f" on them, of equal ones the smallest {first})"
     )
 
 
@@ -54,7 +54,8 @@ def _cell(found: Probe, point: GridPoint) -> str:
 
 def accuracy_lines(found: Probe) -> list[str]:
     """Return the accuracy of the probe, with the chosen settings and the elapsed time."""
-    chosen = ", ".join(f"{NAMES[name]} {value:g}" for name, value in found.chosen.items())
+    named = ((NAMES.get(name, name), value) for name, value in found.chosen.items())
+    chosen = ", ".join(f"{name} {value:.3g}" for name, value in named)
     if found.val is None:
         top1 = NOTHING if found.held_out_top1 is None else f"{found.held_out_top1:.2f} %"
         words = f"Top-1 on held-out training rows: {top1}"

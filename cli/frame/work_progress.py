@@ -67,8 +67,11 @@ def _begin(line: Line) -> int:
 
 
 def _show_count(line: Line, event: Progressed) -> None:
-    if event.total > 1:
-        line.unit, line.more = event.unit or event.what, ""
+    if event.unit:
+        line.title, line.unit, line.more = event.what, event.unit, ""
+        line.count(event.done, event.total)
+    elif event.total > 1:
+        line.unit, line.more = event.what, ""
         line.count(event.done, event.total)
     else:  # a count of a single thing has no information
         line.unit, line.more = "", event.what

@@ -36,6 +36,7 @@ from clinit.headtrain.protocol.train.evaluate import count_correct
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows, check_precision
 from clinit.headtrain.protocol.train.loop import train_epochs
 from clinit.machine import choose_device
+from clinit.observer import Observer, Progressed, ignore
 from clinit.stopwatch import Stopwatch
 
 _OF_TRAINING = ("loss", "lr", "weight_decay", "precision")
@@ -64,7 +65,7 @@ def align(
     config: AlignConfig,
     views: Sequence[CacheSplit] = (),
     *,
-    on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
+    observer: Observer = ignore,
 ) -> Head:
     """Fine-tune `head` on the training rows of `base`.
 
@@ -75,7 +76,7 @@ def align(
         views: Views of the training rows, used in turn for one epoch each instead of the plain
             features. At most one view is in memory at a time. If the plain features stay on disk,
             views do too.
-        on_epoch: Called with the number of finished epochs and the mean loss of the last epoch.
+        observer: Called with the number of finished epochs.
 
     Returns:
         The aligned head. Its `alignment` contains the settings, the accuracies before and after
@@ -111,7 +112,8 @@ def align(
                 f"the alignment has diverged: its loss is {losses[0]} in epoch {done}",
                 remedy="Use a smaller --lr.",
             )
-        on_epoch(done, float(losses[0]))
+        what = f"Aligning, {config.loss} loss {losses[0]:.4g}"
+        observer(Progressed(what, done, config.epochs, "epochs"))
 
     test = on_device(base.val)
     with torch.no_grad():

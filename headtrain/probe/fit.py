@@ -199,7 +199,7 @@ def fit(
         progress: Called with finished and total work.
     """
     standard = Standard.of(train, standardise=config.standardise)
-    if config.by == "adamw":
+    if config.method == "adamw":
         return _by_adamw(train, num_classes, points, config, standard, progress)
     assert config.max_iterations is not None
     regression = LogisticRegression(train, num_classes, standard)

@@ -250,7 +250,7 @@ def probe(cache: Cache, **settings: Any) -> Probe:
 
     Args:
         cache: A cache, or its folder.
-        settings: Options of `clinit probe`, by name: `by`, `lr`, `weight_decay`, `epochs`,
+        settings: Options of `clinit head fit`, by name: `method`, `lr`, `weight_decay`, `epochs`,
             `batch_size`, `c`, `max_iterations`, `held_out`, `standardise`, `seed`, `device`. `lr`,
             `weight_decay` and `c` are lists of values to try.
 

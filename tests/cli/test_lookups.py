@@ -25,15 +25,15 @@ def test_statistics_of_parts_are_the_statistics_of_the_cache(
 ) -> None:
     cache = tiny_run.parent / "caches" / "base"
     whole, merged = tmp_path / "whole.safetensors", tmp_path / "merged.safetensors"
-    told = checked(call("statistics", cache, "--out", whole))
+    told = checked(call("head", "statistics", cache, "--out", whole))
     sums = read_summed(whole).statistics
     assert f"{(sums.num_classes + sums.dim) * sums.dim:,} numbers" in told
     for part in ("1/2", "2/2"):
         assert not merged.exists()
-        checked(call("statistics", cache, "--part", part, "--out", merged))
+        checked(call("head", "statistics", cache, "--part", part, "--out", merged))
     np.testing.assert_allclose(read_summed(merged).statistics.gram, sums.gram, rtol=1e-12)
     both = ("--part", "1/2", "--ray", "auto")
-    assert "--part and --ray" in call("statistics", cache, *both, "--out", whole).output
+    assert "--part and --ray" in call("head", "statistics", cache, *both, "--out", whole).output
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

@@ -184,7 +184,7 @@ def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
     if len(summed) > 1:
         raise ExperimentError(
             f"{len(summed)} files of statistics for one side, expected one",
-            remedy="Sum their caches together: `clinit statistics CACHE CACHE --out FILE`.",
+            remedy="Sum their caches together: `clinit head statistics CACHE CACHE --out FILE`.",
         )
     if not summed:
         return joined
@@ -271,7 +271,7 @@ _FACTS = DocumentKind(
     format="clinit-alignment/2",
     older=("clinit-alignment/1",),
     error=HeadError,
-    remedy="Remove it, or run `clinit align` again.",
+    remedy="Remove it, or run `clinit head align` again.",
 )
 """A file of earlier versions, next to the head; now the sealed head file contains these facts."""
 

@@ -19,7 +19,7 @@ order to the same numbers, up to rounding.
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -52,6 +52,7 @@ from clinit.headtrain.heads.statistics.class_statistics import (
     count,
 )
 from clinit.headtrain.heads.statistics.moments import Block
+from clinit.observer import Observer, Progressed, ignore
 from clinit.ray_tasks import connected, run_tasks
 from clinit.words import contrast
 
@@ -67,12 +68,10 @@ _DOCUMENT = DocumentKind(
     title="the description of class statistics",
     format="clinit-statistics/1",
     error=StatisticsError,
-    remedy="Remove it, and sum the rows again: `clinit statistics CACHE --out FILE`.",
+    remedy="Remove it, and sum the rows again: `clinit head statistics CACHE --out FILE`.",
 )
 BLOCK_ROWS = 65_536
 """Maximum number of rows in a block."""
-Progress = Callable[[int, int], None]
-"""Called with the finished number and the total."""
 
 
 class _Facts(TypedDict):
@@ -120,7 +119,7 @@ class Summed:
             raise StatisticsError(
                 f"{self.path} includes {lost:,} classes that do not belong here, and its"
                 " covariance cannot be split by class",
-                remedy="Sum the rows of the wanted classes alone: `clinit statistics CACHE`.",
+                remedy="Sum the rows of the wanted classes alone: `clinit head statistics CACHE`.",
             )
         found = self.statistics.renumbered(place, len(class_names))
         return replace(self, class_names=tuple(class_names), statistics=found)
@@ -135,7 +134,8 @@ class Summed:
             raise StatisticsError(
                 f"{self.path} has the weighting {self.statistics.weighting}, {reader} needs"
                 f" {weighting}",
-                remedy=f"Sum the rows again: `clinit statistics CACHE --weighting {weighting}`.",
+                remedy="Sum the rows again: `clinit head statistics CACHE"
+                f" --weighting {weighting}`.",
             )
         return self.statistics
 
@@ -240,7 +240,7 @@ def sum_caches(
     weighting: Weighting = "class",
     split: str | None = None,
     part: Part = WHOLE,
-    on_progress: Progress = lambda done, total: None,
+    observer: Observer = ignore,
 ) -> Summed | None:
     """Sum the rows of caches, and write their statistics to `out`.
 
@@ -252,7 +252,7 @@ def sum_caches(
         weighting: `class`: averages of class averages; `sample`: averages over all rows.
         split: `train` or `val`; default: train, or else val.
         part: The part of the shards that is summed.
-        on_progress: Called with numbers of rows.
+        observer: Called with numbers of rows.
 
     Returns:
         The statistics of all rows; None while other parts are missing.
@@ -287,14 +287,14 @@ def sum_caches(
         _found(part_file(out, Part(number + 1, part.count)), wanted, part=True)
     with claim_file(own):
         if _found(own, wanted, part=True) is None:
-            blocks = _blocks([*zip(splits, numbers, shares, strict=True)], part, on_progress)
+            blocks = _blocks([*zip(splits, numbers, shares, strict=True)], part, observer)
             sums = ClassStatistics.of_blocks(blocks, totals, dim, weighting=weighting)
             replace(wanted, statistics=sums).write(own)
     with claim_file(out, on_busy=lambda: None):
         return _found(out, wanted) or _merged(out, wanted, part.count)
 
 
-def _blocks(rows: Sequence[Any], part: Part, on_progress: Progress) -> Iterator[Block]:
+def _blocks(rows: Sequence[Any], part: Part, observer: Observer) -> Iterator[Block]:
     """Yield the rows of one part of all shards.
 
     `rows` lists splits, each with the numbers of its classes and the shares of its rows.
@@ -304,7 +304,7 @@ def _blocks(rows: Sequence[Any], part: Part, on_progress: Progress) -> Iterator[
     sizes = [len(split.plan.rows(number)) for number, split, *_ in chosen]
     for done, (number, split, numbers, shares) in enumerate(chosen, start=1):
         yield from blocks_of(split, [number], numbers, shares=shares)
-        on_progress(sum(sizes[:done]), sum(sizes))
+        observer(Progressed("Summing", sum(sizes[:done]), sum(sizes), "rows"))
 
 
 def part_file(out: Path, part: Part) -> Path:
@@ -374,12 +374,12 @@ def sum_on_ray(
     out: Path,
     weighting: Weighting = "class",
     split: str | None = None,
-    on_progress: Progress = lambda done, total: None,
+    observer: Observer = ignore,
 ) -> Summed:
     """Sum caches on the Ray cluster at `address`, a part for each processor.
 
     Arguments and errors are as in `sum_caches`. All nodes must see the caches and the folder of
-    `out` at the same path. `on_progress` is called with numbers of parts.
+    `out` at the same path. `observer` is called with numbers of parts.
 
     Raises:
         ClusterError: If there is no cluster, or its nodes do not share the folder of `out`.
@@ -391,7 +391,7 @@ def sum_on_ray(
         whole = None
         for done, found in enumerate(run_tasks(ray, sum_caches, calls, num_cpus=1), start=1):
             whole = found or whole
-            on_progress(done, number)
+            observer(Progressed("Summing", done, number, "parts"))
     if whole is None:
         raise ClusterError(
             f"no node sees all parts of {out}",

@@ -31,9 +31,8 @@ def test_heads_of_a_grid_are_those_of_single_trainings(
     standardise: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BLOCK_ROWS", 70)
-    config = ProbeConfig(
-        lr=(1e-3, 1e-2), weight_decay=(0.0, 1.0), epochs=3, batch_size=64, standardise=standardise
-    )
+    grid = {"lr": (1e-3, 1e-2), "weight_decay": (0.0, 1.0), "epochs": 3, "batch_size": 64}
+    config = ProbeConfig(method="adamw", standardise=standardise, **grid)  # type: ignore[arg-type]
     seen = STANDARDISED if standardise else FEATURES
     heads = fit(rows(), 10, config.grid, config.resolved(), lambda done, total: None)
     for point, found in zip(config.grid, heads, strict=True):

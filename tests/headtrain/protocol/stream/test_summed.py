@@ -37,6 +37,7 @@ from clinit.headtrain.protocol.stream.summed import (
     sum_on_ray,
 )
 from clinit.headtrain.protocol.study.study import Study
+from clinit.observer import Event, Progressed
 from tests.conftest import unwritten
 from tests.headtrain.model.test_add import arriving
 from tests.headtrain.protocol.stream.made_caches import (
@@ -151,13 +152,14 @@ def test_a_killed_part_is_summed_again_and_the_others_are_kept(
 def test_caches_and_nodes_of_a_cluster_give_the_rows_of_all(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more, out, progress = tmp_path / "more", tmp_path / "all.safetensors", []
+    more, out = tmp_path / "more", tmp_path / "all.safetensors"
+    progress: list[Event] = []
     write_split(more, "train", np.ones((2, DIM)), 30)
     ray = FakeRay({"CPU": 3.0})
     monkeypatch.setattr(module, "connected", lambda address: ray)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 3.0}, raising=False)
-    found = sum_on_ray("x", [more, base], out, on_progress=lambda *done: progress.append(done))
-    assert progress == [(1, 3), (2, 3), (3, 3)]
+    found = sum_on_ray("x", [more, base], out, observer=progress.append)
+    assert progress == [Progressed("Summing", done, 3, "parts") for done in (1, 2, 3)]
     sides = [read_source(path).train.named(found.class_names) for path in (more, base)]
     rows = FeatureSet.joined(sides, found.class_names)
     assert_same(found.statistics, ClassStatistics.of(rows.features, rows.labels))
