@@ -26,7 +26,6 @@ from clinit.cli.frame.results import print_content
 from clinit.cli.frame.run_data import check_caches, tell_near
 from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import training_progress
-from clinit.extract.cache.plan import WHOLE, Part
 from clinit.files.paths import check_writable
 from clinit.headtrain.heads.start.settings import Weighting
 from clinit.headtrain.probe.settings import AlignConfig, ProbeConfig
@@ -171,7 +170,7 @@ def _show(facts: Mapping[str, Any]) -> None:
 
 
 @app.command()
-@keeps("Finished parts are kept: run the same command again to sum the rest.")
+@keeps(_KEPT)
 def statistics(
     caches: Annotated[list[Path], typer.Argument(help=_MANY, metavar="CACHE...")],
     out: Annotated[Path, described("File to write, .safetensors.", "FILE")],
@@ -183,22 +182,6 @@ def statistics(
         ),
     ] = "class",
     split: Annotated[Split | None, described("Split to sum.", default="train, or else val")] = None,
-    part: Annotated[
-        str | None,
-        described(
-            "Sum only part i of n of the shards. Give each process another part; the last"
-            " process writes FILE.",
-            "I/N",
-        ),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        described(
-            "Sum on the Ray cluster at this address, a part for each processor. Caches and FILE"
-            " must be on shared storage.",
-            "ADDRESS",
-        ),
-    ] = None,
 ) -> None:
     """Sum caches to counts, means and one second moment: all that linear heads need of rows.
 
@@ -210,19 +193,12 @@ def statistics(
     clinit head statistics caches/base --out base-statistics.safetensors
     """
     _check_head(out, ".safetensors")
-    if part is not None and ray is not None:
-        raise typer.BadParameter("--part and --ray exclude each other: give one")
-    chosen = WHOLE if part is None else Part.parse(part)
     check_caches(*caches)
     check_writable(out)
-    from clinit.headtrain.protocol.stream.summed import part_file, sum_caches, sum_on_ray
+    from clinit.headtrain.protocol.stream.summed import sum_caches
 
-    given = caches, out, weighting, split and split.value
-    with training_progress() as seen:
-        found = sum_on_ray(ray, *given, seen) if ray else sum_caches(*given, chosen, seen)
-    if found is None:
-        say(f"Part {chosen} at {part_file(out, chosen)}; the last part writes {out}")
-        return
+    with training_progress() as observer:
+        found = sum_caches(caches, out, weighting, split and split.value, observer)
     sums = found.statistics
     say(
         f"{number_of(int(sums.totals.sum()), 'row')} of"

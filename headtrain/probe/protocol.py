@@ -1,15 +1,12 @@
 """A head for the classes of a cache: a linear probe, or a head that training starts from.
 
-    logistic   multinomial logistic regression by L-BFGS
-    adamw      a linear layer, trained with AdamW
+    logistic   multinomial logistic regression by L-BFGS, its penalty chosen from a grid
     ridge      W_LS with class-balanced averages, its lambda chosen by the leave-one-out error
     lda        linear discriminants with shrinkage (`clinit.headtrain.heads.start.new_rows`)
 
-Some training rows are held out. Each combination of a grid trains a head on the remaining rows. The
-best combination has the least mean loss on the held-out rows. A head with these settings is trained
-on all training rows and measured once on the validation rows, which do not influence the choice. Of
-equally good combinations the first in the grid wins: the smallest learning rate with the largest
-weight decay, or the smallest C.
+Some training rows are held out. Each penalty trains a head on the remaining rows. The best penalty
+has the least mean loss on the held-out rows. A head with this penalty is trained on all training
+rows and measured once on the validation rows, which do not influence the choice.
 
 The loss and not the accuracy chooses, because new rows are scaled to match the logits of this head,
 and training continues with cross entropy. Many penalties label the held-out rows equally well, and
@@ -34,7 +31,7 @@ supervision", TMLR 2024.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -43,7 +40,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 
-from clinit.errors import CacheError, HeadError
+from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.groups import held_out_rows, repeating
@@ -56,7 +53,7 @@ from clinit.headtrain.heads.statistics.lambda_curve import leave_one_out_curve
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.headtrain.heads.temperature import Temperature, fit_temperature
 from clinit.headtrain.heads.temperature import logits_of as head_logits
-from clinit.headtrain.probe.fit import Fitted, Point, Progress, fit
+from clinit.headtrain.probe.fit import Fitted, fit
 from clinit.headtrain.probe.settings import HeadFit, ProbeConfig
 from clinit.headtrain.protocol.record.info import provenance
 from clinit.headtrain.protocol.stream.source import Source
@@ -91,18 +88,17 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class GridPoint:
-    """Result of one combination of settings."""
+    """Result of one penalty."""
 
-    settings: Point
+    c: float
     top1: float
     """Accuracy on the held-out rows, in percent."""
     held_out_loss: float
     """Mean cross entropy on the held-out rows."""
     loss: float
-    """Mean cross entropy of the rows that the head was trained on; not finite if it diverged."""
-    iterations: int | None = None
-    """Iterations of L-BFGS."""
-    converged: bool = True
+    """Mean cross entropy of the rows that the head was trained on."""
+    iterations: int
+    converged: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,11 +106,10 @@ class Probe:
     """A linear probe: the head, its accuracy, and the grid that it was chosen from."""
 
     config: ProbeConfig
-    """The settings, resolved."""
     grid: tuple[GridPoint, ...]
     """In the order of `config.grid`; empty if nothing is chosen from a grid."""
-    chosen: Point
-    """The settings of the head."""
+    chosen: Mapping[str, float]
+    """The settings of the head, and its temperature."""
     held_out_rows: int
     """Number of held-out training rows, on which settings or temperature were chosen."""
     train_rows: int
@@ -142,7 +137,7 @@ class Probe:
     @property
     def held_out_top1(self) -> float | None:
         """Top-1 of the chosen point on the rows that it was chosen on: an upper estimate."""
-        return next((point.top1 for point in self.grid if point.settings == self.chosen), None)
+        return next((point.top1 for point in self.grid if point.c == self.chosen.get("c")), None)
 
     @property
     def top1(self) -> float | None:
@@ -154,10 +149,8 @@ class Probe:
         """Description of the protocol, in a paragraph."""
         config = self.config
         how = {
-            "adamw": f"cross entropy, AdamW, {config.epochs or 0:,} epochs of batches of"
-            f" {config.batch_size or 0:,}, learning rate on a cosine to zero, weights from zero",
             "logistic": "multinomial logistic regression with an L2 penalty, by L-BFGS (at most"
-            f" {config.max_iterations or 0:,} iterations)",
+            f" {config.max_iterations:,} iterations)",
             "ridge": "least squares with equal weights of all classes",
             "lda": "linear discriminants with equal priors",
         }[config.method]
@@ -165,9 +158,9 @@ class Probe:
         features = "standardised" if is_standardised else "as stored, not normalised"
         share = f"({100 * config.held_out:g} % of each class, seed {config.seed})"
         held = f"{self.held_out_rows:,} held-out training rows {share}"
-        choice = "a single setting, hence no choice"
+        choice = "a single penalty, hence no choice"
         if self.grid:
-            choice = f"the best of {len(self.grid)} settings by loss on {held}"
+            choice = f"the best of {len(self.grid)} penalties by loss on {held}"
         elif not config.grid:
             choice = f"divided by a temperature that suits {held}"
         return (
@@ -205,11 +198,10 @@ def probe(
     Raises:
         CacheError: If fewer than two classes have rows, if no row can be held out to choose from a
             grid, or if the features are too large for the shrinkage of `lda`.
-        HeadError: If the loss of every head stops being a number.
         DeviceError: If the device is absent.
     """
     started, config = datetime.now(UTC).isoformat(timespec="seconds"), config or ProbeConfig()
-    config, device = config.resolved(), choose_device(config.device)
+    device = choose_device(config.device)
     watch = Stopwatch(device)
     present, row_of_class = present_classes(source)
     names = tuple(source.class_names[label] for label in present)
@@ -220,13 +212,9 @@ def probe(
         held = held_out_rows(rows.labels, groups, config.held_out, random)
     if config.grid:
         grid, chosen, fitted = _searched(rows, held, config, watch, observer)
-        if not np.isfinite(fitted.loss):
-            told = f"the probe has diverged: its loss is {fitted.loss}"
-            raise HeadError(told, remedy="Use a smaller --lr.")
-        head, facts, loss = fitted.rows.as_head(names), dict(chosen), fitted.loss
-        notes = [*_grid_notes(grid, fitted, chosen)]
-        if config.method == "logistic":
-            facts["converged"] = all(point.converged for point in grid or (fitted,))
+        head, loss = fitted.rows.as_head(names), fitted.loss
+        notes = [*_grid_notes(grid, fitted, chosen["c"])]
+        facts = {**chosen, "converged": all(point.converged for point in grid or (fitted,))}
     else:
         grid, loss = (), None
         with watch.phase("refit"):
@@ -265,25 +253,22 @@ def _searched(
     config: ProbeConfig,
     watch: Stopwatch,
     observer: Observer,
-) -> tuple[tuple[GridPoint, ...], Point, Fitted]:
-    """Choose from the grid on held-out rows, unless it has one point; train on all rows."""
-    unit = "epochs" if config.method == "adamw" else "searches"
+) -> tuple[tuple[GridPoint, ...], dict[str, float], Fitted]:
+    """Choose from the grid on held-out rows, unless it has one value; train on all rows."""
 
-    def progress(what: str) -> Progress:
-        return lambda done, total: observer(Progressed(what, done, total, unit))
+    def progress(what: str) -> Callable[[int, int], None]:
+        return lambda done, total: observer(Progressed(what, done, total, "searches"))
 
     train = LabelledRows.on(choose_device(config.device), rows.features, rows.labels)
     grid: tuple[GridPoint, ...] = ()
     chosen, classes = config.grid[0], len(rows.class_names)
     if len(config.grid) > 1:
         with watch.phase("grid"):
-            grid = _tried(train, held, classes, config, progress("Trying settings"))
-        finite = [point for point in grid if np.isfinite(point.loss)] or grid
-        chosen = dict(min(finite, key=lambda point: point.held_out_loss).settings)
+            grid = _tried(train, held, classes, config, progress("Trying penalties"))
+        chosen = min(grid, key=lambda point: point.held_out_loss).c
     with watch.phase("refit"):
-        every = train, classes, [chosen], config, progress("Training on all rows")
-        (fitted,) = fit(*every)
-    return grid, chosen, fitted
+        (fitted,) = fit(train, classes, [chosen], config, progress("Training on all rows"))
+    return grid, {"c": chosen}, fitted
 
 
 def _divided(
@@ -362,14 +347,13 @@ def _tried(
     held: Bool[np.ndarray, " rows"],
     num_classes: int,
     config: ProbeConfig,
-    progress: Progress,
+    progress: Callable[[int, int], None],
 ) -> tuple[GridPoint, ...]:
-    """Train a head per point on rows that are not held out; measure it on the held-out rows."""
+    """Train a head per penalty on rows that are not held out; measure it on the held-out rows."""
     if not held.any():
         raise CacheError(
-            "every class has a single training row: no row can be held out to choose settings",
-            remedy="Fit the head by `--method ridge` or `--method lda`, or give one value of each"
-            " setting, such as --c 1.",
+            "every class has a single training row: no row can be held out to choose a penalty",
+            remedy="Give one (--c 1), or fit the head by `--method ridge` or `--method lda`.",
         )
     part, aside = (train.subset(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
     fitted = fit(part, num_classes, config.grid, config, progress)
@@ -378,14 +362,9 @@ def _tried(
         right, losses = count_correct(bank, aside).sum(1), mean_losses(bank, aside)
     return tuple(
         GridPoint(
-            settings=point,
-            top1=100 * int(correct) / len(aside),
-            held_out_loss=float(loss),
-            loss=each.loss,
-            iterations=each.iterations,
-            converged=each.converged,
+            c, 100 * int(hits) / len(aside), float(loss), each.loss, each.iterations, each.converged
         )
-        for point, each, correct, loss in zip(config.grid, fitted, right, losses, strict=True)
+        for c, each, hits, loss in zip(config.grid, fitted, right, losses, strict=True)
     )
 
 
@@ -437,14 +416,9 @@ def _count_in_top(bank: Bank, test: LabelledRows) -> int:
     return int(found)
 
 
-def _grid_notes(grid: Sequence[GridPoint], fitted: Fitted, chosen: Point) -> Iterator[str]:
+def _grid_notes(grid: Sequence[GridPoint], fitted: Fitted, chosen: float) -> Iterator[str]:
     """Yield notes on grids or searches that should be extended."""
-    for name, value in chosen.items():
-        tried = sorted({point.settings[name] for point in grid})
-        if len(tried) > 1 and value in (tried[0], tried[-1]) and value:
-            yield (
-                f"the best --{name.replace('_', '-')}, {value:g}, is at the end of its grid: a"
-                " value beyond may be better"
-            )
+    if grid and chosen in (grid[0].c, grid[-1].c):
+        yield f"the best --c, {chosen:g}, is at the end of its grid: a value beyond may be better"
     if not fitted.converged or not all(point.converged for point in grid):
         yield "L-BFGS stopped before the minimum: raise --max-iterations"

@@ -250,13 +250,12 @@ def probe(cache: Cache, **settings: Any) -> Probe:
 
     Args:
         cache: A cache, or its folder.
-        settings: Options of `clinit head fit`, by name: `method`, `lr`, `weight_decay`, `epochs`,
-            `batch_size`, `c`, `max_iterations`, `held_out`, `standardise`, `seed`, `device`. `lr`,
-            `weight_decay` and `c` are lists of values to try.
+        settings: Options of `clinit head fit`, by name: `method`, `c`, a list of values to try,
+            `max_iterations`, `standardise`, `held_out`, `seed`, `device`.
 
     Raises:
         ValueError: If a setting is unknown or wrong.
-        ClinitError: If there are too few classes or rows, or all heads diverge.
+        ClinitError: If there are too few classes or rows.
     """
     every = fields_of(ProbeConfig)
     if unknown := [name for name in settings if name not in every]:

@@ -97,7 +97,7 @@ MISTAKES = {
     (*SWEEP, "--workers=3"): "--workers is for runs of top blocks",
     ("align", "absent", "--out=o", "--memory=much"): "got 'much'",
     ("align", "absent", "--out=o", "--memory=0"): "--memory must be a size above 0",
-    ("head", "fit", "absent", "--lr=0.1"): "--lr is read only by adamw",
+    ("head", "fit", "absent", "--c=1", "--method=lda"): "--c is read only by logistic",
     ("head", "fit", "absent", "--out=head.bin"): r"--out must be a file that ends in \.safetensors",
     ("head", "fit", "absent", "--overwrite"): "--overwrite has no effect without --out",
     ("report", "r", "--gain=peak"): "is not one of 'equal-level'",

@@ -215,7 +215,6 @@ def train_epochs(
     batch_size: int,
     seed: int,
     on_epoch: Callable[[int, Float[np.ndarray, " heads"]], None],
-    prepare: Callable[[Tensor], Tensor] | None = None,
 ) -> Float[np.ndarray, "epochs heads"]:
     """Train all heads of a bank on the same batches; return the mean loss of each epoch.
 
@@ -227,7 +226,6 @@ def train_epochs(
             epoch.
         seed: Seed of the order of the rows.
         on_epoch: Called with the number of finished epochs and the mean losses of the last epoch.
-        prepare: Changes the features of a batch, in any type, before the heads read them.
     """
     updates = Updates(bank, batch_size)
     steps = sum(size // batch_size for size in sizes)
@@ -240,8 +238,7 @@ def train_epochs(
         total = torch.zeros(bank.num_heads, dtype=torch.float64, device=bank.device)
         for batch in batches.to(bank.device):
             taken = rows.take(batch)
-            features = prepare(taken.features) if prepare else taken.features
-            found = updates.step(features, taken.labels, float(next(shares)))
+            found = updates.step(taken.features, taken.labels, float(next(shares)))
             total += found.double().mean(0)
         means: np.ndarray = (total / count).cpu().numpy()
         return means

@@ -17,7 +17,7 @@ from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.lambda_curve import leave_one_out_curve
 from clinit.headtrain.heads.statistics.solve import least_squares
 from clinit.headtrain.probe.protocol import Probe, probe
-from clinit.headtrain.probe.settings import PROBE_DEFAULTS, HeadFit, ProbeConfig
+from clinit.headtrain.probe.settings import C, HeadFit, ProbeConfig
 from clinit.headtrain.protocol.stream.source import Source
 
 NAMES = ("ant", "none", "bee", "cat")
@@ -33,9 +33,6 @@ def source(per_class: int = 60, seed: int = 0, apart: float = 1.3, mean: float =
     features = rng.standard_normal((len(labels), 6)) + mean + apart * np.eye(6)[labels]
     train = FeatureSet(features.astype(np.float32), labels, NAMES)
     return Source(train=train, val=train.part(np.zeros(len(labels), dtype=bool)))
-
-
-C = PROBE_DEFAULTS["logistic"]["c"]
 
 
 def fit(data: Source, method: HeadFit) -> Probe:
@@ -110,13 +107,13 @@ def test_of_penalties_that_label_rows_alike_the_likeliest_wins() -> None:
     by_loss = fit(FAR, "logistic")
     assert [point.top1 for point in by_loss.grid] == [100.0] * len(C)
     assert by_loss.chosen == {"c": max(C)} == {"c": fitted(FAR, "logistic")[1]["c"]}
-    assert "settings by loss on 36 held-out training rows" in by_loss.protocol
+    assert "penalties by loss on 36 held-out training rows" in by_loss.protocol
     # Against scikit-learn: the mean loss of the held-out rows at each C.
     labels = FAR.train.labels
     held = held_out(np.searchsorted(LABELS, labels))
     features = StandardScaler().fit(FAR.train.features[~held]).transform(FAR.train.features)
     for point in by_loss.grid:
-        peer = LogisticRegression(C=point.settings["c"], max_iter=10_000, tol=1e-10)
+        peer = LogisticRegression(C=point.c, max_iter=10_000, tol=1e-10)
         chances = peer.fit(features[~held], labels[~held]).predict_proba(features[held])
         assert point.held_out_loss == pytest.approx(log_loss(labels[held], chances), rel=1e-2)
 
