@@ -245,7 +245,7 @@ class TopBlocks(Method):
         groups, state = ([], {}) if optimizer is None else stored_optimizer(optimizer)
         tensors: dict[str, Any] = {
             "model": self.model.state(),
-            "method": self._method.state(),
+            "method": self._method.memory,
             "optimizer": state,
         }
         return Paused(iteration, {**tensors, "groups": groups})
@@ -253,6 +253,6 @@ class TopBlocks(Method):
     def _take_over(self, found: Checkpoint) -> None:
         try:
             self.model.restore(found.model)
-            self._method.restore(found.method)
+            self._method.memory = found.method
         except (RuntimeError, AssertionError, KeyError) as error:  # of another version of timm
             raise found.misfit("its tensors belong to another run") from error

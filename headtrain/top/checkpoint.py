@@ -31,12 +31,12 @@ from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.protocol.events import FINISHED
 from clinit.headtrain.protocol.learner import Log
 from clinit.headtrain.protocol.record.task_log import Point, TaskEntry
+from clinit.headtrain.top.ewc import Quadratic
 
 _KEY = "clinit_checkpoint"
-_PARTS = ("model", "method", "optimizer")
-_KINDS = {
-    kind.__name__: kind for kind in (Log, TaskEntry, Point, Initialisation, Rows, LambdaCurve)
-}
+_STORED = (Log, TaskEntry, Point, Initialisation, Rows, LambdaCurve, Quadratic)
+_PARTS = ("log", "model", "method", "optimizer", "groups")
+_KINDS = {kind.__name__: kind for kind in _STORED}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +50,8 @@ class Checkpoint:
     """Number of updates of the last task so far, or FINISHED."""
     log: Log
     model: Mapping[str, Tensor]
-    method: Mapping[str, Tensor]
+    method: Any
+    """The memory of the method."""
     optimizer: Mapping[str, Tensor]
     """State of the optimizer, `<parameter>.<name>`; empty between tasks."""
     groups: Sequence[Mapping[str, Any]] = ()
@@ -66,18 +67,10 @@ class Checkpoint:
         Raises:
             ClinitError: If the checkpoint cannot be written.
         """
-        tensors = {
-            f"{part}.{name}": value.contiguous()
-            for part in _PARTS
-            for name, value in getattr(self, part).items()
-        }
-        content = {
-            "run": self.run,
-            "iteration": self.iteration,
-            "groups": [dict(each) for each in self.groups],
-            "log": _packed(self.log, tensors),
-            "tensors": state_sha256(tensors),
-        }
+        tensors: dict[str, Tensor] = {}
+        parts = {name: _packed(getattr(self, name), tensors) for name in _PARTS}
+        digest = state_sha256(tensors)
+        content = {"run": self.run, "iteration": self.iteration, **parts, "tensors": digest}
         # Written as bytes, so that a full disk raises an OSError.
         file = save(tensors, {_KEY: _document(self.path).text(content, indent=None)})
         commit_file(self.path, lambda draft: draft.write_bytes(file))
@@ -106,9 +99,8 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
             f"{path} is the checkpoint of a run with other settings, data or weights",
             remedy=_remedy(path),
         )
-    parts = {part: _under(tensors, f"{part}.", device) for part in _PARTS}
-    log = _unpacked(content["log"], tensors)
-    return Checkpoint(path, run, content["iteration"], log, **parts, groups=content["groups"])
+    parts = {name: _unpacked(content[name], tensors, device) for name in _PARTS}
+    return Checkpoint(path, run, content["iteration"], **parts)
 
 
 def resumed_from(found: Checkpoint, name: str) -> str:
@@ -134,20 +126,15 @@ def _damaged(path: Path, why: object) -> CheckpointError:
     return CheckpointError(f"{path} is damaged: {why}", remedy=_remedy(path))
 
 
-def _under(tensors: Mapping[str, Tensor], prefix: str, device: torch.device) -> dict[str, Tensor]:
-    named = ((name, value) for name, value in tensors.items() if name.startswith(prefix))
-    return {name.removeprefix(prefix): value.to(device) for name, value in named}
-
-
 def _packed(value: Any, tensors: dict[str, Tensor]) -> Any:
     """Return a value for JSON; its arrays are added to `tensors`.
 
-    Whatever JSON lacks becomes a table with the key "=": arrays, tuples, dataclasses, and numbers
-    that are not finite.
+    Whatever JSON lacks becomes a table with the key "=": arrays, tensors, tuples, dataclasses, and
+    numbers that are not finite.
     """
-    if isinstance(value, np.ndarray):
-        tensors[name := f"log.{len(tensors)}"] = torch.tensor(value)
-        return {"=": "array", "name": name}
+    if isinstance(value, np.ndarray | Tensor):
+        tensors[name := f"{len(tensors)}"] = torch.as_tensor(value).contiguous()
+        return {"=": "array" if isinstance(value, np.ndarray) else "tensor", "name": name}
     if is_dataclass(value):
         parts = {each.name: getattr(value, each.name) for each in fields(value)}
         return {"=": type(value).__name__, **_packed(parts, tensors)}
@@ -162,18 +149,20 @@ def _packed(value: Any, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _unpacked(value: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
     """Return the value that `_packed` was given."""
     if isinstance(value, list):
-        return [_unpacked(each, tensors) for each in value]
+        return [_unpacked(each, tensors, device) for each in value]
     if not isinstance(value, dict):
         return value
-    parts = {name: _unpacked(each, tensors) for name, each in value.items() if name != "="}
+    parts = {n: _unpacked(each, tensors, device) for n, each in value.items() if n != "="}
     match value.get("="):
         case None:
             return parts
         case "array":
             return tensors[parts["name"]].numpy()
+        case "tensor":
+            return tensors[parts["name"]].to(device)
         case "tuple":
             return tuple(parts["items"])
         case "number":

@@ -7,7 +7,7 @@ optimizer and the rows. Around each task it calls
     loss     at each step
     end      after the last step, when low-rank parts are merged
 
-and between any two steps it may store `state()` in a checkpoint. The plain methods minimise the
+and between any two steps it may store `memory` in a checkpoint. The plain methods minimise the
 mean loss of a batch, with the losses of `headtrain.heads.losses`, as for the heads of a bank. They
 return gradient and value together, so that the backward pass is one product.
 
@@ -58,6 +58,9 @@ class TopMethod:
     """Number of draws of old rows at each step: 2 if `loss` needs a second draw."""
     base_sample: int = 0
     """Number of rows of base classes for `begin` of the first task, if no old rows are trained."""
+    memory: Any = None
+    """All that `begin` and `end` have stored: tensors, arrays and values made of these, which a
+    checkpoint contains."""
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Prepare for a task, after its new rows are initialised and before any training."""
@@ -74,13 +77,6 @@ class TopMethod:
 
     def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Store what later tasks need of this task."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return all tensors that `begin` and `end` have stored, by name."""
-        return {}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Restore a `state()`, with tensors on the device of the model."""
 
 
 class Rehearsal(TopMethod):
@@ -129,16 +125,14 @@ class Held(TopMethod):
         """End the task of the method."""
         self._method.end(model, task, rows)
 
-    def state(self) -> dict[str, Tensor]:
-        """Return the state of the method, and the start."""
-        start = {f"start.{name}": each for name, each in self._start.items()}
-        return {**self._method.state(), **start}
+    @property
+    def memory(self) -> Any:
+        """The memory of the method, and the start."""
+        return self._method.memory, self._start
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the state of the method, and the start."""
-        start = {name for name in state if name.startswith("start.")}
-        self._start = {name.removeprefix("start."): state[name] for name in start}
-        self._method.restore({name: state[name] for name in state.keys() - start})
+    @memory.setter
+    def memory(self, stored: Any) -> None:
+        self._method.memory, self._start = stored
 
 
 def sample_losses(

@@ -30,7 +30,7 @@ from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top import evaluate
 from clinit.headtrain.top.activations import Batch, ImageRows, PoolActivations, TaskReader
-from clinit.headtrain.top.ewc import Ewc
+from clinit.headtrain.top.ewc import Ewc, Quadratic
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import TopMethod, top_optimizer, train_steps
@@ -101,13 +101,8 @@ def begin(method: TopMethod, model: PlasticModel, reader: TaskReader) -> None:
     """Give EWC springs: to measure them is no step."""
     if isinstance(method, Ewc):
         held = {name: p.detach().clone() for name, p in model.trainable().items()}
-        method.restore(
-            {
-                "constant": torch.zeros((), device=model.device),
-                **{f"fisher.{name}": values.abs() for name, values in held.items()},
-                **{f"centre.{name}": values for name, values in held.items()},
-            }
-        )
+        fisher = {name: values.abs() for name, values in held.items()}
+        method.memory = Quadratic(fisher, held, torch.zeros((), device=model.device))
     else:
         method.begin(model, TASK, reader)
 
