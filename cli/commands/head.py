@@ -148,7 +148,7 @@ def align(
             (source,) = read_sources(cache, memory=memory)
         for text in source.notes:
             note(text)
-        start, _ = starting_head(source, head, on_note=note)
+        start, _ = starting_head(source, head, observer)
         aligned = alignment.align(source, start, config, chosen, observer=observer)
         write_head(aligned, out)
     _show(aligned.alignment or {})

@@ -213,7 +213,7 @@ def _sweep_top(
     """Train the runs of train-top that are not recorded; return the records of all runs."""
     from clinit.headtrain.protocol.record.format import check_free
     from clinit.headtrain.protocol.sweep.plan import open_folder, run_digest, run_names
-    from clinit.headtrain.top.runs import train_top
+    from clinit.headtrain.top.experiment import train_top
 
     # Checkpoints are named by digests, which do not change when the grid grows.
     checkpoints = {run: out / f"{run_digest(run)}.checkpoint" for run in runs}

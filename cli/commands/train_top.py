@@ -50,7 +50,7 @@ def train_top(
         # Refuse existing records before the slow computation of activations.
         left = runs.left_of(places, data, overwrite=overwrite)
         tell_left(places.values(), left.values())
-        from clinit.headtrain.top.runs import train_top as train_recorded
+        from clinit.headtrain.top.experiment import train_top as train_recorded
 
         with training_progress() as observer:
             train_recorded(

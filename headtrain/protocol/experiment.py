@@ -7,7 +7,7 @@ during training. `clinit.headtrain.top.experiment` does the same with trained bl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,7 +78,7 @@ class RunData:
         new: Source,
         given: Mapping[str, Head | Path | None] | None = None,
         *,
-        on_note: Callable[[str], None] = lambda note: None,
+        observer: Observer = ignore,
         **rest: Any,
     ) -> Data:
         """Return the data with pretrained heads.
@@ -87,7 +87,7 @@ class RunData:
             base: The base classes; None for streams that start from nothing.
             new: The new classes.
             given: Heads, or their files, by loss; "" for all other losses.
-            on_note: Called with a note on how the file of a head was read, if this was uncertain.
+            observer: Called with a note on how the file of a head was read, if this was uncertain.
             rest: Further fields.
 
         Raises:
@@ -97,7 +97,7 @@ class RunData:
         """
         base = no_base(new) if base is None else base
         by_loss = {"": None, **(given or {})}
-        found = {loss: starting_head(base, head, on_note=on_note) for loss, head in by_loss.items()}
+        found = {loss: starting_head(base, head, observer) for loss, head in by_loss.items()}
         facts = {loss: each for loss, (_, each) in found.items()}
         head, _ = found.pop("")
         heads = {loss: each for loss, (each, _) in found.items()}

@@ -33,7 +33,7 @@ from clinit.headtrain.protocol.train.evaluate import (
 )
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.step import Updates
-from clinit.headtrain.top.activations import PoolActivations
+from clinit.headtrain.top.activations import PoolActivations, cut
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.network import PlasticModel
 
@@ -51,9 +51,11 @@ def features(
 ) -> Float[Tensor, "rows dim"]:
     """Return the features of pool rows, in float32 on the model's device."""
     found = torch.empty((len(rows), model.dim), device=model.device)
-    with closing(activations.blocks(rows, FORWARD_ROWS[model.device.type])) as blocks:
-        for block, values in blocks:
-            found[block] = model.features(values)
+    parts, done = cut(rows, FORWARD_ROWS[model.device.type]), 0
+    with closing(activations.stream(parts)) as streamed:
+        for values in streamed:
+            found[done : done + len(values)] = model.features(values)
+            done += len(values)
     return found
 
 

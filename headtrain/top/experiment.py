@@ -1,4 +1,4 @@
-"""Run one head over the stream with plastic top blocks.
+"""Runs with plastic top blocks: each is trained, resumed and recorded once.
 
 rehearsal   new rows and a buffer of old rows      mean loss
 naive       new rows only                          mean loss
@@ -9,20 +9,22 @@ derpp       new rows and a buffer of old rows      weighted losses + distance to
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from clinit.headtrain.protocol.events import Paused, Stepped
+from clinit.headtrain.protocol.events import Paused, RunStarted, Stepped
 from clinit.headtrain.protocol.experiment import now, records_of
 from clinit.headtrain.protocol.learner import Learner, Log
-from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord, write_record
+from clinit.headtrain.protocol.runs import checkpoint_of
 from clinit.headtrain.protocol.study.methods import Top
-from clinit.headtrain.protocol.study.study import Study, names_of
+from clinit.headtrain.protocol.study.study import Study, by_stream, names_of
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, resumed_from
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.ewc import Ewc
-from clinit.headtrain.top.inputs import TopInputs
+from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.training import Held, Rehearsal, TopMethod
 from clinit.observer import Noted, Observer, ignore
 
@@ -84,6 +86,49 @@ def run_top(
     }
     (record,) = records_of(learner, data, data.notes(experiment), facts)
     return record
+
+
+def train_top(
+    data: ImageData,
+    left: Mapping[Study, Path],
+    *,
+    observer: Observer = ignore,
+    resume_from: Callable[[Study], Path] | None = None,
+    checkpoint_every: int = 100,
+    overwrite: bool | None = None,
+) -> None:
+    """Train runs with top blocks one after another, resume killed runs, and record each run.
+
+    The checkpoint of a run is removed once its record is written.
+
+    Args:
+        data: The data of the runs, with images.
+        left: The runs, resolved, each with the folder of its record.
+        observer: Called with each event as it happens.
+        resume_from: Returns the file that a run resumes from; default: `FOLDER.checkpoint`.
+        checkpoint_every: Updates between two checkpoints; 0: one per task.
+        overwrite: Replace existing records; None if the caller has no such option.
+
+    Raises:
+        CheckpointError: If a checkpoint is damaged or belongs to another run.
+        ClinitError: If an image has become unreadable, or a record cannot be written.
+    """
+    for runs in by_stream(left, data.by_head):
+        inputs = prepare_runs(data, runs, observer=observer)
+        for study in runs:
+            place = left[study]
+            checkpoint = resume_from(study) if resume_from else checkpoint_of(place)
+            observer(RunStarted(place))
+            record = run_top(
+                inputs,
+                study,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                observer=observer,
+            )
+            named = replace(record, info={**record.info, "id": place.name})
+            write_record(named, place, overwrite=overwrite)
+            checkpoint.unlink(missing_ok=True)
 
 
 def top_method(study: Study) -> TopMethod:

@@ -146,7 +146,7 @@ class TrunkCache:
             pass
         self.from_images(part)  # only to check that the images give the stored features
         with claim_folder(folder, on_busy=busy), whole_images():
-            trunk, plan = self._on_its_way(plan, folder, lambda note: observe(Noted(note)))
+            trunk, plan = self._on_its_way(plan, folder, observe)
             pixels, workers = self.storage.max_pixels, self.storage.workers
             settings = Settings(workers=workers, strict=True, max_pixels=pixels)
             SplitRun(
@@ -165,9 +165,7 @@ class TrunkCache:
             ).run()
         return self._open(part, folder)
 
-    def _on_its_way(
-        self, plan: Plan, folder: Path, on_note: Callable[[str], object]
-    ) -> tuple[Trunk, Plan]:
+    def _on_its_way(self, plan: Plan, folder: Path, observe: Observer) -> tuple[Trunk, Plan]:
         """Return trunk and plan.
 
         A part that was begun continues as it was begun, compiled or not; a new part is compiled if
@@ -182,7 +180,7 @@ class TrunkCache:
             device=torch.device(self.trunk.config.device),
             batch_size=self.batch_size,
             images=max(0, plan.num_rows - there * plan.shard_rows),
-            on_note=on_note,
+            on_note=lambda note: observe(Noted(note)),
         )
         return trunk, replace(plan, compiled=trunk.program is not None)
 

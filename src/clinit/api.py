@@ -382,8 +382,8 @@ def train_top(
         ValueError: If a setting is wrong.
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
+    from clinit.headtrain.top.experiment import train_top as train_recorded
     from clinit.headtrain.top.inputs import ImageData  # slow: it imports timm
-    from clinit.headtrain.top.runs import train_top as train_recorded
 
     folder = Path(out)
     studies = _studies(study, top=True)

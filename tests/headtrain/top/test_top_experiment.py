@@ -20,6 +20,7 @@ from clinit.headtrain.protocol.record.format import (
     write_record,
 )
 from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.top.activations import cut
 from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import Images, Storage
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
@@ -221,7 +222,7 @@ def test_the_stored_parameters_and_head_make_the_network_that_was_measured(
     val, classes = inputs.experiment.scenario.val, inputs.experiment.scenario.num_classes
     rows = val.rows_between(0, classes)
     with torch.no_grad():
-        features = torch.cat([top(values) for _, values in inputs.val.blocks(rows, 4)])
+        features = torch.cat([top(values) for values in inputs.val.stream(cut(rows, 4))])
     logits = features @ torch.from_numpy(head.weight).T + torch.from_numpy(head.bias)
     right = logits.argmax(1).numpy() == val.labels[rows]
     last = (pl.col("task") == 2) & (pl.col("iteration") == STREAM["iterations"])
