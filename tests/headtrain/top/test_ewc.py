@@ -1,4 +1,3 @@
-import copy
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -154,22 +153,6 @@ def test_the_sample_is_drawn_by_the_seed_and_its_fisher_is_the_naive_one(
     assert first == again == sorted(set(first)) != other
     assert len(first) == len(other) == 7
     assert whole == list(range(30))
-
-
-@pytest.mark.parametrize("mode", ["task", "online"])
-def test_a_method_restored_from_its_state_goes_on_as_before(
-    make_top: Make, images: Any, mode: Literal["task", "online"]
-) -> None:
-    config = EwcConfig(lam=50.0, mode=mode)
-    method, model = Ewc(config), make_top(BASE)
-    learn(method, model, images, TASKS[0])
-    model.widen(STEP)
-    again, restored = make_top(BASE + 2 * STEP), Ewc(config)
-    again.load_state_dict(model.state_dict())
-    restored.memory = copy.deepcopy(method.memory)
-    expected = learn(method, model, images, TASKS[1])
-    assert torch.equal(learn(restored, again, images, TASKS[1]), expected)
-    assert str(restored.memory) == str(method.memory)
 
 
 @pytest.mark.parametrize("by", WAYS)
