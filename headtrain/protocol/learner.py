@@ -10,11 +10,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import torch_stream
@@ -27,6 +28,7 @@ from clinit.headtrain.protocol.stream.scenario import Scenario, Task, build_scen
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.stream.task_plan import Lesson, TaskPlan
 from clinit.headtrain.protocol.study.study import Study, names_of
+from clinit.headtrain.protocol.train.heads import LabelledRows
 from clinit.headtrain.protocol.train.task_start import warm_up
 from clinit.machine import choose_device
 from clinit.observer import Noted, Observer, ignore
@@ -36,7 +38,7 @@ Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
 """Measures a head on statistics of its training rows; returns plain values by name."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Experiment:
     """A stream of tasks, the head that it starts from, and the studies that learn it."""
 
@@ -62,10 +64,24 @@ class Experiment:
         """The study whose stream all studies share."""
         return self.studies[0]
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """The device of the studies."""
         return choose_device(self.study.training.device)
+
+    @cached_property
+    def _tests(self) -> LabelledRows:
+        val, rows = self.scenario.val, self.scenario.val.rows_between(0, self.scenario.num_classes)
+        return LabelledRows.on(self.device, val.features(rows), val.labels[rows])
+
+    def seen_tests(self, task: Task) -> LabelledRows:
+        """Return the test rows of the classes seen at the end of a task, sorted by label."""
+        return self._tests.first(int(self.scenario.val_counts[: task.stop].sum()))
+
+    def training(self, rows: Int[np.ndarray, " rows"]) -> LabelledRows:
+        """Read training rows; a negative number, for a row that is drawn, is left out."""
+        train, stored = self.scenario.train, rows[rows >= 0]
+        return LabelledRows.on(self.device, train.features(stored), train.labels[stored])
 
 
 class Method:

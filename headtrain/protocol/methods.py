@@ -8,7 +8,7 @@ head it takes only the names of the base classes.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -29,7 +29,7 @@ from clinit.headtrain.protocol.closed_form import evaluate as evaluate_form
 from clinit.headtrain.protocol.events import Done, Fact, Started, Stepped, Tested, Trained
 from clinit.headtrain.protocol.learner import Diagnose, Experiment, Method
 from clinit.headtrain.protocol.stream.buffer import TaskRows
-from clinit.headtrain.protocol.stream.scenario import Scenario, Task
+from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.stream.task_plan import Lesson
 from clinit.headtrain.protocol.train.anchor import STRENGTHS, Anchor, judges, set_aside
 from clinit.headtrain.protocol.train.correction import bias_corrected, class_weights, weight_aligned
@@ -41,35 +41,6 @@ from clinit.headtrain.protocol.train.past import Past, RunningStatistics
 from clinit.headtrain.protocol.train.task_start import TaskStart
 from clinit.observer import Observer, Progressed, ignore
 from clinit.stopwatch import Stopwatch
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Features:
-    """The stored features of a scenario, for a device."""
-
-    scenario: Scenario
-    device: torch.device
-    tests: LabelledRows
-    """All test rows of the classes of the scenario, sorted by label."""
-
-    @classmethod
-    def of(cls, scenario: Scenario, device: torch.device) -> Features:
-        """Read the test rows."""
-        val, rows = scenario.val, scenario.val.rows_between(0, scenario.num_classes)
-        return cls(scenario, device, LabelledRows.on(device, val.features(rows), val.labels[rows]))
-
-    def seen_tests(self, task: Task) -> LabelledRows:
-        """Return the test rows of the classes seen at the end of a task."""
-        return self.tests.first(int(self.scenario.val_counts[: task.stop].sum()))
-
-    def training(self, rows: Int[np.ndarray, " rows"]) -> LabelledRows:
-        """Read training rows."""
-        train = self.scenario.train
-        return LabelledRows.on(self.device, train.features(rows), train.labels[rows])
-
-    def stored(self, rows: TaskRows) -> LabelledRows:
-        """Read the rows of a task that are stored, not drawn."""
-        return self.training(rows.rows[rows.rows >= 0])
 
 
 class GradientHeads(Method):
@@ -95,7 +66,6 @@ class GradientHeads(Method):
         self._experiment, self._diagnose = experiment, diagnose
         self._shared = experiment.study
         self._came_with = came_with or scenario.num_base or scenario.tasks[0].stop
-        self._features = Features.of(scenario, self.device)
         self._own_seconds = np.zeros(len(studies))
         trainings = [study.training for study in studies]
         self._bank = Bank(Rows.of_head(experiment.head), trainings, self.device)
@@ -119,14 +89,18 @@ class GradientHeads(Method):
         """Start all heads, or solve them; train them on the same batches, and correct them."""
         if self._shared.start.head_width == "grow":
             self._grow(lesson.task)
-        data = self._features.stored(lesson.rows) if lesson.starts_on_all else None
+        data = self._experiment.training(lesson.rows.rows) if lesson.starts_on_all else None
         yield Done("prepare")
         with torch_stream(self.device):
-            before = [self._bank.rows(index) for index in self._automatic]
+            before = {
+                index: self._bank.rows(index)
+                for index, study in enumerate(self._experiment.studies)
+                if study.is_held and study.training.anchor_strength == "auto"
+            }
         yield from self._start(lesson, data)
         yield Done("initialise")  # the last start, whose features it holds, is of no more use
         if data is None:  # not earlier, when the features of the starts were in memory
-            data = self._features.stored(lesson.rows)
+            data = self._experiment.training(lesson.rows.rows)
             yield Done("prepare")
         old = None
         if any(study.keeps_statistics for study in self._experiment.studies):
@@ -143,14 +117,6 @@ class GradientHeads(Method):
     @property
     def _draws(self) -> bool:
         return self._shared.draws_old_rows
-
-    @property
-    def _automatic(self) -> list[int]:
-        """The heads whose anchor strength is chosen."""
-        studies = enumerate(self._experiment.studies)
-        return [
-            n for n, each in studies if each.is_held and each.training.anchor_strength == "auto"
-        ]
 
     def _grow(self, task: Task) -> None:
         self._bank.grow(
@@ -191,7 +157,7 @@ class GradientHeads(Method):
         )
 
     def _anchors(
-        self, lesson: Lesson, data: LabelledRows, old: OldClasses | None, before: list[Rows]
+        self, lesson: Lesson, data: LabelledRows, old: OldClasses | None, before: Mapping[int, Rows]
     ) -> Generator[Fact, None, list[Anchor | None]]:
         found: list[Anchor | None] = []
         told: list[dict[str, Any]] = []
@@ -201,8 +167,7 @@ class GradientHeads(Method):
             facts: dict[str, Any] = {"strength": training.anchor_strength}
             is_held = study.is_held and (training.anchor == "l2" or of_head is not None)
             if is_held and training.anchor_strength == "auto":
-                unstarted = before[self._automatic.index(index)]
-                facts = self._chosen(lesson, data, index, of_head, unstarted)
+                facts = self._chosen(lesson, data, index, of_head, before[index])
                 yield Done("initialise")
             found.append(Anchor(facts["strength"], of_head) if is_held else None)
             facts |= {} if of_head is None else {"numbers": of_head.numbers}
@@ -265,14 +230,14 @@ class GradientHeads(Method):
                 yield Trained(0, steps.losses)
                 if task.start and self._shared.training.correct != "none":
                     yield from self._correct(task)
-            tested = self._features.seen_tests(task)
+            tested = self._experiment.seen_tests(task)
             found = evaluate(self._bank, tested, ends, list_mistakes=is_last)
             yield Tested(stop, found, mean_losses(self._bank, sample))
 
     def _correct(self, task: Task) -> Iterator[Fact]:
         """Count the correct answers of the trained heads, then correct their rows of the task."""
         ends, training = self._experiment.scenario.ends, self._shared.training
-        correct = evaluate(self._bank, self._features.seen_tests(task), ends).correct
+        correct = evaluate(self._bank, self._experiment.seen_tests(task), ends).correct
         yield Done("evaluate")
         # Without base classes, `ends` begins with 0 too; `fromkeys` drops the repeat.
         origins = pairwise(dict.fromkeys((0, *ends[: task.number + 1])))
@@ -280,7 +245,7 @@ class GradientHeads(Method):
         told = []
         with torch_stream(self.device):
             aside = self._experiment.plan.correction_rows(task)
-            features = self._features.training(aside.rows).arrays()
+            features = self._experiment.training(aside.rows).arrays()
             for index in range(self._bank.num_heads):
                 head = self._bank.rows(index)
                 if training.correct == "wa":
@@ -319,7 +284,6 @@ class ClosedHeads(Method):
         """Begin without classes; `observer` is told of the progress within a task."""
         self.device = experiment.device
         self._experiment, self._diagnose, self._observer = experiment, diagnose, observer
-        self._features = Features.of(experiment.scenario, self.device)
         with torch_stream(self.device):
             zeros = placed(np.zeros(experiment.head.dim), self.device)
             self._form = closed_form(experiment.study, zeros)
@@ -343,12 +307,12 @@ class ClosedHeads(Method):
         train = scenario.train
         if task.number == 1 and scenario.num_base:
             rows = train.rows_between(0, scenario.num_base)
-            data = self._features.training(rows)
+            data = self._experiment.training(rows)
             yield Done("prepare")
             labels, statistics = train.labels[rows], scenario.base
             self._arrive(0, data, watch, labels, scenario.num_base, statistics=statistics)
             yield Done("initialise")
-        data, labels = self._features.stored(lesson.rows), lesson.rows.labels
+        data, labels = self._experiment.training(lesson.rows.rows), lesson.rows.labels
         yield Done("prepare")
         groups = train.groups_of(lesson.rows.rows)
         solution = self._arrive(task.number, data, watch, labels, task.stop, groups=groups)
@@ -388,7 +352,7 @@ class ClosedHeads(Method):
     def _tested(self, lesson: Lesson, data: LabelledRows) -> Tested:
         studies, form, rows = self._experiment.studies, self._form, lesson.rows
         with torch_stream(self.device):
-            tested = self._features.seen_tests(lesson.task)
+            tested = self._experiment.seen_tests(lesson.task)
             labels, ends = tested.labels.cpu().numpy(), self._experiment.scenario.ends
             found = evaluate_form(form, tested.arrays(), labels, ends, lesson.task.stop)
             chosen = rows.loss_sample(studies[0].stream.seed)
@@ -405,6 +369,6 @@ class ClosedHeads(Method):
         stored, train = self._form.head(), self._experiment.scenario.train
         assert stored is not None, "run_experiment refuses to diagnose other methods"
         rows = train.rows_between(0, task.stop)
-        arrays = self._features.training(rows).arrays()
+        arrays = self._experiment.training(rows).arrays()
         statistics = ClassStatistics.of(arrays, train.labels[rows], num_classes=task.stop)
         return diagnose(statistics, stored.rows)
