@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from clinit.cli.frame.console import note, say, warn
-from clinit.cli.frame.progress import Line, progress
+from clinit.cli.frame.progress import Line, progress, reached
 from clinit.observer import Doing, Event, Noted, Observer, Progressed, Warned
 from clinit.words import number_of
 
@@ -21,8 +21,8 @@ def training_progress(*, notes: bool = True) -> Iterator[Observer]:
     """Show all events of long work, each note only once."""
     from clinit.headtrain.protocol import events
 
-    with progress() as shown:
-        line = shown.line("Preparing")
+    with progress() as line:
+        line.work("Preparing")
         steps, total = 0, 0
         note_once = cache(note)
 
@@ -34,20 +34,21 @@ def training_progress(*, notes: bool = True) -> Iterator[Observer]:
                 case Warned(text):
                     warn(text)
                 case Doing(what):
-                    line.title = what
-                    line.count(0, None)
+                    line.work(what)
                 case Progressed():
                     _show_count(line, event)
                 case events.RunStarted(place):
                     say(f"{place.name}:")
-                    steps = _begin(line)
+                    line.work("Preparing")
+                    steps = 0
                 case events.BankStarted(bank, number, banks):
-                    steps = _begin(line)
+                    line.work("Preparing")
+                    steps = 0
                     if banks > 1:
                         say(f"Seed {bank[0].stream.seed} ({number} of {banks}):")
                 case events.TaskStarted(task, tasks, iterations):
-                    line.title, line.unit = f"Task {task}/{tasks}", "steps"
-                    total = tasks * iterations
+                    line.update(f"Task {task}/{tasks}")
+                    line.unit, total = "steps", tasks * iterations
                     line.count(steps, total)
                 case events.Stepped(done):
                     steps += done
@@ -60,16 +61,9 @@ def training_progress(*, notes: bool = True) -> Iterator[Observer]:
         yield observe
 
 
-def _begin(line: Line) -> int:
-    line.title, line.unit, line.more = "Preparing", "", ""
-    line.count(0, None)
-    return 0
-
-
 def _show_count(line: Line, event: Progressed) -> None:
     if event.unit:
-        line.title, line.unit, line.more = event.what, event.unit, ""
-        line.count(event.done, event.total)
+        line.work(event.what, unit=event.unit).count(event.done, event.total)
     elif event.total > 1:
         line.unit, line.more = event.what, ""
         line.count(event.done, event.total)
@@ -85,8 +79,8 @@ def sweep_progress(total: int, done: int) -> Iterator[Observer]:
 
     recorded, share = done, 0.0
     note_once = cache(note)
-    with progress() as shown:
-        line = shown.line(f"{done:,}/{total:,} runs")
+    with progress() as line:
+        line.work(f"{done:,}/{total:,} runs")
 
         def observe(event: Event) -> None:
             nonlocal recorded, share
@@ -101,9 +95,9 @@ def sweep_progress(total: int, done: int) -> Iterator[Observer]:
                     line.count(line.done + share * steps, total - done)
                 case events.RunsRecorded(runs):
                     recorded += runs
-                    line.title = f"{recorded:,}/{total:,} runs"
+                    line.update(f"{recorded:,}/{total:,} runs")
                     line.count(recorded - done, total - done)
-                    shown.reached(f"{recorded:,} of {number_of(total, 'run')} recorded")
+                    reached(f"{recorded:,} of {number_of(total, 'run')} recorded")
 
         yield observe
 
@@ -111,10 +105,10 @@ def sweep_progress(total: int, done: int) -> Iterator[Observer]:
 @contextmanager
 def extraction_progress() -> Iterator[Callable[[Progress], None]]:
     """Show a bar for the split or view that the extraction computes."""
-    with progress() as shown:
+    with progress() as line:
 
         def update(now: Progress) -> None:
-            line = shown.only(now.split, unit="images", tells_rate=True)
+            line.work(now.split, unit="images", tells_rate=True)
             line.count(now.rows_done, now.rows_total)
 
         yield update
