@@ -21,7 +21,7 @@ def learning(key: str, *, full_rank: bool = False) -> Any:
     network = build(key).double()
     blocks = cut_network(network, 2).blocks
     if not full_rank:
-        add_lora(network, layers(network, blocks), rank=2, generator=seeded())
+        add_lora(network, layers(network, blocks), Top(rank=2), seeded())
     make_plastic(network, blocks, full_rank=full_rank)
     return network
 
