@@ -5,9 +5,6 @@ A step therefore depends on device memory only: on a CUDA device it is captured 
 then replayed, with one launch instead of some thirty.
 
 A step reads `features[batches[i]]` and `labels[batches[i]]`, which a feed provides.
-
-`train_epochs` passes over rows in shuffled batches, and lowers each learning rate to zero by a
-cosine.
 """
 
 from __future__ import annotations
@@ -205,47 +202,3 @@ class TaskSteps:
         sums = torch.where(kinds, losses, self._zero).sum(1)
         means = sums / torch.index_select(self._kind_rows, 0, number)[0]
         self._losses.index_copy_(0, number, means[None])
-
-
-def train_epochs(
-    bank: Bank,
-    rows: Iterator[LabelledRows],
-    sizes: Sequence[int],
-    *,
-    batch_size: int,
-    seed: int,
-    on_epoch: Callable[[int, Float[np.ndarray, " heads"]], None],
-) -> Float[np.ndarray, "epochs heads"]:
-    """Train all heads of a bank on the same batches; return the mean loss of each epoch.
-
-    Args:
-        bank: Heads, each with its own learning rate at the start of the cosine.
-        rows: Yields the rows of one epoch after another.
-        sizes: Number of rows in each epoch.
-        batch_size: At most the smallest size. Rows that do not fill a batch are left out of the
-            epoch.
-        seed: Seed of the order of the rows.
-        on_epoch: Called with the number of finished epochs and the mean losses of the last epoch.
-    """
-    updates = Updates(bank, batch_size)
-    steps = sum(size // batch_size for size in sizes)
-    shares = iter(np.cos(np.linspace(0, np.pi, steps, endpoint=False)) / 2 + 0.5)
-
-    def train_on(rows: LabelledRows, epoch: int) -> Float[np.ndarray, " heads"]:
-        count = len(rows) // batch_size
-        order = generator(seed, Draw.ALIGNMENT, epoch).permutation(len(rows))
-        batches = torch.from_numpy(order[: count * batch_size].reshape(count, batch_size))
-        total = torch.zeros(bank.num_heads, dtype=torch.float64, device=bank.device)
-        for batch in batches.to(bank.device):
-            taken = rows.take(batch)
-            found = updates.step(taken.features, taken.labels, float(next(shares)))
-            total += found.double().mean(0)
-        means: np.ndarray = (total / count).cpu().numpy()
-        return means
-
-    losses = np.empty((len(sizes), bank.num_heads))
-    for epoch in range(len(sizes)):
-        # No name for the rows here: it would keep a view in memory while the next is read.
-        losses[epoch] = train_on(next(rows), epoch)
-        on_epoch(epoch + 1, losses[epoch])
-    return losses
