@@ -66,7 +66,7 @@ class Head:
     fingerprint: str = ""
     """`Fingerprint.backbone_identifier` of the features that the head reads; empty if unknown."""
     alignment: Mapping[str, Any] | None = None
-    """How `clinit align` made the head, as plain JSON values; None for other heads."""
+    """How `clinit head align` made the head, as plain JSON values; None for other heads."""
     feature_map: Mapping[str, Any] | None = None
     """The random features (`clinit.headtrain.heads.closed.moments`) that the rows read, as plain
     JSON values; None if the rows read the features of the backbone."""

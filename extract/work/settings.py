@@ -121,7 +121,7 @@ class _Views(Part):
     views: int = setting(
         0,
         "Number of random crops of every training image, half of them mirrored, whose features are"
-        " also stored, for `clinit align`; existing views are kept.",
+        " also stored, for `clinit head align`; existing views are kept.",
         least=0,
         most=1000,
     )

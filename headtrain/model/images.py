@@ -39,8 +39,8 @@ from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import RememberConfig
 from clinit.headtrain.model.writing import write_model
-from clinit.headtrain.protocol.events import Observer, ignore
 from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
+from clinit.observer import Observer, ignore
 from clinit.words import examples, number_of
 
 LEAST_TO_MEASURE = 5

@@ -212,12 +212,10 @@ class PoolActivations:
         # First copied, then widened: the other order would send twice the bytes.
         return sent(values, self.device).to(torch.float32, memory_format=layout)
 
-    def blocks(self, rows: Index, size: int) -> Generator[tuple[slice, Float[Tensor, "batch ..."]]]:
-        """Yield slices of `rows`, `size` rows at a time, each with its activations."""
-        slices = [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
-        streamed = self.stream([rows[each] for each in slices])
-        with closing(streamed):
-            yield from zip(slices, streamed, strict=True)
+
+def cut(rows: Index, size: int) -> list[Index]:
+    """Return the rows, `size` at a time; the last part may be smaller."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -268,8 +266,8 @@ class TaskReader:
 
         `num_new` of these batches has no meaning.
         """
-        cuts = [rows[start : start + size] for start in range(0, len(rows), size)]
-        return self.stream(cuts, [0] * len(cuts))
+        parts = cut(rows, size)
+        return self.stream(parts, [0] * len(parts))
 
     def stream(
         self, batches: Sequence[Int[np.ndarray, " _"]], num_new: Sequence[int]

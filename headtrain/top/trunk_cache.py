@@ -36,7 +36,6 @@ from clinit.extract.work.settings import Settings
 from clinit.extract.work.split_run import SplitRun
 from clinit.files.lock import claim_folder
 from clinit.files.paths import exists
-from clinit.headtrain.protocol.events import Noted, Observer, Progressed
 from clinit.headtrain.top.activations import (
     ActivationRows,
     ImageRows,
@@ -46,6 +45,7 @@ from clinit.headtrain.top.activations import (
 )
 from clinit.headtrain.top.images import Storage
 from clinit.machine import free_memory
+from clinit.observer import Noted, Observer, Progressed
 
 SHARD_BYTES = 2**27
 """Size of a shard: a killed run loses at most one shard."""
@@ -146,7 +146,7 @@ class TrunkCache:
             pass
         self.from_images(part)  # only to check that the images give the stored features
         with claim_folder(folder, on_busy=busy), whole_images():
-            trunk, plan = self._on_its_way(plan, folder, lambda note: observe(Noted(note)))
+            trunk, plan = self._on_its_way(plan, folder, observe)
             pixels, workers = self.storage.max_pixels, self.storage.workers
             settings = Settings(workers=workers, strict=True, max_pixels=pixels)
             SplitRun(
@@ -165,9 +165,7 @@ class TrunkCache:
             ).run()
         return self._open(part, folder)
 
-    def _on_its_way(
-        self, plan: Plan, folder: Path, on_note: Callable[[str], object]
-    ) -> tuple[Trunk, Plan]:
+    def _on_its_way(self, plan: Plan, folder: Path, observe: Observer) -> tuple[Trunk, Plan]:
         """Return trunk and plan.
 
         A part that was begun continues as it was begun, compiled or not; a new part is compiled if
@@ -182,7 +180,7 @@ class TrunkCache:
             device=torch.device(self.trunk.config.device),
             batch_size=self.batch_size,
             images=max(0, plan.num_rows - there * plan.shard_rows),
-            on_note=on_note,
+            on_note=lambda note: observe(Noted(note)),
         )
         return trunk, replace(plan, compiled=trunk.program is not None)
 
