@@ -177,7 +177,7 @@ def import_(
     FILE, or run `clinit head fit` afterwards. Then `clinit train-head` and
     `clinit diagnose` work as with features of `clinit extract`.
     """
-    from clinit.extract.arrays.import_features import ImportConfig, import_features
+    from clinit.extract.cache.import_features import ImportConfig, import_features
 
     config = ImportConfig(
         split=split.stored,
@@ -230,7 +230,7 @@ def export(
 
     clinit cache export caches/scenes scenes.safetensors --split train
     """
-    from clinit.extract.arrays.export_features import export_features
+    from clinit.extract.cache.export_features import export_features
     from clinit.extract.cache.read import open_cache
 
     check_writable(out, "OUT")
@@ -284,7 +284,7 @@ def group(
     """
     import numpy as np
 
-    from clinit.extract.arrays.groups import record_groups, write_groups
+    from clinit.extract.cache.groups import record_groups, write_groups
     from clinit.extract.cache.read import open_cache, stored_features
     from clinit.headtrain.repeats import find_groups
 

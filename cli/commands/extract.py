@@ -54,7 +54,7 @@ def extract(options: ExtractOptions, config_file: ConfigOption = None) -> None:
         options = replace(options, command=command_line())
         _print_results(options.run(manifests, on_progress, note))
     if options.labels is not None:
-        from clinit.extract.arrays.groups import record_scanned
+        from clinit.extract.cache.groups import record_scanned
 
         record_scanned(options.out, scans.values(), options.labels)
     if not exists(options.out / "head.safetensors"):

@@ -17,9 +17,9 @@ from clinit.extract.dataset.class_folders import PARTS_OF, part_of
 from clinit.extract.dataset.containers import checked_names
 from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.names import CLASS_COLUMNS, alike, usual_columns
-from clinit.extract.dataset.parquet import DAMAGE, read_table
 from clinit.extract.dataset.tree import LEFT, Images, Tree
 from clinit.files.paths import check_readable, exists, is_file
+from clinit.files.tables import DAMAGE, read_table
 from clinit.words import contrast, counted, listed
 
 _USUAL = {

@@ -28,9 +28,8 @@ import polars as pl
 from clinit.errors import ManifestError
 from clinit.extract.dataset.class_folders import is_filler
 from clinit.extract.dataset.known import Dataset, Layout
-from clinit.extract.dataset.names import is_text
 from clinit.extract.dataset.tree import LEFT, UNREAD_SUFFIXES, Images, Tree
-from clinit.files.text import lines_of
+from clinit.files.text import is_text, lines_of
 from clinit.words import counted, printable
 
 

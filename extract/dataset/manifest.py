@@ -21,13 +21,15 @@ import polars as pl
 
 from clinit.errors import ManifestError, unreadable
 from clinit.extract.dataset.known import SPLITS
-from clinit.extract.dataset.names import MAX_NAME
-from clinit.extract.dataset.parquet import DAMAGE, row_count
 from clinit.files.commit import commit_file
 from clinit.files.documents import content_sha256
 from clinit.files.paths import is_file
+from clinit.files.tables import DAMAGE, row_count
+from clinit.files.text import MAX_NAME
 from clinit.words import contrast_digests
 
+MANIFEST_FILE = "manifest.parquet"
+"""Name of the manifest of a split in a cache."""
 SCHEMA = pl.Schema(
     {"path": pl.String, "label": pl.Int64, "class_name": pl.String, "size_bytes": pl.Int64}
 )

@@ -25,49 +25,8 @@ from clinit.errors import ImageError, ManifestError
 from clinit.extract.dataset.containers import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
 from clinit.extract.dataset.known import Columns
 from clinit.files.paths import check_readable
+from clinit.files.tables import DAMAGE, row_count, scan_parquet
 from clinit.words import printable
-
-DAMAGE = (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""Errors that polars raises for a damaged file."""
-_FREE_ROWS, _ROWS_PER_BYTE = 2**20, 8
-"""A file may declare `_FREE_ROWS` rows, or `_ROWS_PER_BYTE` rows per byte if that is more."""
-
-
-def scan_parquet(path: Path) -> pl.LazyFrame:
-    """Return the rows of one file without reading them; folder names never become columns."""
-    return pl.scan_parquet(path, glob=False, hive_partitioning=False)
-
-
-def read_table(path: Path) -> pl.DataFrame:
-    """Read a table that a user wrote: Parquet, or text with a header, separated by tab, `,` or `;`.
-
-    The columns of text are texts.
-
-    Raises:
-        OSError: If the file cannot be read.
-        PolarsError, ValueError: If it is not such a table (`DAMAGE`).
-    """
-    if path.suffix.lower() == ".parquet":
-        return scan_parquet(path).collect()
-    with path.open("rb") as file:
-        head = file.readline(2**16)
-    sign = next((sign for sign in ("\t", ",", ";") if sign.encode() in head), ",")
-    return pl.read_csv(path, separator=sign, infer_schema=False, glob=False)
-
-
-def row_count(table: pl.LazyFrame, size_bytes: int) -> int:
-    """Return the number of rows that the metadata of a file declare.
-
-    Raises:
-        ValueError: If the file is too small for so many rows, for which polars would reserve
-            memory.
-        PolarsError: If the file is damaged.
-    """
-    rows: int = table.select(pl.len()).collect().item()
-    if rows > max(_FREE_ROWS, _ROWS_PER_BYTE * size_bytes):
-        raise ValueError(f"it declares {rows:,} rows in {size_bytes:,} bytes")
-    return rows
-
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
 LABEL_NAMES = ("label", "labels", "cls", "class", "target", "class_name")

@@ -27,7 +27,7 @@ from clinit.extract.cache.summary import FILE as SUMMARY_FILE
 from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_summary
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import images_of
-from clinit.extract.dataset.manifest import Manifest, read_manifest, write_manifest
+from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from clinit.extract.head_names import NAMED_EARLIER, HeadNames
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.transform import Transform
@@ -39,7 +39,6 @@ from clinit.files.lock import claim_file, claimed_names
 from clinit.files.paths import exists
 from clinit.stopwatch import Stopwatch
 
-MANIFEST_FILE = "manifest.parquet"
 _alone = partial(claim_file, on_busy=lambda: None)
 """Locks a file that processes of other parts may also write; waits until it is free."""
 _SAMPLE = 200

@@ -31,7 +31,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from clinit.errors import CacheError, HeadError, ImageError, ModelError
-from clinit.extract.arrays.open import FEATURES, find_name, open_array_file
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import ImageFiles
@@ -40,6 +39,7 @@ from clinit.extract.dataset.names import title
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
 from clinit.extract.network.compiled import Compile
 from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
+from clinit.files.arrays import FEATURES, open_arrays, widened
 from clinit.files.paths import exists, is_file, is_folder
 from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.model.facts import METADATA, Known, ModelFacts, caution
@@ -494,11 +494,5 @@ def _stored(path: Path, name: str | None) -> np.ndarray:
             remedy="Give a file; `clinit cache export CACHE FOLDER` writes the files of a feature"
             " cache.",
         )
-    file = open_array_file(path)
-    stored = file.features(find_name(file, path, name, FEATURES, "--features-name"))
-    if stored.dtype not in ("float16", "bfloat16", "float32", "float64"):
-        raise CacheError(
-            f"{stored.origin} contains {stored.dtype}, expected floats (rows, dim)",
-            remedy="Save one feature vector per row: `numpy.save(path, features)`.",
-        )
-    return np.asarray(stored.take(np.arange(stored.shape[0])))
+    file = open_arrays(path)
+    return widened(file.features(file.find(name, FEATURES, "--features-name")))

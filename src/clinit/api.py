@@ -13,15 +13,15 @@ import numpy as np
 from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_split, diagnose_summed
 from clinit.analysis.report.report import Runs, load_runs, runs_of
 from clinit.errors import ExperimentError
-from clinit.extract.arrays.groups import record_scanned
+from clinit.extract.cache.groups import record_scanned
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
-from clinit.extract.dataset.names import is_text
 from clinit.extract.dataset.scan import scan_splits
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.lock import claim_folder
 from clinit.files.paths import is_file
+from clinit.files.text import is_text
 from clinit.headtrain import runs
 from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.events import Observer, ignore

@@ -62,7 +62,7 @@ except SystemExit as ended:
 """
 SETTINGS = ("study", "model.settings", "probe.settings")
 FILES = (
-    *("analysis.report", "extract.cache.read", "extract.arrays.import_features"),
+    *("analysis.report", "extract.cache.read", "extract.cache.import_features"),
     *("extract.cache.verify", "headtrain.record.format"),
 )
 STEPS = (

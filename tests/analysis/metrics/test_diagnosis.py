@@ -16,8 +16,8 @@ from clinit.analysis.metrics.collapse import neural_collapse
 from clinit.analysis.metrics.diagnosis import diagnose_split
 from clinit.cli.commands.diagnose import diagnose
 from clinit.errors import HeadError
-from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, write_head
+from clinit.extract.cache.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.headtrain.statistics import summed
 from clinit.headtrain.statistics.class_statistics import ClassStatistics

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError
-from clinit.extract.arrays import import_features as module
-from clinit.extract.arrays.import_features import ImportConfig, import_features
+from clinit.extract.cache import import_features as module
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
+from clinit.extract.cache.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import CacheSplit, open_cache, open_split, shard_problem
 
 ROWS, DIM = 20, 6

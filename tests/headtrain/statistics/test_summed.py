@@ -12,9 +12,9 @@ import pytest
 
 import clinit
 from clinit.errors import CacheError, ClinitError, ExperimentError, StatisticsError
-from clinit.extract.arrays.groups import write_groups
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.groups import write_groups
 from clinit.extract.cache.plan import Part
 from clinit.extract.cache.read import open_split
 from clinit.headtrain.experiment import RunData

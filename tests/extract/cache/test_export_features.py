@@ -9,15 +9,15 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from clinit.errors import CacheError
-from clinit.extract.arrays import import_features as import_module
-from clinit.extract.arrays.export_features import Exported, export_features
-from clinit.extract.arrays.import_features import ImportConfig, import_features
+from clinit.extract.cache import import_features as import_module
+from clinit.extract.cache.export_features import Exported, Format, export_features
+from clinit.extract.cache.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import Cache, CacheSplit, open_cache
 from tests.headtrain.stream.made_caches import write_split
 
 NAMES = ("zebra", "ant", "no row", "bée")
 LABELS = np.sort(np.arange(23) % 4 * np.array([1, 1, 0, 1])[np.arange(23) % 4])
-FORMATS = ("npy", "safetensors")
+FORMATS: tuple[Format, ...] = ("npy", "safetensors")
 
 
 def write(
@@ -50,7 +50,7 @@ def cache(tmp_path: Path, features: np.ndarray, monkeypatch: pytest.MonkeyPatch)
     return write(tmp_path / "cache", features)
 
 
-def exported(cache: Cache, out: Path, format: str | None = None) -> list[Exported]:
+def exported(cache: Cache, out: Path, format: Format | None = None) -> list[Exported]:
     return list(export_features(list(cache.splits.values()), out, format))
 
 
@@ -71,7 +71,7 @@ def same(one: CacheSplit, other: CacheSplit) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_an_export_is_imported_bit_for_bit(tmp_path: Path, cache: Cache, format: str) -> None:
+def test_an_export_is_imported_bit_for_bit(tmp_path: Path, cache: Cache, format: Format) -> None:
     train, val = exported(cache, tmp_path / "out", format)
     assert (train.num_rows, train.num_left_out) == (21, 2)
     assert (val.num_rows, val.num_left_out) == (23, 0)
@@ -81,7 +81,7 @@ def test_an_export_is_imported_bit_for_bit(tmp_path: Path, cache: Cache, format:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_one_wide_shard_makes_the_export_wide_and_loses_nothing(
-    tmp_path: Path, format: str
+    tmp_path: Path, format: Format
 ) -> None:
     write_split(tmp_path / "cache", "train", np.eye(3), 30, wide=[45])
     split = open_cache(tmp_path / "cache").split("train")
@@ -111,7 +111,7 @@ def test_the_files_are_what_others_read(tmp_path: Path, cache: Cache) -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_export_replaces_an_earlier_one_and_equal_caches_give_equal_files(
-    tmp_path: Path, cache: Cache, format: str
+    tmp_path: Path, cache: Cache, format: Format
 ) -> None:
     exported(cache, tmp_path / "out", format)
     before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
@@ -122,7 +122,7 @@ def test_an_export_replaces_an_earlier_one_and_equal_caches_give_equal_files(
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_damaged_shard_stops_the_export_and_leaves_no_file(
-    tmp_path: Path, cache: Cache, format: str
+    tmp_path: Path, cache: Cache, format: Format
 ) -> None:
     shard = cache.split("train").path / "shard-00003.h5"
     shard.write_bytes(shard.read_bytes()[:-1])
@@ -144,7 +144,7 @@ def test_a_damaged_shard_stops_the_export_and_leaves_no_file(
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(
-    tmp_path: Path, cache: Cache, name: str, format: str | None, fact: str
+    tmp_path: Path, cache: Cache, name: str, format: Format | None, fact: str
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CacheError, match=fact):
@@ -166,7 +166,7 @@ def test_an_export_into_the_cache_is_refused_by_whatever_name(
     cache: Cache,
     monkeypatch: pytest.MonkeyPatch,
     target: str,
-    format: str | None,
+    format: Format | None,
     split: str | None,
 ) -> None:
     (tmp_path / "link").symlink_to(cache.path)

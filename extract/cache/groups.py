@@ -16,10 +16,10 @@ from jaxtyping import Int
 
 from clinit.errors import CacheError, unreadable
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.dataset.parquet import DAMAGE, read_table, scan_parquet
 from clinit.extract.dataset.scan import Scan
 from clinit.files.commit import commit_file
 from clinit.files.paths import is_file
+from clinit.files.tables import DAMAGE, read_table, scan_parquet
 
 GROUPS_FILE = "groups.parquet"
 _FORMAT = "clinit-groups/1"
