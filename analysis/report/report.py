@@ -29,7 +29,7 @@ from clinit.analysis.report.tables import (
     task_table,
     text_table,
 )
-from clinit.headtrain.record.format import RunRecord, finite, read_records
+from clinit.headtrain.protocol.record.format import RunRecord, finite, read_records
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:

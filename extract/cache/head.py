@@ -66,8 +66,8 @@ class Head:
     alignment: Mapping[str, Any] | None = None
     """How `clinit align` made the head, as plain JSON values; None for other heads."""
     feature_map: Mapping[str, Any] | None = None
-    """The random features (`clinit.headtrain.closed.moments`) that the rows read, as plain JSON
-    values; None if the rows read the features of the backbone."""
+    """The random features (`clinit.headtrain.heads.closed.moments`) that the rows read, as plain
+    JSON values; None if the rows read the features of the backbone."""
     origin: Mapping[str, Any] | None = None
     """How the head was fitted or exported from a run, as plain JSON values, if either applies."""
 
@@ -317,8 +317,8 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
             and isinstance(texts.get("class_names", []), list)
         ):
             raise HeadError(
-                f"{path} contains numbers of type {', '.join(map(str, types))}, expected floats, and"
-                " texts for `class_names`",
+                f"{path} contains numbers of type {', '.join(map(str, types))}, expected floats,"
+                " and texts for `class_names`",
                 remedy=_LAYOUT,
             )
         facts = _npz_facts(texts, path) if is_npz else _read_facts(file)

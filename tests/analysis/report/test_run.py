@@ -17,7 +17,7 @@ from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.settings import common
 from clinit.analysis.report.tables import run_table
 from clinit.errors import RecordError
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 from tests.analysis.printed import printed
 
 MakeRun = Callable[..., RunRecord]

@@ -19,8 +19,8 @@ from clinit.analysis.report.tables import (
     run_table,
     task_table,
 )
-from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.info import held_out_manifest, held_out_share
+from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.record.info import held_out_manifest, held_out_share
 from tests.analysis.printed import printed, unbroken
 
 MakeRun = Callable[..., RunRecord]
