@@ -10,12 +10,12 @@ Source: `datasets.features` of the library Hugging Face Datasets.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -169,13 +169,22 @@ def read_images(path: Path, column: str, first: int, rows: int) -> list[bytes | 
     return table.slice(first, rows).select(image).collect().to_series().to_list()
 
 
+@dataclass(slots=True, eq=False)
+class _Block:
+    """Consecutive images; the first thread that needs them reads them."""
+
+    container: Container
+    number: int
+    lock: Lock = field(default_factory=Lock)
+    images: list[bytes | ImageError] | None = None
+
+
 class ParquetImages:
     """Reads images of Parquet files, in blocks of rows, for several threads."""
 
     def __init__(self) -> None:
-        self._blocks = OrderedDict[tuple[Container, int], Future[list[bytes | ImageError]]]()
-        self._rows = dict[Container, int]()
-        self._lock = threading.Lock()
+        self._lock, self._block = Lock(), lru_cache(BLOCKS_KEPT)(_Block)
+        self._num_rows = cache(_num_rows)
 
     def read(self, container: Container, row: int) -> bytes:
         """Return the content of the image in a row of a container.
@@ -186,45 +195,31 @@ class ParquetImages:
             StorageError: If the file cannot be opened.
             OSError: If the file cannot be read.
         """
-        images = self._block(container, row // BLOCK_ROWS)
-        if row % BLOCK_ROWS >= len(images):
+        with self._lock:
+            block = self._block(container, row // BLOCK_ROWS)
+        with block.lock:
+            if block.images is None:
+                container.check_size(container.path.stat().st_size)
+                first = block.number * BLOCK_ROWS
+                count = max(0, min(BLOCK_ROWS, self._num_rows(container) - first))
+                block.images = _images(container, first, count)
+        if row % BLOCK_ROWS >= len(block.images):
             raise ManifestError(
                 f"{container.path} has no row {row:,}, which the manifest lists",
                 remedy=BUILD_AGAIN,
             )
-        image = images[row % BLOCK_ROWS]
+        image = block.images[row % BLOCK_ROWS]
         if isinstance(image, ImageError):
             raise image
         return image
 
-    def _block(self, container: Container, block: int) -> list[bytes | ImageError]:
-        with self._lock:
-            future = self._blocks.get((container, block))
-            is_first = future is None
-            if future is None:
-                future = self._blocks[container, block] = Future()
-                if len(self._blocks) > BLOCKS_KEPT:
-                    self._blocks.popitem(last=False)
-            else:
-                self._blocks.move_to_end((container, block))
-        if is_first:
-            try:
-                first = block * BLOCK_ROWS
-                count = max(0, min(BLOCK_ROWS, self._count(container) - first))
-                future.set_result(_images(container, first, count))
-            except BaseException as error:  # else threads that wait for it would wait for ever
-                future.set_exception(error)
-        return future.result()
 
-    def _count(self, container: Container) -> int:
-        container.check_size(container.path.stat().st_size)
-        if container not in self._rows:
-            with _readable(container.path):
-                table = scan_parquet(container.path)
-                if not _is_image(table.collect_schema(), container.column):
-                    raise ValueError(f"it has no column {container.column!r} of images")
-                self._rows[container] = row_count(table, container.size_bytes)
-        return self._rows[container]
+def _num_rows(container: Container) -> int:
+    with _readable(container.path):
+        table = scan_parquet(container.path)
+        if not _is_image(table.collect_schema(), container.column):
+            raise ValueError(f"it has no column {container.column!r} of images")
+        return row_count(table, container.size_bytes)
 
 
 def _images(container: Container, first: int, count: int) -> list[bytes | ImageError]:
