@@ -217,16 +217,12 @@ def export(
     out: Annotated[
         Path, typer.Argument(help="A .safetensors file for one split, or a folder for all splits.")
     ],
-    format: Annotated[
-        Literal["npy", "safetensors"] | None,
-        described("Format of the files.", default="the suffix; npy for a folder"),
-    ] = None,
     split: Annotated[Split | None, described("Export only this split.", default="all")] = None,
 ) -> None:
-    """Write features, labels and class names as NumPy or safetensors files.
+    """Write features, labels and class names into safetensors files.
 
-    Only one shard is in memory at a time. `clinit cache import` reads both
-    formats back, bit for bit.
+    Only one shard is in memory at a time. `clinit cache import` reads the files
+    back, bit for bit.
 
     clinit cache export caches/scenes scenes.safetensors --split train
     """
@@ -237,7 +233,7 @@ def export(
     opened = open_cache(cache)
     splits = [opened.split(split.value)] if split else list(opened.splits.values())
     with counting() as show:
-        for written in export_features(splits, out, format, on_rows=show):
+        for written in export_features(splits, out, on_rows=show):
             plan = written.split.plan
             say(
                 f"{plan.title}: {number_of(written.num_rows, 'row')} of {written.split.dim}"
