@@ -27,7 +27,7 @@ from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import extraction_progress, training_progress
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
-from clinit.extract.work.settings import COMPUTATION, DATA, NETWORK
+from clinit.extract.work.options import COMPUTATION, DATA, NETWORK
 from clinit.files.lock import claim_file
 from clinit.files.paths import check_writable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.model.settings import WRITES_MODELS

@@ -23,11 +23,16 @@ from jaxtyping import Int
 from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.fingerprint import Fingerprint, mismatches
 from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
-from clinit.extract.cache.plan import FILE as PLAN_FILE
-from clinit.extract.cache.plan import Plan, read_plan, settle_plan, shard_name
+from clinit.extract.cache.plan import (
+    PLAN_FILE,
+    SUMMARY_FILE,
+    Plan,
+    read_plan,
+    settle_plan,
+    shard_name,
+)
 from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import assemble, write_shard
-from clinit.extract.cache.summary import FILE as SUMMARY_FILE
 from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_summary
 from clinit.extract.cache.verify import verify
 from clinit.extract.dataset.known import SPLITS

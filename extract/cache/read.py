@@ -31,10 +31,18 @@ from jaxtyping import Bool, Float, Int
 from clinit.errors import CacheError, ManifestError, unreadable
 from clinit.extract.cache.features import FeatureSet, StoredRows
 from clinit.extract.cache.fingerprint import Fingerprint, mismatches
-from clinit.extract.cache.folder import SUMMARY_FILE, check_view, split_names, view_folders
 from clinit.extract.cache.groups import read_groups
 from clinit.extract.cache.head import Head, read_head, tensors_sha256
-from clinit.extract.cache.plan import WRITE_AGAIN, Plan, read_plan, shard_name
+from clinit.extract.cache.plan import (
+    SUMMARY_FILE,
+    WRITE_AGAIN,
+    Plan,
+    check_view,
+    read_plan,
+    shard_name,
+    split_names,
+    view_folders,
+)
 from clinit.extract.cache.shard import Shard, file_sha256, read_shard
 from clinit.extract.cache.summary import Summary, read_summary
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest

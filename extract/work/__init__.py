@@ -1,6 +1,6 @@
 """Run extractions: compute the shards of a cache from images.
 
-settings, options  options, without PyTorch
+options            options, without PyTorch
 run                all splits and views of a data set, here or on a Ray cluster
 split_run          the missing shards of one split
 pipeline           overlapped decoding, transfer and network

@@ -18,10 +18,16 @@ import polars as pl
 from jaxtyping import Int
 
 from clinit.errors import CacheError
-from clinit.extract.cache.folder import view_folders
 from clinit.extract.cache.groups import GROUPS_FILE
-from clinit.extract.cache.plan import FILE as PLAN_FILE
-from clinit.extract.cache.plan import WHOLE, Plan, read_plan, settle_plan, shard_name
+from clinit.extract.cache.plan import (
+    PLAN_FILE,
+    WHOLE,
+    Plan,
+    read_plan,
+    settle_plan,
+    shard_name,
+    view_folders,
+)
 from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.cache.shard import Shard, assemble, read_shard, write_shard
 from clinit.extract.cache.summary import RunFacts, write_summary

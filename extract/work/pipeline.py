@@ -39,8 +39,7 @@ from clinit.extract.dataset.decode import (
 )
 from clinit.extract.dataset.images import Images
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.extract.network.transform import Transform
-from clinit.extract.views import View
+from clinit.extract.network.transform import Transform, View
 from clinit.machine import free_memory, out_of_memory
 from clinit.stopwatch import Stopwatch
 

@@ -13,9 +13,16 @@ import torch
 
 from clinit.errors import CacheError, ClusterError, DeviceError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.folder import VIEWS_FOLDER
-from clinit.extract.cache.plan import FILE as PLAN_FILE
-from clinit.extract.cache.plan import WHOLE, Part, Plan, read_plan, settle_plan, shard_name
+from clinit.extract.cache.plan import (
+    PLAN_FILE,
+    VIEWS_FOLDER,
+    WHOLE,
+    Part,
+    Plan,
+    read_plan,
+    settle_plan,
+    shard_name,
+)
 from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest
@@ -27,10 +34,9 @@ from clinit.extract.network.backbone import (
     load_backbone,
 )
 from clinit.extract.network.compiled import on_its_way
-from clinit.extract.network.transform import Transform, make_transform
-from clinit.extract.views import View
+from clinit.extract.network.transform import Transform, View, make_transform
 from clinit.extract.work.grow import grow, has_grown
-from clinit.extract.work.settings import Settings
+from clinit.extract.work.options import Settings
 from clinit.extract.work.split_run import Progress, SplitResult, SplitRun
 from clinit.files.lock import claim_file, make_folder
 from clinit.files.paths import exists, is_file, is_folder

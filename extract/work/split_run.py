@@ -18,21 +18,26 @@ from torch import Tensor
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
 from clinit.extract.cache.head import Head, Top1, store_head, tensors_sha256
-from clinit.extract.cache.plan import FILE as PLAN_FILE
-from clinit.extract.cache.plan import WHOLE, Part, Plan, settle_plan, shard_name
+from clinit.extract.cache.plan import (
+    PLAN_FILE,
+    SUMMARY_FILE,
+    WHOLE,
+    Part,
+    Plan,
+    settle_plan,
+    shard_name,
+)
 from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import Shard, assemble, read_shard, write_shard
-from clinit.extract.cache.summary import FILE as SUMMARY_FILE
 from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_summary
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from clinit.extract.head_names import NAMED_EARLIER, HeadNames
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.network.transform import Transform
-from clinit.extract.views import View
+from clinit.extract.network.transform import Transform, View
+from clinit.extract.work.options import Settings
 from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
-from clinit.extract.work.settings import Settings
 from clinit.files.commit import flush_folder
 from clinit.files.lock import claim_file, claimed_names
 from clinit.files.paths import exists

@@ -26,13 +26,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.errors import CacheError
-from clinit.extract.cache.plan import FILE as PLAN_FILE
-from clinit.extract.cache.plan import Plan, read_plan
+from clinit.extract.cache.plan import PLAN_FILE, Plan, read_plan
 from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head_names import HeadNames
 from clinit.extract.network.compiled import on_its_way
-from clinit.extract.work.settings import Settings
+from clinit.extract.work.options import Settings
 from clinit.extract.work.split_run import SplitRun
 from clinit.files.lock import claim_folder
 from clinit.files.paths import exists

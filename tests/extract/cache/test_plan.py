@@ -7,8 +7,7 @@ import pytest
 
 from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.folder import split_names
-from clinit.extract.cache.plan import Plan, read_plan, settle_plan
+from clinit.extract.cache.plan import Plan, read_plan, settle_plan, split_names
 from clinit.files.documents import content_sha256
 
 OF_LATER: dict[str, Any] = {"shape": (2, 2), "compiled": True}
