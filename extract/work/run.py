@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from clinit.extract.cache.plan import (
     Plan,
     read_plan,
     settle_plan,
-    shard_name,
 )
 from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.dataset.known import SPLITS
@@ -33,11 +32,10 @@ from clinit.extract.network.backbone import (
     check_features,
     load_backbone,
 )
-from clinit.extract.network.compiled import on_its_way
 from clinit.extract.network.transform import Transform, View, make_transform
 from clinit.extract.work.grow import grow, has_grown
 from clinit.extract.work.options import Settings
-from clinit.extract.work.split_run import Progress, SplitResult, SplitRun
+from clinit.extract.work.split_run import Progress, SplitResult, SplitRun, compiled_alike
 from clinit.files.lock import claim_file, make_folder
 from clinit.files.paths import exists, is_file, is_folder
 from clinit.ray_tasks import connected, run_tasks
@@ -171,12 +169,9 @@ def extract(
         places.append((manifests["train"], out / VIEWS_FOLDER / str(number), view))
     make_folder(out)
     with claim_file(out / "plan", on_busy=lambda: None):  # parts may begin at the same time
-        plans = [_plan(network, config, *place) for place in places]
-        folders = [folder for _, folder, _ in places]
-        network = _on_its_way(network, plans, folders, config, part, on_note)
         runs = [
             SplitRun(
-                plan=replace(plan, compiled=network.backbone.program is not None),
+                plan=_plan(network, config, manifest, folder, view),
                 manifest=manifest,
                 root=root,
                 folder=folder,
@@ -189,8 +184,9 @@ def extract(
                 head_names=names,
                 on_progress=on_progress,
             )
-            for plan, (manifest, folder, view) in zip(plans, places, strict=True)
+            for manifest, folder, view in places
         ]
+        runs = compiled_alike(runs, on_note)
         make_folder(runs[0].folder)
         for run in runs:
             started = run is runs[0] or exists(run.folder / PLAN_FILE)
@@ -199,40 +195,6 @@ def extract(
     for run in runs:
         make_folder(run.folder)
         yield grow(run, on_note) if has_grown(run.plan, run.folder) else run.run()
-
-
-def _on_its_way(
-    network: Network,
-    plans: Sequence[Plan],
-    folders: Sequence[Path],
-    config: ExtractConfig,
-    part: Part,
-    on_note: Callable[[str], object],
-) -> Network:
-    """Return the network, compiled if the existing plan requires that or, without one, if faster.
-
-    `config.compile` overrides this choice.
-    """
-    begun = [read_plan(folder).compiled for folder in folders if exists(folder / PLAN_FILE)]
-    wanted = config.compile
-    if begun and wanted == "auto":
-        wanted = "on" if begun[0] else "off"
-    left = sum(
-        len(plan.rows(shard))
-        for plan, folder in zip(plans, folders, strict=True)
-        for shard in part.shards(plan.num_shards)
-        if not exists(folder / shard_name(shard))
-    )
-    backbone = on_its_way(
-        network.backbone,
-        network.transform,
-        wanted,
-        device=torch.device(network.backbone.config.device),
-        batch_size=plans[0].batch_size,
-        images=left,
-        on_note=on_note,
-    )
-    return replace(network, backbone=backbone)
 
 
 def _plan(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,6 +24,7 @@ from clinit.extract.cache.plan import (
     WHOLE,
     Part,
     Plan,
+    read_plan,
     settle_plan,
     shard_name,
 )
@@ -35,6 +36,7 @@ from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from clinit.extract.head_names import NAMED_EARLIER, HeadNames
 from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.network.compiled import Network, on_its_way
 from clinit.extract.network.transform import Transform, View
 from clinit.extract.work.options import Settings
 from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
@@ -60,7 +62,7 @@ class Progress:
 
 
 @runtime_checkable
-class Extractor(Protocol):
+class Extractor(Network, Protocol):
     """A network that computes the values to store: a backbone, or its first blocks."""
 
     @property
@@ -391,3 +393,31 @@ class SplitRun:
             versions={name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
             command=self.settings.command,
         )
+
+
+def compiled_alike(runs: Sequence[SplitRun], on_note: Callable[[str], object]) -> list[SplitRun]:
+    """Return runs of one network, which is compiled if that is faster.
+
+    If a plan exists, it decides; `settings.compile` overrides both.
+    """
+    first = runs[0]
+    begun = [read_plan(run.folder).compiled for run in runs if exists(run.folder / PLAN_FILE)]
+    wanted = first.settings.compile
+    if begun and wanted == "auto":
+        wanted = "on" if begun[0] else "off"
+    backbone = on_its_way(
+        first.backbone,
+        first.transform,
+        wanted,
+        device=torch.device(first.backbone.config.device),
+        batch_size=first.plan.batch_size,
+        images=sum(
+            len(run.plan.rows(shard))
+            for run in runs
+            for shard in run.part.shards(run.plan.num_shards)
+            if not exists(run.folder / shard_name(shard))
+        ),
+        on_note=on_note,
+    )
+    compiled = backbone.program is not None
+    return [replace(r, backbone=backbone, plan=replace(r.plan, compiled=compiled)) for r in runs]
