@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from clinit.errors import ImageError, MachineError, ManifestError
 from clinit.extract.dataset.images import ImageFiles
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import load_backbone
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.pipeline import (
@@ -27,6 +28,7 @@ from clinit.extract.work.pipeline import (
     overlapped,
     side_by_side,
 )
+from clinit.extract.work.run import extract, load_network
 from tests.extract.work.made import extracted, files, tiny_backbone, tiny_config
 
 CPU = torch.device("cpu")
@@ -324,6 +326,26 @@ def test_overlapped_extraction_writes_the_bytes_of_a_plain_one(
     assert files(tmp_path / "late") == files(tmp_path / "plain")
     assert device.idle
     assert device.waits
+
+
+def test_strict_stops_at_an_image_that_the_device_refuses(
+    make_tree: Callable[..., Path],
+    tiny_weights: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root, config = make_tree(), tiny_config(tiny_weights, strict=True)
+    network = load_network(config)
+    Image.new("RGB", (40, 36)).save(root / "train" / "a" / "9.jpg")
+    whole = (root / "train" / "a" / "9.jpg").read_bytes()
+    (root / "train" / "a" / "9.jpg").write_bytes(whole[:-30])
+    manifests = {"train": scan("folder", root, "train").manifest}
+    LateDevice(monkeypatch)
+    monkeypatch.setattr("clinit.extract.work.split_run.features_of", overlapped)
+    asked = replaced(config, decoder="cuda")
+    with pytest.raises(ImageError, match=r"9\.jpg \(row 5\): cannot be decoded"):
+        list(extract(manifests, root, tmp_path / "cache", asked, network=network))
+    assert not (tmp_path / "cache" / "train" / "shard-00000.h5").exists()
 
 
 @pytest.fixture
