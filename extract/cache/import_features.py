@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -35,7 +36,6 @@ from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_p
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_summary
 from clinit.extract.cache.verify import verify
-from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from clinit.extract.dataset.names import near_names, read_class_names
 from clinit.files.arrays import FEATURES, LABELS, ONE_PER_ROW, open_arrays, widened
@@ -66,10 +66,6 @@ class ImportConfig:
     """Name of the labels in a file of several arrays; None means `labels` or `label`."""
     command: str | None = None
     """The command line, which `cache verify` prints if a shard is damaged."""
-
-    def __post_init__(self) -> None:
-        if self.split not in SPLITS:
-            raise ValueError(f"split is {self.split!r}, expected train or val")
 
 
 def import_features(
@@ -113,11 +109,17 @@ def import_features(
     features = source.features(name)
     rows, dim = features.shape
     names = read_class_names(config.classes) if config.classes else target.class_names()
-    shared = _other_classes(out, config.split)[1]
+    shared = () if config.classes else _other_classes(out, config.split)[1]
     told, origin = target.labels(label_name), target.origin(label_name)
-    labels, names = number_labels(told, rows, names, origin, shared=len(shared))
-    if config.classes is None:
-        labels, names = _shared(labels, names, shared, are_texts=isinstance(told, list))
+    if len(told) != rows:
+        raise CacheError(
+            f"{origin} contains {'text' if isinstance(told, list) else told.dtype} of shape"
+            f" ({len(told)},), expected integers or text of shape ({rows},)",
+            remedy=ONE_PER_ROW,
+        )
+    labels, names = (_numbered_texts if isinstance(told, list) else _numbered)(
+        told, names, shared, origin
+    )
     order = np.argsort(labels, kind="stable")
     manifest = _manifest(order, labels, names, dim * features.dtype.itemsize, config)
     dtype = "float16" if features.dtype.name == "float16" else "float32"
@@ -168,37 +170,27 @@ def _other_classes(out: Path, split: str) -> tuple[Path, tuple[str, ...]]:
     return other, read_manifest(path).class_names if is_file(path) else ()
 
 
-def number_labels(
-    labels: np.ndarray | list[str],
-    rows: int,
-    names: tuple[str, ...] | None,
-    origin: str,
-    *,
-    shared: int = 0,
-) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
-    """Return labels as int64 in [0, classes), and one name per class.
+_Numbered = tuple[Int[np.ndarray, " rows"], tuple[str, ...]]
+"""Labels as int64 in [0, classes), and one name per class."""
+
+
+def _numbered(
+    labels: Any, names: tuple[str, ...] | None, shared: tuple[str, ...], origin: str
+) -> _Numbered:
+    """Check labels that are integers.
 
     Args:
-        labels: Integers from 0, or texts.
-        rows: Required number of labels.
-        names: The class names; None takes the labels themselves, texts in sorted order.
+        labels: Integers from 0.
+        names: The class names; None takes the labels themselves.
+        shared: Classes of the cache's other split, whose names are taken if they begin with those
+            of these rows. Labels below their number are allowed even if there are fewer rows.
         origin: Source of the labels, for messages.
-        shared: Number of classes of the cache's other split; labels below it are allowed even if
-            they are not below `rows`.
 
     Raises:
-        CacheError: If there are not `rows` labels, or a label has no name.
+        CacheError: If a label has no name.
     """
-    if len(labels) != rows:
-        raise CacheError(
-            f"{origin} contains {'text' if isinstance(labels, list) else labels.dtype} of shape"
-            f" ({len(labels)},), expected integers or text of shape ({rows},)",
-            remedy=ONE_PER_ROW,
-        )
-    if isinstance(labels, list):
-        return _number_texts(labels, names, origin)
-    most, least = int(labels.max()), int(labels.min())
-    if names is None and most >= max(rows, shared):
+    most, least, rows = int(labels.max()), int(labels.min()), len(labels)
+    if names is None and most >= max(rows, len(shared)):
         raise CacheError(
             f"{origin} contains the label {most:,}, but only {rows:,} rows",
             remedy="Number the classes from 0 without gaps, name them with `--classes`, or first"
@@ -211,13 +203,17 @@ def number_labels(
             f"{origin} contains labels from {least} to {most}, expected 0 to {len(names) - 1}",
             remedy="Number the classes from 0, and name all of them in the file of `--classes`.",
         )
-    return labels.astype(np.int64), names
+    return labels.astype(np.int64), shared if shared[: len(names)] == names else names
 
 
-def _number_texts(
-    texts: list[str], names: tuple[str, ...] | None, origin: str
-) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
-    told = sorted(set(texts))
+def _numbered_texts(
+    labels: Any, names: tuple[str, ...] | None, shared: tuple[str, ...], origin: str
+) -> _Numbered:
+    """Number labels that are texts, in sorted order without `names`.
+
+    The classes of the cache's other split are taken if they contain all classes of these rows.
+    """
+    told = sorted(set(labels))
     wrong = [text for text in told if len(text) > MAX_NAME or not is_text(text)]
     if wrong:
         raise CacheError(
@@ -225,6 +221,7 @@ def _number_texts(
             remedy=f"Save texts of at most {MAX_NAME:,} characters.",
         )
     names = tuple(told) if names is None else names
+    names = shared if set(shared) >= set(names) else names
     number = {name: label for label, name in enumerate(names)}
     unknown = [name[:60] for name in told if name not in number]
     if unknown:
@@ -234,27 +231,7 @@ def _number_texts(
             f" names: {'; '.join(filter(None, (examples(unknown), near)))}",
             remedy="Name all classes in the file of `--classes`, one per line.",
         )
-    return np.array([number[name] for name in texts], dtype=np.int64), names
-
-
-def _shared(
-    labels: Int[np.ndarray, " rows"],
-    names: tuple[str, ...],
-    shared: tuple[str, ...],
-    *,
-    are_texts: bool,
-) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
-    """Return labels and class names, from the classes of the cache's other split if these fit.
-
-    For labels that are texts, they fit if they contain all classes of these rows; for numbers, if
-    they begin with the classes of these rows.
-    """
-    if not are_texts:
-        return labels, shared if shared[: len(names)] == names else names
-    number = {name: label for label, name in enumerate(shared)}
-    if not number.keys() >= set(names):
-        return labels, names
-    return np.array([number[name] for name in names], dtype=np.int64)[labels], shared
+    return np.array([number[name] for name in labels], dtype=np.int64), names
 
 
 def _manifest(

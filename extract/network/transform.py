@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +32,6 @@ from torchvision.transforms.v2 import functional
 from clinit.errors import BackboneError
 from clinit.words import cut_short
 
-KINDS = ("timm", "paper")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 MAX_CROP = 4096
 """Maximum side of the network's input, in pixels: four times the largest side of timm's models."""
@@ -179,8 +178,6 @@ def make_transform(
     Raises:
         BackboneError: If a `Transform` cannot represent the model's own preprocessing.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
     height, width = (input_size, input_size) if input_size else config["input_size"][1:]
     moments = {
         "mean": _per_channel(mean if mean is not None else config["mean"]),
@@ -221,11 +218,9 @@ ASPECT = (3 / 4, 4 / 3)
 FLIP = 0.5
 """Probability of mirroring."""
 _ATTEMPTS = 10
-MAX_SEED = 2**32 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """A part of an image, in pixels."""
 
     top: int
@@ -246,12 +241,6 @@ class View:
     """In [0, 2^32)."""
     number: int
     """0, 1, ...: number of the view among the views of one seed."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed <= MAX_SEED:
-            raise ValueError(f"seed must lie in [0, {MAX_SEED}], got {self.seed}")
-        if self.number < 0:
-            raise ValueError(f"number must be at least 0, got {self.number}")
 
     @classmethod
     def of(cls, transform: Transform, *, seed: int, number: int) -> View:

@@ -291,57 +291,55 @@ class ExtractOptions(NetworkOptions, _Places):
         Raises:
             ManifestError: If images are missing, or the manifest is of another split.
         """
-        found = {each.manifest.split: each for each in self._scan(doing, warn, note)}
+        if self.dataset is not None:
+            check_known(self.dataset)  # refuse a wrong name before the slow imports below
+        from clinit.extract.dataset.names import HEAD_LIST, near_names, read_class_names
+        from clinit.extract.dataset.scan import Scan, scan_splits
+
+        if self.dataset is None:
+            scans = [Scan(self._given(), ())]
+        else:
+            splits = () if self.split is None else (self.split,)
+            labels, strict = self.labels, self.strict
+            scans = list(
+                scan_splits(
+                    self.dataset, self.root, splits, strict=strict, labels=labels, doing=doing
+                )
+            )
+        found = {each.manifest.split: each for each in scans}
+        for each in scans:
+            each.tell(warn, note)
         if self.dataset is not None and self.split is None and "val" not in found:
             note(f"{self.root} has no val split: no class can be evaluated")
         if self.head_classes not in (None, "dataset"):
-            from clinit.extract.dataset.names import HEAD_LIST, near_names, read_class_names
-
             named = read_class_names(Path(self.head_classes), HEAD_LIST)
-            own = next(iter(found.values())).manifest.class_names
+            own = scans[0].manifest.class_names
             if near := near_names(own, named, "the data set", self.head_classes):
                 warn(near)
-        if self.limit_per_class is None:
+        if (most := self.limit_per_class) is None:
             return found
-        most = self.limit_per_class
         return {
             name: replace(each, manifest=each.manifest.limit_per_class(most))
             for name, each in found.items()
         }
 
-    def _scan(
-        self,
-        doing: Callable[[str], AbstractContextManager[object]],
-        warn: Callable[[str], None],
-        note: Callable[[str], None],
-    ) -> Iterator[Scan]:
-        if self.dataset is not None:
-            check_known(self.dataset)  # refuse a wrong name before the slow imports below
+    def _given(self) -> Manifest:
+        """Read the manifest of `--manifest`."""
         from clinit.extract.dataset.manifest import read_manifest
-        from clinit.extract.dataset.scan import Scan, scan_splits
 
-        if self.manifest is not None:
-            if self.labels is not None:
-                raise ManifestError(
-                    "a manifest contains labels: --labels would not be used",
-                    remedy="Leave out --labels, or give --dataset folder instead of --manifest.",
-                )
-            given = read_manifest(self.manifest)
-            wanted = {"test": "val", None: given.split}.get(self.split, self.split)
-            if wanted != given.split:
-                raise ManifestError(
-                    f"{self.manifest} is the manifest of split {given.split}, not of {self.split}",
-                    remedy="Leave out `--split`, or give the manifest of that split.",
-                )
-            yield Scan(given, ())
-            return
-        assert self.dataset is not None
-        splits = () if self.split is None else (self.split,)
-        for scanned in scan_splits(
-            self.dataset, self.root, splits, strict=self.strict, labels=self.labels, doing=doing
-        ):
-            scanned.tell(warn, note)
-            yield scanned
+        assert self.manifest is not None
+        if self.labels is not None:
+            raise ManifestError(
+                "a manifest contains labels: --labels would not be used",
+                remedy="Leave out --labels, or give --dataset folder instead of --manifest.",
+            )
+        given = read_manifest(self.manifest)
+        if {"test": "val", None: given.split}.get(self.split, self.split) != given.split:
+            raise ManifestError(
+                f"{self.manifest} is the manifest of split {given.split}, not of {self.split}",
+                remedy="Leave out `--split`, or give the manifest of that split.",
+            )
+        return given
 
     def run(
         self,
