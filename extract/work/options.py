@@ -358,3 +358,50 @@ class ExtractOptions(NetworkOptions, _Places):
         return extract(
             manifests, self.root, self.out, config, part, on_progress=on_progress, on_note=on_note
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportConfig(Part):
+    """The options of `clinit cache import`: names, class names and a head for imported features."""
+
+    backbone: str = setting(
+        MISSING,
+        "Name of the extractor and its weights, such as clip-vit-b-32. Only caches with the same"
+        " name can be used together.",
+    )
+    split: Literal["train", "val", "test"] = setting(
+        "train", "Split that the rows belong to." + READ_AS_VAL
+    )
+    classes: Path | None = setting(
+        None,
+        "Class names, one per line.",
+        metavar="FILE",
+        otherwise="names in the file, or the labels themselves",
+    )
+    features_name: str | None = setting(
+        None, "Array, tensor or column of the features.", otherwise="features"
+    )
+    labels_name: str | None = setting(
+        None, "Array, tensor or column of the labels.", otherwise="labels, label"
+    )
+    head: Path | None = setting(
+        None,
+        "Head file to store as the pretrained head: `weight`, `bias` and `class_names` in a"
+        " .safetensors or .npz file.",
+        metavar="FILE",
+        otherwise="none",
+    )
+    dataset: str = setting("imported", "Name of the data set.")
+    command: str | None = None
+    """The command line, which `cache verify` prints if a shard is damaged."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Without a name, or with the default of earlier versions, all extractors would be one.
+        if self.backbone in ("", "imported"):
+            raise ValueError("backbone takes the name of the extractor, such as clip-vit-b-32")
+
+    @property
+    def stored(self) -> str:
+        """The split of the cache."""
+        return "train" if self.split == "train" else "val"

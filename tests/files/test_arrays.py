@@ -15,9 +15,10 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
 from clinit.errors import CacheError
-from clinit.extract.cache import import_features as module
-from clinit.extract.cache.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import CacheSplit
+from clinit.extract.work import import_features as module
+from clinit.extract.work.import_features import import_features
+from clinit.extract.work.options import ImportConfig
 from clinit.files.arrays import open_arrays
 
 ROWS, DIM = 23, 5

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from clinit.errors import CacheError
-from clinit.extract.cache import import_features as import_module
 from clinit.extract.cache.export_features import Exported, export_features
-from clinit.extract.cache.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import Cache, CacheSplit, open_cache
+from clinit.extract.work import import_features as import_module
+from clinit.extract.work.import_features import import_features
+from clinit.extract.work.options import ImportConfig
 from tests.headtrain.protocol.stream.made_caches import write_split
 
 NAMES = ("zebra", "ant", "no row", "bée")
@@ -20,7 +22,10 @@ LABELS = np.sort(np.arange(23) % 4 * np.array([1, 1, 0, 1])[np.arange(23) % 4])
 
 
 def write(
-    cache: Path, features: np.ndarray, names: tuple[str, ...] = NAMES, split: str = "train"
+    cache: Path,
+    features: np.ndarray,
+    names: tuple[str, ...] = NAMES,
+    split: Literal["train", "val"] = "train",
 ) -> Cache:
     """Import 23 rows or a multiple of them in shards of 5."""
     path = cache.with_suffix(".safetensors")

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, ClinitError, HeadError
-from clinit.extract.cache import import_features as module
 from clinit.extract.cache.head import Head, write_head
-from clinit.extract.cache.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import CacheSplit, open_cache
+from clinit.extract.work import import_features as module
+from clinit.extract.work.import_features import import_features
+from clinit.extract.work.options import ImportConfig
 from clinit.headtrain.protocol.stream.source import read_source
 from tests.conftest import unwritten
 

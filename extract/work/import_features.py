@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -38,6 +38,7 @@ from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_sum
 from clinit.extract.cache.verify import verify
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from clinit.extract.dataset.names import near_names, read_class_names
+from clinit.extract.work.options import ImportConfig
 from clinit.files.arrays import FEATURES, LABELS, ONE_PER_ROW, open_arrays, widened
 from clinit.files.lock import claim_folder
 from clinit.files.paths import is_file
@@ -45,27 +46,6 @@ from clinit.files.text import MAX_NAME, is_text
 from clinit.words import contrast, examples
 
 SHARD_ROWS = 16_384
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportConfig:
-    """Names, class names and a head for imported features."""
-
-    backbone: str
-    """Name of the extractor. Caches can be used together only if their names are equal. There is
-    no default, because it would be the same for different extractors."""
-    split: str = "train"
-    dataset: str = "imported"
-    classes: Path | None = None
-    """A file with one class name per line; None takes the class names in the file of the labels, or
-    the labels themselves."""
-    head: Path | None = None
-    features_name: str | None = None
-    """Name of the features in a file of several arrays; None means `features`."""
-    labels_name: str | None = None
-    """Name of the labels in a file of several arrays; None means `labels` or `label`."""
-    command: str | None = None
-    """The command line, which `cache verify` prints if a shard is damaged."""
 
 
 def import_features(
@@ -109,7 +89,7 @@ def import_features(
     features = source.features(name)
     rows, dim = features.shape
     names = read_class_names(config.classes) if config.classes else target.class_names()
-    shared = () if config.classes else _other_classes(out, config.split)[1]
+    shared = () if config.classes else _other_classes(out, config.stored)[1]
     told, origin = target.labels(label_name), target.origin(label_name)
     if len(told) != rows:
         raise CacheError(
@@ -130,7 +110,7 @@ def import_features(
     digested = FileFacts.of(features_path, name)
     plan = Plan(
         dataset=config.dataset,
-        split=config.split,
+        split=config.stored,
         num_rows=rows,
         dim=dim,
         dtype=dtype,
@@ -250,7 +230,7 @@ def _manifest(
             "size_bytes": pl.repeat(row_bytes, len(order), dtype=pl.Int64, eager=True),
         }
     )
-    return Manifest(config.dataset, config.split, names, table)
+    return Manifest(config.dataset, config.stored, names, table)
 
 
 def _head(
