@@ -39,7 +39,7 @@ from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.compiled import Network, on_its_way
 from clinit.extract.network.transform import Transform, View
 from clinit.extract.work.options import Settings
-from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
+from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
 from clinit.files.commit import flush_folder
 from clinit.files.lock import claim_file, claimed_names
 from clinit.files.paths import exists
@@ -301,21 +301,21 @@ class SplitRun:
     def _images(self, shards: Iterable[int], timing: Timing) -> Iterator[ImageBatch]:
         """Yield batches of the images of `shards`; no batch contains images of two shards."""
         size = self.plan.batch_size
-        loaded = load_batches(
-            images_of(self.manifest.table, self.root),
-            (
-                range(start, min(start + size, rows.stop))
-                for rows in map(self.plan.rows, shards)
-                for start in range(rows.start, rows.stop, size)
-            ),
-            self.transform,
+        decoder = Decoder(
+            images=images_of(self.manifest.table, self.root),
+            transform=self.transform,
             workers=self.settings.threads,
             max_pixels=self.settings.max_pixels,
             pin_memory=self.backbone.config.device.startswith("cuda"),
             view=self.view,
             for_device=self.settings.decoder == "cuda",
         )
-        with closing(loaded) as batches:
+        rows = (
+            range(start, min(start + size, rows.stop))
+            for rows in map(self.plan.rows, shards)
+            for start in range(rows.start, rows.stop, size)
+        )
+        with closing(decoder.batches(rows)) as batches:
             while True:
                 waited = Stopwatch()
                 batch = next(batches, None)

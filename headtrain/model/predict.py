@@ -38,7 +38,7 @@ from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.dataset.names import title
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
 from clinit.extract.network.compiled import Compile
-from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
+from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
 from clinit.files.arrays import FEATURES, open_arrays, widened
 from clinit.files.paths import exists, is_file, is_folder
 from clinit.headtrain.heads.array import as_array, to_numpy
@@ -318,14 +318,14 @@ def load_files(
         need_rights=False,  # an unreadable file must not stop the rest
     )
     starts = range(0, len(paths), batch_size)
-    return load_batches(
-        images,
-        [range(start, min(start + batch_size, len(paths))) for start in starts],
-        facts.transform,
+    decoder = Decoder(
+        images=images,
+        transform=facts.transform,
         workers=workers,
         max_pixels=max_pixels,
         pin_memory=pin_memory,
     )
+    return decoder.batches(range(start, min(start + batch_size, len(paths))) for start in starts)
 
 
 def find_images(

@@ -22,9 +22,9 @@ from clinit.extract.network.backbone import load_backbone
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.pipeline import (
     Compute,
+    Decoder,
     ImageBatch,
     Timing,
-    load_batches,
     overlapped,
     side_by_side,
 )
@@ -48,8 +48,9 @@ def root(tmp_path: Path) -> Path:
 
 def load(root: Path, sizes: list[int] | None = None, **options: Any) -> list[ImageBatch]:
     images = ImageFiles(root, [f"{number}.png" for number in range(5)], sizes)
-    settings = {"workers": 2} | options
-    return list(load_batches(images, [range(0, 3), range(3, 5)], TRANSFORM, **settings))
+    settings: dict[str, Any] = {"workers": 2} | options
+    decoder = Decoder(images=images, transform=TRANSFORM, **settings)
+    return list(decoder.batches([range(0, 3), range(3, 5)]))
 
 
 def test_a_device_decodes_upright_jpeg_files_and_the_host_all_others(tmp_path: Path) -> None:
@@ -71,7 +72,8 @@ def test_a_device_decodes_upright_jpeg_files_and_the_host_all_others(tmp_path: P
 
     def loaded(*, for_device: bool) -> ImageBatch:
         files = ImageFiles(tmp_path, names, None)
-        (batch,) = load_batches(files, [range(6)], TRANSFORM, workers=1, for_device=for_device)
+        decoder = Decoder(images=files, transform=TRANSFORM, workers=1, for_device=for_device)
+        (batch,) = decoder.batches([range(6)])
         return batch
 
     plain, batch = loaded(for_device=False), loaded(for_device=True)
