@@ -3,10 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
-from safetensors.numpy import load_file
 
-from clinit.extract.cache.read import open_cache
 from clinit.headtrain.protocol.stream.summed import read_summed
 from tests.cli.calls import call, checked
 
@@ -34,14 +31,3 @@ def test_statistics_of_parts_are_the_statistics_of_the_cache(
     np.testing.assert_allclose(read_summed(merged).statistics.gram, sums.gram, rtol=1e-12)
     both = ("--part", "1/2", "--ray", "auto")
     assert "--part and --ray" in call("statistics", cache, *both, "--out", whole).output
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_an_exported_split_has_the_features_of_its_cache(
-    split: str, tiny_run: Path, tmp_path: Path
-) -> None:
-    cache, out = tiny_run.parent / "caches" / "new", tmp_path / "rows.safetensors"
-    told = checked(call("cache", "export", cache, out, "--split", split))
-    held = open_cache(cache).split(split).load()
-    assert f"{len(held.labels):,} rows" in told
-    np.testing.assert_array_equal(load_file(out)["features"], held.features)

@@ -91,7 +91,8 @@ def test_features_and_labels_come_back_with_their_bits(
     leftover.write_bytes(b"half")  # of a killed import
     split = imported(tmp_path / name)
     check(split, features)
-    assert split.dtype == dtype
+    assert (split.dtype, split.class_names) == (dtype, ("0", "1", "2"))
+    assert split.manifest.table["path"].to_list() == [f"{row:02d}" for row in ORDER]
     assert not list((tmp_path / "cache").rglob("*.tmp-*"))
 
 

@@ -50,30 +50,6 @@ def test_what_earlier_versions_did_not_record_changes_the_identifier_only_if_it_
     assert len(others - {plan.identifier}) == len(OF_LATER)
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"batch_size": 5}, "was begun with batch_size = 3, but this command has batch_size = 5"),
-        ({"fingerprint": Fingerprint({"manifest": "1"})}, "backbone = x, .* backbone = nothing"),
-    ],
-)
-def test_another_plan_is_refused_and_the_field_is_named(
-    plan: Plan, tmp_path: Path, change: dict[str, object], text: str
-) -> None:
-    settle_plan(plan, tmp_path)
-    other = replace(plan, **change)  # type: ignore[arg-type]
-    assert other.identifier != plan.identifier
-    with pytest.raises(CacheError, match=text):
-        settle_plan(other, tmp_path)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "clinit-cache/9"}', '{"format": 1}'])
-def test_a_damaged_plan_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(CacheError, match=r"is damaged: |is not the plan of a feature cache: "):
-        read_plan(tmp_path)
-
-
 def test_a_fingerprint_that_is_none_is_refused(plan: Plan, tmp_path: Path) -> None:
     settle_plan(plan, tmp_path)
     content = json.loads((tmp_path / "plan.json").read_text())

@@ -72,20 +72,6 @@ def test_values_too_small_for_a_type_come_back_as_they_were_or_are_invalid(
     assert split.load().features.tolist() == [[1, 0], [0, 0], [0, np.float32(1e-30)]]
 
 
-@pytest.mark.parametrize("shard_rows", [7, 50, 1000])
-def test_rows_come_back_with_their_labels(
-    tmp_path: Path, arrays: Arrays, monkeypatch: pytest.MonkeyPatch, shard_rows: int
-) -> None:
-    monkeypatch.setattr(module, "SHARD_ROWS", shard_rows)
-    features, labels = arrays
-    split = imported(tmp_path / "c", arrays)
-    loaded, order = split.load(), np.argsort(labels, kind="stable")
-    np.testing.assert_array_equal(loaded.features, features[order])
-    np.testing.assert_array_equal(loaded.labels, labels[order])
-    assert loaded.class_names == ("0", "1", "2", "3")
-    assert split.manifest.table["path"].to_list() == [f"{row:02d}" for row in order]
-
-
 @pytest.mark.parametrize("names", [("0", "1", "2", "3"), None])
 def test_a_head_is_stored_and_its_accuracy_told_for_both_splits(
     tmp_path: Path, arrays: Arrays, names: tuple[str, ...] | None

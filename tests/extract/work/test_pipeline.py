@@ -29,7 +29,7 @@ from clinit.extract.work.pipeline import (
     side_by_side,
 )
 from clinit.extract.work.run import extract, load_network
-from tests.extract.work.made import extracted, files, tiny_backbone, tiny_config
+from tests.extract.work.made import tiny_backbone, tiny_config
 
 CPU = torch.device("cpu")
 TRANSFORM = Transform(
@@ -311,23 +311,6 @@ def test_overlapped_batches_have_the_bits_of_batches_in_turn(
     for (_, features), (_, plain) in zip(found, expected, strict=True):
         np.testing.assert_array_equal(features, plain.numpy())
     assert device.idle
-
-
-def test_overlapped_extraction_writes_the_bytes_of_a_plain_one(
-    make_tree: Callable[..., Path],
-    tiny_weights: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    root, config = make_tree(), tiny_config(tiny_weights, batch_size=2, shard_rows=7)
-    monkeypatch.setattr("clinit.extract.work.split_run.features_of", in_turn)
-    extracted(root, tmp_path / "plain", config)
-    device = LateDevice(monkeypatch)
-    monkeypatch.setattr("clinit.extract.work.split_run.features_of", overlapped)
-    extracted(root, tmp_path / "late", config)
-    assert files(tmp_path / "late") == files(tmp_path / "plain")
-    assert device.idle
-    assert device.waits
 
 
 def test_strict_stops_at_an_image_that_the_device_refuses(
