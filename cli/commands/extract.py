@@ -50,9 +50,11 @@ def extract(options: ExtractOptions, config_file: ConfigOption = None) -> None:
     check_writable(options.out)
     scans = options.scans(doing=doing, warn=warn, note=note)
     manifests = {split: each.manifest for split, each in scans.items()}
+    from clinit.extract.work.run import extract_as_asked
+
     with extraction_progress() as on_progress:
         options = replace(options, command=command_line())
-        _print_results(options.run(manifests, on_progress, note))
+        _print_results(extract_as_asked(options, manifests, on_progress, note))
     if options.labels is not None:
         from clinit.extract.cache.groups import record_scanned
 

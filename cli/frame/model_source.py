@@ -219,6 +219,7 @@ def opened(
         check_onnx_out(out)
         check_installed()
     with claimed_file(out):
+        from clinit.extract.work.run import ExtractConfig
         from clinit.headtrain.model.images import ImageJob
         from clinit.headtrain.model.model import stock_model
         from clinit.headtrain.model.reading import open_model
@@ -226,7 +227,7 @@ def opened(
         job = ImageJob(
             images=paths[-1],
             out=out,
-            extraction=network.extraction(),
+            extraction=ExtractConfig.of(network),
             labels=network.labels,
             features=network.features,
             overwrite=overwrite,

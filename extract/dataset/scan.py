@@ -81,7 +81,7 @@ class Scan:
 
 def scan(
     dataset: str,
-    root: Path | Tree,
+    root: Path,
     split: str,
     *,
     strict: bool = False,
@@ -93,7 +93,7 @@ def scan(
     Args:
         dataset: A known data set, `folder` for any tree of class folders, `webdataset` for tar
             shards, or `huggingface` for Parquet files.
-        root: The folder of the data set, or its tree.
+        root: The folder of the data set.
         split: "train", "val", or "test": the test images, which become the split val.
         strict: Whether to raise an error instead of returning warnings.
         columns: Columns of Parquet files.
@@ -103,7 +103,7 @@ def scan(
         ManifestError: If the data set is unknown, its files are missing or cannot be read, a link
             leaves the root, or `strict` is set and there are warnings.
     """
-    tree = root if isinstance(root, Tree) else Tree.at(root)
+    tree = Tree.at(root)
     return _scanned(_find(dataset, tree, split, columns, labels), tree, split, strict=strict)
 
 

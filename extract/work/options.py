@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clinit.errors import ManifestError
-from clinit.extract.cache import plan
-from clinit.extract.cache.plan import WHOLE
 from clinit.extract.dataset.known import MAX_PIXELS, check_known
 from clinit.machine import cpu_count
 from clinit.setting import Part, setting
@@ -18,8 +16,6 @@ from clinit.setting import Part, setting
 if TYPE_CHECKING:
     from clinit.extract.dataset.manifest import Manifest
     from clinit.extract.dataset.scan import Scan
-    from clinit.extract.work.run import ExtractConfig
-    from clinit.extract.work.split_run import Progress, SplitResult
 
 COMPUTATION, DATA, NETWORK, OUTPUT = "Computation", "Data", "Network", "Output"
 """Headings of the help."""
@@ -208,23 +204,6 @@ class NetworkOptions(Settings, _Network):
         "auto", "Device to compute on; auto: CUDA if available."
     )
 
-    def extraction(self, device: str | None = None) -> ExtractConfig:
-        """Return the configuration of an extraction on `device`; None means `self.device`."""
-        from clinit.extract.network.backbone import BackboneConfig, parse_model_args
-        from clinit.extract.work.run import ExtractConfig
-        from clinit.machine import choose_device
-
-        backbone = BackboneConfig(
-            name=self.backbone or "",
-            weights=self.weights,
-            model_args=parse_model_args(self.model_arg or ()),
-            device=device or str(choose_device(self.device)),
-            autocast=self.autocast,
-            output=self.output,
-        )
-        settings = {each.name: getattr(self, each.name) for each in fields(Settings)}
-        return ExtractConfig(backbone=backbone, **settings)
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Places(Part):
@@ -340,24 +319,6 @@ class ExtractOptions(NetworkOptions, _Places):
                 remedy="Leave out `--split`, or give the manifest of that split.",
             )
         return given
-
-    def run(
-        self,
-        manifests: Mapping[str, Manifest],
-        on_progress: Callable[[Progress], None],
-        on_note: Callable[[str], object],
-    ) -> Iterator[SplitResult]:
-        """Extract on this machine or on a cluster; see `extract`."""
-        from clinit.extract.work.run import extract, extract_on_ray
-
-        if self.ray is not None:
-            config = self.extraction(self.device)
-            return extract_on_ray(manifests, self.root, self.out, config, self.ray, on_progress)
-        part = WHOLE if self.part is None else plan.Part.parse(self.part)
-        config = self.extraction()
-        return extract(
-            manifests, self.root, self.out, config, part, on_progress=on_progress, on_note=on_note
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,15 @@ from clinit.extract.network.backbone import (
     BackboneConfig,
     check_features,
     load_backbone,
+    parse_model_args,
 )
 from clinit.extract.network.transform import Transform, View, make_transform
 from clinit.extract.work.grow import grow, has_grown
-from clinit.extract.work.options import Settings
+from clinit.extract.work.options import ExtractOptions, NetworkOptions, Settings
 from clinit.extract.work.split_run import Progress, SplitResult, SplitRun, compiled_alike
 from clinit.files.lock import claim_file, make_folder
 from clinit.files.paths import exists, is_file, is_folder
+from clinit.machine import choose_device
 from clinit.ray_tasks import connected, run_tasks
 
 BATCH_SIZES = {"cpu": 32, "cuda": 64}
@@ -50,6 +52,20 @@ class ExtractConfig(Settings):
     """How features are extracted."""
 
     backbone: BackboneConfig
+
+    @classmethod
+    def of(cls, options: NetworkOptions, device: str | None = None) -> ExtractConfig:
+        """Return the configuration on `device`; None means the device of the options."""
+        backbone = BackboneConfig(
+            name=options.backbone or "",
+            weights=options.weights,
+            model_args=parse_model_args(options.model_arg or ()),
+            device=device or str(choose_device(options.device)),
+            autocast=options.autocast,
+            output=options.output,
+        )
+        settings = {each.name: getattr(options, each.name) for each in fields(Settings)}
+        return cls(backbone=backbone, **settings)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,6 +211,21 @@ def extract(
     for run in runs:
         make_folder(run.folder)
         yield grow(run, on_note) if has_grown(run.plan, run.folder) else run.run()
+
+
+def extract_as_asked(
+    options: ExtractOptions,
+    manifests: Mapping[str, Manifest],
+    on_progress: Callable[[Progress], None],
+    on_note: Callable[[str], object],
+) -> Iterator[SplitResult]:
+    """Extract on this machine or on a cluster; see `extract`."""
+    root, out = options.root, options.out
+    if options.ray is not None:
+        config = ExtractConfig.of(options, options.device)
+        return extract_on_ray(manifests, root, out, config, options.ray, on_progress)
+    part, config = Part.parse(options.part or str(WHOLE)), ExtractConfig.of(options)
+    return extract(manifests, root, out, config, part, on_progress=on_progress, on_note=on_note)
 
 
 def _plan(
