@@ -26,13 +26,13 @@ from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from clinit.errors import CacheError, HeadError, unreadable
+from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.files.arrays import BFLOAT16, FORMATS, ArrayFile, widened
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file, make_folder
-from clinit.files.paths import instead_of, is_file
+from clinit.files.paths import check_readable, instead_of, is_file
 from clinit.files.text import is_text
 
 _KEY = "clinit_head"
@@ -239,19 +239,16 @@ def read_head(
             contains values that are not finite, or is refused by `linear`.
         StorageError: If the file exists and cannot be read.
     """
-    try:
-        if not is_file(path):
-            raise HeadError(
-                f"no head file at {path}",
-                remedy=instead_of(
-                    path,
-                    "`clinit extract` stores the pretrained head as head.safetensors in its cache.",
-                    Path.is_file,
-                ),
-            )
-        path.open("rb").close()  # safetensors would call a file without read permission absent
-    except OSError as error:
-        raise unreadable(path, error) from error
+    if not is_file(path):
+        raise HeadError(
+            f"no head file at {path}",
+            remedy=instead_of(
+                path,
+                "`clinit extract` stores the pretrained head as head.safetensors in its cache.",
+                Path.is_file,
+            ),
+        )
+    check_readable(path, HeadError)  # safetensors would call a file without read permission absent
     weight, bias, facts = _read(path)
     weight, bias = _laid_out(weight, bias, path, on_note)
     if facts.tensors is not None and facts.tensors != tensors_sha256(Head(weight, bias)):
