@@ -167,12 +167,13 @@ def settle_plan(plan: Plan, folder: Path) -> None:
     for name, value in stored.content().items():
         if name != "fingerprint" and value != wanted[name]:
             differing.append((name, *contrast(str(value), str(wanted[name]))))
-    if [name for name, *_ in differing] == ["manifest"]:
+    rows = ("manifest", "features", "num_rows")
+    if differing and all(name in rows for name, *_ in differing):
         raise CacheError(
-            f"{folder} was begun with other images or classes",
-            remedy="Give another folder with `--out`, or restore the images it was begun with.",
+            f"{folder} was begun with other images, features or classes",
+            remedy="Give another folder with `--out`, or restore the files it was begun with.",
         )
-    for name, found, here in sorted(differing, key=lambda each: each[0] == "manifest"):
+    for name, found, here in sorted(differing, key=lambda each: each[0] in rows):
         raise CacheError(
             f"{folder} was begun with {name} = {found}, but this command has {name} = {here}",
             remedy="Give the options it was begun with, or another folder with `--out`.",

@@ -4,7 +4,7 @@ Any extractor works (CLIP, DINO, audio, text): each sample is a row of numbers a
 every manifest, rows are sorted by label; within a class, they keep their order. The path of a row
 in the manifest is its row number in the imported file.
 
-A killed import resumes: complete shards are not written again.
+A killed import resumes: complete shards are not written again. A finished import is only checked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from clinit.extract.cache.plan import (
 from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_summary
-from clinit.extract.cache.verify import verify
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from clinit.extract.dataset.names import near_names, read_class_names
 from clinit.extract.work.options import ImportConfig
@@ -59,7 +58,8 @@ def import_features(
 ) -> CacheSplit:
     """Write one split of a cache from files of arrays, a shard at a time.
 
-    A killed import resumes. Shards of an unfinished import of other files are removed.
+    A killed import resumes, and a finished one is checked; damaged parts are written again. Shards
+    of an unfinished import of other files are removed.
 
     Args:
         features_path: A file of one of `files.arrays.FORMATS` with an array (rows, dim). float16
@@ -73,7 +73,7 @@ def import_features(
         on_note: Called with remarks on the head.
 
     Raises:
-        CacheError: If a file is not as described, or the split is already complete.
+        CacheError: If a file is not as described, or the split is of other files.
         HeadError: If the head does not fit the features.
         StorageError: If a file cannot be read.
     """
@@ -265,19 +265,14 @@ def _claimed(out: Path, plan: Plan, manifest: Manifest, head: Head | None) -> It
     """Lock a cache and the folder of a split, after checks that both fit; yield the folder.
 
     Raises:
-        CacheError: If the split is complete, belongs to another extraction, or the cache has
-            another backbone, other classes or another head. Nothing is written then.
+        CacheError: If the split is of other files, or the cache has another backbone, other classes
+            or another head. Nothing is written then.
         ClinitError: If another process writes to the cache, or it cannot be written.
     """
     folder = out / plan.split
     with claim_folder(out, leaves_lock=False):
         _refuse_other_split(out, plan, manifest)
         _refuse_other_head(out / HEAD_FILE, head)
-        if _is_complete(folder, plan):
-            raise CacheError(
-                f"{folder} already contains a complete split",
-                remedy="Write into another folder, or delete this folder first.",
-            )
         with claim_folder(folder):
             if is_file(folder / PLAN_FILE) and not is_file(folder / SUMMARY_FILE):
                 found = read_plan(folder)
@@ -287,16 +282,6 @@ def _claimed(out: Path, plan: Plan, manifest: Manifest, head: Head | None) -> It
                         path.unlink()
             settle_plan(plan, folder)
             yield folder
-
-
-def _is_complete(folder: Path, plan: Plan) -> bool:
-    """Return whether a split exists already, of other files or undamaged."""
-    try:
-        found = open_split(folder)
-    except CacheError:
-        return False
-    checked = verify(folder.parent) if found.plan == plan else ()
-    return not any(each.problems for each in checked if each.folder in (None, folder))
 
 
 def _refuse_other_split(out: Path, here: Plan, manifest: Manifest) -> None:

@@ -125,7 +125,7 @@ def test_files_of_another_content_are_refused(
 @pytest.mark.parametrize(
     ("labels", "settings", "fact"),
     [
-        (WORDS, {"split": "train"}, "already contains a complete split"),
+        (WORDS[::-1], {"split": "train"}, "begun with other images, features or classes"),
         (WORDS, {"backbone": "dino"}, "backbone = clip, but this split has backbone = dino"),
         (np.array(["a", "b", "d", "e"]), {}, "this split has classes = a, b, d, e"),
         (WORDS, {"classes": "cba"}, "classes = a, b, c, but this split has classes = c, b, a"),
@@ -207,6 +207,7 @@ def test_a_killed_import_goes_on_and_ends_the_same(
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
+        ("plan.json", lambda path: None),
         ("shard-00002.h5", lambda path: path.write_bytes(path.read_bytes()[:-9])),
         ("shard-00005.h5", Path.unlink),
         ("manifest.parquet", lambda path: path.write_bytes(path.read_bytes()[:-9])),
