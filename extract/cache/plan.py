@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from clinit.errors import CacheError, ClinitError
-from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.fingerprint import Fingerprint, mismatches
 from clinit.extract.dataset.known import SPLITS
 from clinit.files.documents import DocumentKind, content_sha256
 from clinit.files.paths import exists, is_file
@@ -198,6 +199,29 @@ VIEWS_FOLDER = "views"
 """Folder next to the splits; view k of the training images is the split folder `views/<k>`."""
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 """The number or the seed of a view, as text."""
+
+
+def refuse_other_backbone(folders: Iterable[Path], fingerprint: Fingerprint, width: int) -> None:
+    """Check that existing splits are of one backbone, as all splits of a cache must be.
+
+    Args:
+        folders: The splits, existing or not.
+        fingerprint: Fingerprint of the features that are to join them.
+        width: Width of these features.
+
+    Raises:
+        CacheError: If a split has features of another backbone.
+    """
+    for folder in folders:
+        if is_file(folder / PLAN_FILE):
+            there = read_plan(folder)
+            for each in mismatches(there.fingerprint, fingerprint, (there.dim, width)):
+                one, other = each.told
+                raise CacheError(
+                    f"{folder} contains features with {each.name} = {one}, but this command has"
+                    f" {each.name} = {other}",
+                    remedy="Give the options it was begun with, or another folder with `--out`.",
+                )
 
 
 def split_names(path: Path) -> list[str]:

@@ -22,13 +22,14 @@ import polars as pl
 from jaxtyping import Int
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.cache.fingerprint import Fingerprint, mismatches
+from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
 from clinit.extract.cache.plan import (
     PLAN_FILE,
     SUMMARY_FILE,
     Plan,
     read_plan,
+    refuse_other_backbone,
     settle_plan,
     shard_name,
 )
@@ -271,7 +272,14 @@ def _claimed(out: Path, plan: Plan, manifest: Manifest, head: Head | None) -> It
     """
     folder = out / plan.split
     with claim_folder(out, leaves_lock=False):
-        _refuse_other_split(out, plan, manifest)
+        other, names = _other_classes(out, plan.split)
+        refuse_other_backbone([other], plan.fingerprint, plan.dim)
+        if names and names != manifest.class_names:
+            one, two = contrast(", ".join(names), ", ".join(manifest.class_names))
+            raise CacheError(
+                f"{other} has classes = {one}, but this split has classes = {two}",
+                remedy="Import both splits with the same `--classes FILE`, or use another folder.",
+            )
         _refuse_other_head(out / HEAD_FILE, head)
         with claim_folder(folder):
             if is_file(folder / PLAN_FILE) and not is_file(folder / SUMMARY_FILE):
@@ -282,24 +290,6 @@ def _claimed(out: Path, plan: Plan, manifest: Manifest, head: Head | None) -> It
                         path.unlink()
             settle_plan(plan, folder)
             yield folder
-
-
-def _refuse_other_split(out: Path, here: Plan, manifest: Manifest) -> None:
-    """Refuse rows whose backbone or classes differ from the cache's other split."""
-    folder, names = _other_classes(out, here.split)
-    if not names:
-        return
-    there = read_plan(folder)
-    both = mismatches(there.fingerprint, here.fingerprint, (there.dim, here.dim))
-    differing = [(each.name, *each.told) for each in both]
-    if names != manifest.class_names:
-        differing.append(("classes", *contrast(", ".join(names), ", ".join(manifest.class_names))))
-    for name, one, other in differing:
-        raise CacheError(
-            f"{folder} has {name} = {one}, but this split has {name} = {other}",
-            remedy="Import both splits with the same `--backbone`, type and `--classes FILE`,"
-            " or use another folder.",
-        )
 
 
 def _refuse_other_head(path: Path, head: Head | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import timm
 import torch
 
-from clinit.errors import CacheError, ClusterError, DeviceError, ManifestError
+from clinit.errors import ClusterError, DeviceError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.plan import (
     PLAN_FILE,
@@ -20,6 +20,7 @@ from clinit.extract.cache.plan import (
     Part,
     Plan,
     read_plan,
+    refuse_other_backbone,
     settle_plan,
 )
 from clinit.extract.dataset.decode import decoder_version
@@ -38,7 +39,7 @@ from clinit.extract.work.grow import grow, has_grown
 from clinit.extract.work.options import ExtractOptions, NetworkOptions, Settings
 from clinit.extract.work.split_run import Progress, SplitResult, SplitRun, compiled_alike
 from clinit.files.lock import claim_file, make_folder
-from clinit.files.paths import exists, is_file, is_folder
+from clinit.files.paths import exists, is_folder
 from clinit.machine import choose_device
 from clinit.ray_tasks import connected, run_tasks
 
@@ -170,7 +171,8 @@ def extract(
     network = network or load_network(config)
     if network.backbone.note:
         on_note(network.backbone.note)
-    _refuse_other_backbone(out, network.fingerprint)
+    folders = (out / split for split in SPLITS)
+    refuse_other_backbone(folders, network.fingerprint, network.backbone.dim)
     names, head = HeadNames(), network.backbone.head
     if head is not None:
         class_names = next(iter(manifests.values())).class_names
@@ -249,19 +251,6 @@ def _plan(
         fingerprint=fingerprint,
         device=device,
     )
-
-
-def _refuse_other_backbone(out: Path, fingerprint: Fingerprint) -> None:
-    """Check that existing splits are of the same backbone, as all splits of a cache must be."""
-    for split in SPLITS:
-        if not is_file(out / split / PLAN_FILE):
-            continue
-        for each in read_plan(out / split).fingerprint.without_rows.differences(fingerprint):
-            raise CacheError(
-                f"{out / split} contains features with {each.name} = {each.one},"
-                f" but this command has {each.name} = {each.other}",
-                remedy="Give the options it was begun with, or another folder with `--out`.",
-            )
 
 
 def extract_on_ray(

@@ -126,7 +126,7 @@ def test_files_of_another_content_are_refused(
     ("labels", "settings", "fact"),
     [
         (WORDS[::-1], {"split": "train"}, "begun with other images, features or classes"),
-        (WORDS, {"backbone": "dino"}, "backbone = clip, but this split has backbone = dino"),
+        (WORDS, {"backbone": "dino"}, "backbone = clip, but this command has backbone = dino"),
         (np.array(["a", "b", "d", "e"]), {}, "this split has classes = a, b, d, e"),
         (WORDS, {"classes": "cba"}, "classes = a, b, c, but this split has classes = c, b, a"),
         (WORDS, {"classes": "abcd"}, "classes = a, b, c, but this split has classes = a, b, c, d"),
