@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from clinit.errors import ManifestError, unreadable
+from clinit.errors import ManifestError
 from clinit.extract.dataset.class_folders import PARTS_OF, part_of
 from clinit.extract.dataset.containers import checked_names
 from clinit.extract.dataset.known import FOLDER, Dataset
@@ -19,8 +19,8 @@ from clinit.extract.dataset.layouts import Found, Listing, Reader, file_warnings
 from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.names import CLASS_COLUMNS, alike, usual_columns
 from clinit.extract.dataset.tree import LEFT, Images, Tree
-from clinit.files.paths import check_readable, exists, is_file
-from clinit.files.tables import DAMAGE, read_table
+from clinit.files.paths import exists, is_file
+from clinit.files.tables import read_table, reading
 from clinit.words import contrast, counted, listed, printable
 
 _USUAL = {
@@ -112,16 +112,9 @@ def _read(choice: str, tree: Tree) -> tuple[Path, pl.DataFrame, dict[str, str]]:
     given = dict(each.split("=") for each in chosen[2].strip(",").split(",")) if chosen else {}
     if not exists(source):
         raise ManifestError(f"no table at {source}", remedy="Give a CSV, TSV or Parquet file.")
-    check_readable(source, ManifestError)
-    try:
+    remedy = "Give a CSV, TSV or Parquet file with a header and UTF-8 text."
+    with reading(source, "a table of labels", ManifestError, remedy):
         table = read_table(source)
-    except OSError as error:
-        raise unreadable(source, error) from error
-    except DAMAGE as error:
-        raise ManifestError(
-            f"{source} cannot be read as a table of labels: {error}",
-            remedy="Give a CSV, TSV or Parquet file with a header and UTF-8 text.",
-        ) from error
     names, columns = table.columns, dict[str, str]()
     for role, usual in _USUAL.items():
         free = [name for name in names if name not in (*columns.values(), *given.values())]

@@ -10,10 +10,9 @@ Source: `datasets.features` of the library Hugging Face Datasets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,8 +23,7 @@ import polars as pl
 from clinit.errors import ImageError, ManifestError
 from clinit.extract.dataset.containers import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
 from clinit.extract.dataset.known import Columns
-from clinit.files.paths import check_readable
-from clinit.files.tables import DAMAGE, row_count, scan_parquet
+from clinit.files.tables import DAMAGE, reading, row_count, scan_parquet
 from clinit.words import printable
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
@@ -85,16 +83,12 @@ def index_parquet(path: Path, columns: Columns) -> Contents:
     )
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    check_readable(path, ManifestError)
-    try:
-        yield
-    except DAMAGE as error:
-        raise ManifestError(
-            f"{printable(path)} cannot be read as a Parquet file: {error}",
-            remedy="Copy or write the file again, then run the same command again.",
-        ) from error
+_readable = partial(
+    reading,
+    what="a Parquet file",
+    error=ManifestError,
+    remedy="Copy or write the file again, then run the same command again.",
+)
 
 
 def _is_image(schema: Schema, column: str) -> bool:

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
+
+from clinit.errors import ClinitError, unreadable
+from clinit.files.paths import check_readable
+from clinit.words import printable
 
 DAMAGE = (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """Errors that polars raises for a damaged file."""
 _FREE_ROWS, _ROWS_PER_BYTE = 2**20, 8
 """A file may declare `_FREE_ROWS` rows, or `_ROWS_PER_BYTE` rows per byte if that is more."""
+
+
+@contextmanager
+def reading(path: Path, what: str, error: type[ClinitError], remedy: str) -> Iterator[None]:
+    """Check that a file can be opened, and turn errors of reading it as a table into `error`.
+
+    Raises:
+        StorageError: If the file cannot be read.
+        ClinitError: The given `error`, if it is not such a table, with the `remedy`.
+    """
+    check_readable(path, error)
+    try:
+        yield
+    except OSError as problem:
+        raise unreadable(printable(path), problem) from problem
+    except (KeyError, *DAMAGE) as problem:
+        message = f"{printable(path)} cannot be read as {what}: {problem}"
+        raise error(message, remedy=remedy) from problem
 
 
 def scan_parquet(path: Path) -> pl.LazyFrame:
