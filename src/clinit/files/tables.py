@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import polars as pl
 
 from clinit.errors import ClinitError, unreadable
@@ -31,7 +32,7 @@ def reading(path: Path, what: str, error: type[ClinitError], remedy: str) -> Ite
         yield
     except OSError as problem:
         raise unreadable(printable(path), problem) from problem
-    except (KeyError, *DAMAGE) as problem:
+    except (KeyError, msgspec.DecodeError, RecursionError, *DAMAGE) as problem:
         message = f"{printable(path)} cannot be read as {what}: {problem}"
         raise error(message, remedy=remedy) from problem
 
