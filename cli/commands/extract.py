@@ -146,15 +146,13 @@ def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
 
 
 def _print_top1(result: SplitResult) -> None:
-    names, percent = result.split.summary.head.class_names, result.top1.percent
-    if result.split.summary.head.tensors is None:
+    head = result.split.summary.head
+    names, percent = head.class_names, head.top1.percent
+    if head.tensors is None:
         told = result.plan.fingerprint
         say(f"  no head: {told.output or 'pooled'} features of {told.backbone}")
     elif percent is not None:
-        say(
-            f"  stored head: top-1 {percent:.2f} % of {result.top1.total:,} images"
-            f" (its classes: {names})"
-        )
+        say(f"  stored head: top-1 {percent:.2f} % of {head.total:,} images (its classes: {names})")
     elif names == "unknown":
         note(
             "the rows of the stored head have no class names, so its accuracy is unknown and"

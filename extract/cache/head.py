@@ -23,7 +23,6 @@ from typing import Any
 import msgspec
 import numpy as np
 from jaxtyping import Float, Int
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from clinit.errors import CacheError, HeadError
@@ -283,20 +282,20 @@ def read_head(
 def foreign_to_head(path: Path) -> str | None:
     """Return why a file is not a head written by clinit; None if it is one."""
     try:
-        if path.suffix == ".npz":
-            own = _read(path)[2].origin is not None
-        else:
-            with safe_open(path, framework="numpy") as file:
-                own = _KEY in (file.metadata() or {})
-    except (HeadError, SafetensorError, OSError):
+        is_npz = path.suffix == ".npz"
+        own = _read(path)[2].origin is not None if is_npz else _KEY in _file(path).metadata()
+    except (HeadError, CacheError):
         own = False
     return None if own else "it is not a head written by clinit"
 
 
+def _file(path: Path) -> ArrayFile:
+    return ArrayFile(path, FORMATS[".npz" if path.suffix == ".npz" else ".safetensors"])
+
+
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
     """Return weight, bias and facts as stored."""
-    is_npz = path.suffix == ".npz"
-    file = ArrayFile(path, FORMATS[".npz" if is_npz else ".safetensors"])
+    is_npz, file = path.suffix == ".npz", _file(path)
     try:
         names = set(file.names() or ())
         others = {"class_names", "origin"} & names if is_npz else set[str]()

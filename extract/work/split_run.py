@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
-from clinit.extract.cache.head import Head, Top1, store_head, tensors_sha256
+from clinit.extract.cache.head import Head, store_head, tensors_sha256
 from clinit.extract.cache.plan import (
     PLAN_FILE,
     SUMMARY_FILE,
@@ -105,11 +105,6 @@ class SplitResult:
     def split(self) -> CacheSplit:
         """The complete split."""
         return open_split(self.path)
-
-    @property
-    def top1(self) -> Top1:
-        """Accuracy of the stored head, on images of the classes that it has a row for."""
-        return self.split.summary.head.top1
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
