@@ -15,7 +15,7 @@ import typer
 from clinit.cli.frame.console import note, say, tell, warn
 from clinit.cli.frame.progress import doing
 from clinit.errors import ExperimentError, HeadError, RecordError
-from clinit.extract.cache.folder import split_names
+from clinit.extract.cache.plan import split_names
 from clinit.files.paths import exists, instead_of, is_file
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from clinit.errors import CacheError, ImageError, ManifestError, ModelError
-from clinit.extract.arrays.groups import record_scanned
 from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.groups import record_scanned
 from clinit.extract.cache.head import accuracy
 from clinit.extract.cache.read import open_cache
 from clinit.extract.cache.summary import InvalidRow

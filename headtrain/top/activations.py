@@ -25,7 +25,7 @@ from clinit.extract.dataset.images import images_of
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.compiled import Forward
 from clinit.extract.network.transform import Transform
-from clinit.extract.work.pipeline import load_batches
+from clinit.extract.work.pipeline import Decoder
 from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.top.images import Storage
 from clinit.headtrain.top.network import Cut
@@ -153,15 +153,14 @@ class ImageRows:
         images = images_of(wanted, self._root)
         ends = np.cumsum([len(rows) for rows in batches]).tolist()
         ranges = [range(end - len(rows), end) for rows, end in zip(batches, ends, strict=True)]
-        loaded = load_batches(
-            images,
-            ranges,
-            self._trunk.transform,
+        decoder = Decoder(
+            images=images,
+            transform=self._trunk.transform,
             workers=self._storage.workers,
             max_pixels=self._storage.max_pixels,
             pin_memory=self._trunk.config.device.startswith("cuda"),
         )
-        with closing(loaded), whole_images():
+        with closing(decoder.batches(ranges)) as loaded, whole_images():
             for batch in loaded:
                 for row, reason in batch.reasons.items():
                     raise ImageError(f"{images.place(row)}: {reason}", remedy="")

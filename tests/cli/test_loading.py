@@ -68,7 +68,7 @@ SETTINGS = (
     "probe.settings",
 )
 FILES = (
-    *("analysis.report", "extract.cache.read", "extract.arrays.import_features"),
+    *("analysis.report", "extract.cache.read", "extract.work.import_features"),
     *("extract.cache.verify", "headtrain.protocol.record.format"),
 )
 STEPS = (

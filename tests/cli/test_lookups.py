@@ -2,11 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
-import pytest
-from safetensors.numpy import load_file
-
-from clinit.extract.cache.read import open_cache
 from clinit.headtrain.protocol.stream.summed import read_summed
 from tests.cli.calls import call, checked
 
@@ -27,14 +22,3 @@ def test_statistics_are_told_of_by_the_count_of_their_numbers(
     told = checked(call("head", "statistics", cache, "--out", whole))
     sums = read_summed(whole).statistics
     assert f"{(sums.num_classes + sums.dim) * sums.dim:,} numbers" in told
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_an_exported_split_has_the_features_of_its_cache(
-    split: str, tiny_run: Path, tmp_path: Path
-) -> None:
-    cache, out = tiny_run.parent / "caches" / "new", tmp_path / "rows.safetensors"
-    told = checked(call("cache", "export", cache, out, "--split", split))
-    held = open_cache(cache).split(split).load()
-    assert f"{len(held.labels):,} rows" in told
-    np.testing.assert_array_equal(load_file(out)["features"], held.features)

@@ -11,9 +11,9 @@ import pytest
 
 import clinit
 from clinit.errors import CacheError, ClinitError, ExperimentError, StatisticsError
-from clinit.extract.arrays.groups import write_groups
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.groups import write_groups
 from clinit.extract.cache.read import open_split
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
