@@ -22,7 +22,7 @@ from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.run import Row, RunSummary
 from clinit.analysis.report.settings import Names, by_data, common, labels, shown
 from clinit.analysis.report.table import NOTHING, Cell, Column
-from clinit.analysis.report.tables import diagnosis_table, run_table, text_table
+from clinit.analysis.report.tables import collapse_table, ranking, run_table
 from clinit.words import duration, number_of, visible
 
 NAMES = {"lam": "lambda", "lr": "learning rate"}
@@ -196,12 +196,13 @@ def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
     places = {id(run): place for place, run in enumerate(runs)}
     found = []
     for heading, part in by_data(runs).items():
-        below = f". {heading}" if heading else f", measured on {part[0].measured_on}"
+        below = f". {heading}" if heading else ""
         tables = {"Runs": run_table(part)}
         if len({run.config.get("seed") for run in part}) > 1:
-            tables = {"Means over seeds": text_table(part), **tables}
+            tables = {"Means over seeds": ranking(part, is_seeded=True), **tables}
         if diagnosed := [run for run in part if run.is_diagnosed]:
-            tables["Neural collapse after the last task"] = diagnosis_table(diagnosed)
+            collapse = collapse_table(diagnosed)
+            tables[collapse.title] = collapse
         for title, made in tables.items():
             lines = zip(made.about, made.lines, strict=True)
             found.append(

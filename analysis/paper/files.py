@@ -15,7 +15,7 @@ from clinit.analysis.paper.commands import Places
 from clinit.analysis.paper.reproduction import Effect, Line, Reproduction, recorded_runs
 from clinit.analysis.paper.tables import Table, table_named
 from clinit.analysis.paper.text import as_markdown
-from clinit.analysis.report.report import runs_of
+from clinit.analysis.runs import runs_of
 from clinit.files.commit import commit_file
 from clinit.headtrain.record.format import finite
 from clinit.headtrain.study.study import Study
@@ -30,7 +30,7 @@ def as_json(found: Reproduction) -> str:
         "reduced": found.is_reduced,
         "lines": [_line(found, line) for line in found.lines],
         "effects": [_effect(each) for each in found.effects],
-        "settings": [asdict(each) for each in found.settings],
+        "settings": [{**asdict(each), "why": each.why} for each in found.settings],
         "slips": list(found.table.slips),
         "runs": [str(run.path) for run in found.runs],
     }
@@ -125,18 +125,15 @@ def _line(found: Reproduction, line: Line) -> dict[str, Any]:
 
 def _effect(effect: Effect) -> dict[str, Any]:
     group = zip(("method", "loss", "iterations", "buffer"), effect.place.group, strict=True)
+    ours = effect.ours
     return {
         **dict(group),
-        "metric": effect.metric,
-        "better": effect.better,
-        "other": effect.other,
-        "paper": effect.paper,
-        "ours": effect.mean,
-        "half_width": effect.half_width,
-        "over": effect.over,
-        "moment": "ends of the tasks" if effect.over == "images" else "as in the table",
-        "number": effect.number,
-        "p_value": effect.p_value,
-        "p_adjusted": effect.adjusted,
+        **{name: getattr(effect, name) for name in ("metric", "better", "other", "paper")},
+        "paper_noise": effect.noise,
+        "ours": ours.mean,
+        "half_width": ours.half_width,
+        "num_seeds": ours.number,
+        "p_value": ours.p_value,
+        "p_adjusted": ours.adjusted,
         "verdict": effect.verdict,
     }

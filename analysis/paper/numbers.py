@@ -14,7 +14,7 @@ from io import BytesIO
 
 import polars as pl
 
-from clinit.analysis.paper.tables import ACCURACIES
+from clinit.analysis.metrics.accuracy import ACCURACIES
 from clinit.analysis.report.run import Row, RunSummary
 
 Budget = tuple[int, int | None]
@@ -64,6 +64,14 @@ def paper_cells(table: str) -> Cells:
         )
         found.setdefault(place, {})[row["metric"]] = Printed(row["value"], row["std"])
     return found
+
+
+def deviation_of(init: str, metric: str) -> float:
+    """Return the paper's only deviation of a metric over class orders, of Table 6; else 0."""
+    for place, printed in paper_cells("data_orders").items():
+        if place.init == init and metric in printed:
+            return printed[metric].deviation or 0.0
+    return 0.0
 
 
 @cache

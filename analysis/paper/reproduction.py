@@ -1,21 +1,20 @@
-"""A table of the paper with our numbers in its places."""
+"""A table of the paper with our numbers in its places, and whether the paper's effects hold.
+
+An effect is the difference of two starts in a number as printed, seed by seed
+(`report.compare`). It gets no verdict if there are fewer than three seeds, or if the paper's
+own difference is within the deviation of the paper's numbers over class orders.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
 
-import numpy as np
-import polars as pl
-from jaxtyping import Bool
-from scipy.stats import t as student
-
-from clinit.analysis.metrics.classes import predictions
 from clinit.analysis.metrics.diagnosis import diagnose_split
-from clinit.analysis.metrics.evaluation import mcnemar
 from clinit.analysis.paper.commands import Places, recorded
 from clinit.analysis.paper.numbers import (
     Budget,
@@ -23,26 +22,29 @@ from clinit.analysis.paper.numbers import (
     Place,
     Printed,
     Values,
+    deviation_of,
     paper_cells,
     runs_by_place,
     values_of,
 )
 from clinit.analysis.paper.settings import Setting, settings_of_heads, settings_of_runs
-from clinit.analysis.paper.tables import Table
-from clinit.analysis.report.report import load_runs
+from clinit.analysis.paper.tables import MEASURES, Table
+from clinit.analysis.report.compare import FEWEST, Difference, adjusted_by_holm, step_of
+from clinit.analysis.report.measures import COLLAPSE
 from clinit.analysis.report.run import Row, RunSummary
+from clinit.analysis.runs import load_runs
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain.study.study import Study
 from clinit.machine import choose_device
 
-Verdict = Literal["holds", "open", "opposite", "-"]
+Verdict = Literal["holds", "open", "opposite", "within noise", "too few seeds", "-"]
 PAIRS = (("least-square", "random"), ("class-mean", "random"), ("least-square", "class-mean"))
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The difference of two starts in one metric, in points."""
+    """The difference of two starts in one metric."""
 
     place: Place
     """Place of the start `better`."""
@@ -51,91 +53,31 @@ class Effect:
     """The start from whose value the other value is subtracted."""
     other: str
     paper: float | None
-    mean: float | None
-    """The difference; None if either start has no value."""
-    half_width: float | None
-    """Half of the 95 % interval; None without an interval."""
-    over: Literal["seeds", "images", ""]
-    number: int
-    """Number of seeds, or of test images."""
-    p_value: float | None = None
-    """P-value of the t-test over seeds or the exact test over images; None for one difference."""
-    adjusted: float | None = None
-    """P-value adjusted for all effects of the page that are in the paper (`adjusted_by_holm`)."""
+    noise: float
+    """Deviation of the paper's difference over class orders; 0 if the paper gives none."""
+    ours: Difference
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the effect is one of the tests of the page."""
+        return bool(self.paper) and abs(self.paper or 0.0) > self.noise
 
     @property
     def verdict(self) -> Verdict:
         """Whether the sign matches the paper, if the adjusted test is significant."""
-        if not self.paper or self.mean is None or self.adjusted is None:
+        if not self.paper or self.ours.mean is None:
             return "-"
-        if self.adjusted >= 0.05:
+        if not self.is_tested:
+            return "within noise"
+        if self.ours.number < FEWEST:
+            return "too few seeds"
+        if self.ours.result in ("-", "open"):
             return "open"
-        return "holds" if self.mean * self.paper > 0 else "opposite"
+        return "holds" if self.ours.mean * self.paper > 0 else "opposite"
 
 
-def adjusted_by_holm(effects: Sequence[Effect]) -> list[Effect]:
-    """Return the effects with adjusted p-values; effects of the paper are one family of tests."""
-    result = list(effects)
-    found = {i: e.p_value for i, e in enumerate(effects) if e.paper and e.p_value is not None}
-    adjusted = 0.0
-    for rank, index in enumerate(sorted(found, key=found.__getitem__)):
-        adjusted = max(adjusted, min(1.0, (len(found) - rank) * found[index]))
-        result[index] = replace(effects[index], adjusted=adjusted)
-    return result
-
-
-def over_seeds(
-    better: Values, other: Values
-) -> tuple[float | None, float | None, int, float | None]:
-    """Return mean, half width of the 95 % interval, number and p of the differences by seed."""
-    seeds = sorted(better.keys() & other.keys())
-    if not seeds:
-        return None, None, 0, None
-    found = np.array([better[seed] - other[seed] for seed in seeds])
-    mean, number = float(found.mean()), len(seeds)
-    if number < 2:
-        return mean, None, number, None
-    error = float(found.std(ddof=1) / np.sqrt(number))
-    p_value = 2 * float(student.sf(abs(mean) / error, number - 1)) if error else float(not mean)
-    return mean, float(student.ppf(0.975, number - 1)) * error, number, p_value
-
-
-def over_images(
-    better: RunSummary, other: RunSummary, metric: str
-) -> tuple[float, float, int, float] | None:
-    """Return difference in points, half width, number of images and p of an exact test.
-
-    None if the records do not list mistakes, or for metrics other than acc_new and acc_all.
-    """
-    mine, theirs = (_right(run, metric) for run in (better, other))
-    if mine is None or theirs is None or len(mine) != len(theirs) or not len(mine):
-        return None
-    gained, lost = int((mine & ~theirs).sum()), int((~mine & theirs).sum())
-    number, changed = len(mine), gained + lost
-    difference = (gained - lost) / number
-    error = np.sqrt(changed - (gained - lost) ** 2 / number) / number
-    return 100 * difference, 100 * 1.96 * float(error), number, mcnemar(gained, lost)
-
-
-def _right(run: RunSummary, metric: str) -> Bool[np.ndarray, " images"] | None:
-    """Return whether a run classifies test images of all classes, or of new classes, correctly."""
-    record = run.record
-    if record.mistakes is None or metric not in ("acc_new", "acc_all"):
-        return None
-    found = predictions(record)
-    if metric == "acc_all":
-        found = found.filter(pl.col("task") == pl.col("task").max())
-    else:
-        own = record.classes.filter(pl.col("task") > 0).select("row", "task")
-        found = found.join(own, on=["row", "task"], how="semi")
-    found = found.sort("task", "row", "image")
-    return (found["predicted"] == found["row"]).to_numpy()
-
-
-_OF_A_HEAD = ("acc_pre", "d_ls")
 Collapse = Mapping[str, Mapping[str, Any]]
 """Results of `clinit diagnose` by the loss of the head."""
-OF_HEAD = ("nc1", "nc2", "nc3", "nc4", "d_ls", "d_ls_relative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +160,7 @@ def reproduction(
     return Reproduction(
         table=table,
         lines=tuple(lines),
-        effects=tuple(_effects(table, cells, found, lines)),
+        effects=tuple(_effects(table, cells, used, lines)),
         budgets={
             place: (members[0].config["iterations"], members[0].config.get("buffer"))
             for place, members in found.items()
@@ -231,6 +173,9 @@ def reproduction(
         ),
         runs=tuple(used),
     )
+
+
+_OF_A_HEAD = ("acc_pre", "d_ls")
 
 
 def _cells(table: Table) -> Cells:
@@ -276,7 +221,7 @@ def _values(
     rows: Mapping[Place, Sequence[Row]],
     collapse: Collapse | None,
 ) -> Values:
-    if metric in OF_HEAD:
+    if metric in COLLAPSE:
         value = (collapse or {}).get(place.loss, {}).get(metric)
         return {} if value is None else {0: value}
     random = rows.get(Place(*place.group, "random"), ())
@@ -284,7 +229,7 @@ def _values(
 
 
 def _effects(
-    table: Table, cells: Cells, found: Mapping[Place, Sequence[RunSummary]], lines: Sequence[Line]
+    table: Table, cells: Cells, runs: Sequence[RunSummary], lines: Sequence[Line]
 ) -> list[Effect]:
     ours = {(line.place, line.metric): line.ours for line in lines}
     result: list[Effect] = []
@@ -296,20 +241,14 @@ def _effects(
             for metric in table.effects:
                 pair = [cells[each].get(metric) for each in (place, rival)]
                 paper = pair[0].value - pair[1].value if pair[0] and pair[1] else None
-                values = ours[place, metric], ours[rival, metric]
-                mean, width, number, p = over_seeds(*values)
-                over: Literal["seeds", "images", ""] = "seeds" if number else ""
-                if number == 1:
-                    (seed,) = values[0].keys() & values[1].keys()
-                    mine, theirs = (
-                        next(run for run in found[each] if run.config["seed"] == seed)
-                        for each in (place, rival)
-                    )
-                    if (judged := over_images(mine, theirs, metric)) is not None:
-                        over, (mean, width, number, p) = "images", judged
-                starts = metric, better, other
-                result.append(Effect(place, *starts, paper, mean, width, over, number, p))
-    return adjusted_by_holm(result)
+                noise = math.hypot(*(deviation_of(init, metric) for init in (better, other)))
+                step = step_of(runs[0], MEASURES[metric]) if runs else 0.0
+                made = Difference.of(ours[place, metric], ours[rival, metric], step=step)
+                result.append(Effect(place, metric, better, other, paper, noise, made))
+    tested = [index for index, each in enumerate(result) if each.is_tested]
+    for index, made in zip(tested, adjusted_by_holm([result[i].ours for i in tested]), strict=True):
+        result[index] = replace(result[index], ours=made)
+    return result
 
 
 def recorded_runs(table: Table, where: Places, studies: Sequence[Study]) -> tuple[RunSummary, ...]:
@@ -322,7 +261,7 @@ def measured(table: Table, where: Places, runs: Sequence[RunSummary]) -> Reprodu
     """Put runs into the places of a table, and measure heads if the table has their numbers."""
     base = open_cache(where.sides(table)[0])
     split, collapse = base.split("train"), None
-    if set(OF_HEAD) & set(table.metrics):
+    if set(COLLAPSE) & set(table.metrics):
         assert base.head is not None
         aligned = read_head(where.aligned)
         collapse = {

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from clinit.analysis.paper.numbers import Place
-from clinit.analysis.paper.tables import METHODS, Table
+from clinit.analysis.paper.tables import CHOSEN, METHODS, Table
 from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.study.rules import settings_of
 
@@ -33,6 +33,11 @@ class Setting:
     differs: bool
     """Whether the runs deviate from the paper in this setting; False if the paper does not give
     it."""
+
+    @property
+    def why(self) -> str:
+        """Our choice and the other reading, if the paper leaves the setting open."""
+        return "" if self.paper else CHOSEN.get(self.name.partition(" (")[0], "")
 
     @classmethod
     def of(cls, name: str, paper: Iterable[Any], here: Iterable[Any]) -> Setting:
@@ -129,8 +134,8 @@ def _paper(table: Table, method: str, places: Collection[Place]) -> dict[str, li
         **{"tasks": 5, "stop_after": 1 if table.name == "first-task" else None, "shots": None},
         **{"buffer_per_class": None, "buffer_split": "balanced", "mix": "text"},
         **{"batch_size": 128 if is_ewc else 256, "eval_every": 50},
-        **{"lam": 1e-4 if is_resnet else 0.05, "weighting": "class", "class_mean": "raw"},
-        **{"init_rows": "buffer", "lr": 1e-4 if is_resnet else 1e-3, "weight_decay": 0.05},
+        **{"lam": 1e-4 if is_resnet else 0.05, "lr": 1e-4 if is_resnet else 1e-3},
+        "weight_decay": 0.05,
         "correct": "none",
     }
     if table.is_top:
@@ -169,6 +174,9 @@ def _of_protocol(table: Table, runs: Sequence[RunSummary]) -> Iterator[Setting]:
     seeds = len({run.config["seed"] for run in runs})
     printed = 5 if table.name == "data-orders" else 1
     yield Setting("seeds", str(printed), str(seeds), seeds < printed)
+    shown = ", ".join(map(str, sorted({run.config["seed"] for run in runs})))
+    choices = {"random rows": "", "evaluations": "", "class order": f"seeds {shown}"}
+    yield from (Setting(name, "", here, False) for name, here in choices.items())
     if table.name == "cost":
         device = runs[0].record.info.get("device")
         yield Setting("minutes", "on an RTX A5000", f"on {device}", False)

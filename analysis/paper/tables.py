@@ -1,4 +1,4 @@
-"""The tables of the paper: their names, recipes, metrics and contradictions."""
+"""The tables of the paper: names, recipes, metrics, contradictions, and what we chose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from importlib.resources import files
 
 import msgspec
 
-ACCURACIES = ("acc_pre", "acc_new", "acc_old", "acc_all")
+from clinit.analysis.report import measures
+from clinit.analysis.report.measures import Measure
 
 METHODS = {"ewc": "EWC", "derpp": "DER++"}
 
@@ -47,13 +48,20 @@ class Table:
         return self.name.replace("-", "_")
 
 
-def _read() -> tuple[Table, ...]:
-    content = (files("clinit.analysis.paper") / "tables.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(content)["table"], tuple[Table, ...])
-
-
-TABLES = _read()
+_CONTENT = tomllib.loads(
+    (files("clinit.analysis.paper") / "tables.toml").read_text(encoding="utf-8")
+)
+TABLES = msgspec.convert(_CONTENT["table"], tuple[Table, ...])
 NAMES = tuple(table.name for table in TABLES)
+_ALIASES = {"gain": "gain_equal_level", "acc_fw": "forward_transfer"}
+MEASURES = {
+    **measures.MEASURES,
+    **{each.name: each for each in msgspec.convert(_CONTENT["measure"], tuple[Measure, ...])},
+    **{name: measures.MEASURES[of] for name, of in _ALIASES.items()},
+}
+"""The measures of reports, and those that only the paper prints, by their names in its tables."""
+CHOSEN: Mapping[str, str] = _CONTENT["chosen"]
+"""Settings that the paper leaves open, or of which it has two readings, and our choice."""
 
 
 def table_named(name: str) -> Table:

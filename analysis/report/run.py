@@ -51,8 +51,13 @@ MOST_CONFUSED = 10
 Row = dict[str, Any]
 VALUES = ("loss_new", *ACCURACIES, *IN_TASK)
 """Values that are averaged over evaluations."""
-OF_TASK = ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
+OF_TASK = (
+    *("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes"),
+    *("initialisation", "lambda_curve", "diagnosis"),
+)
 """Facts about a task that its row repeats from the record."""
+COLLAPSE = ("nc1", "nc2", "nc3", "nc4", "nc2_floor", "d_ls", "d_ls_relative", "d_ls_angle")
+"""Measures of a diagnosis that the row of a run repeats from its last task."""
 
 
 def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) -> Row:
@@ -64,7 +69,7 @@ def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) ->
     pairs = None if wrong is None else confusions(wrong, record.classes, top=MOST_CONFUSED)
     return {
         "acc_new_start": mean(first["acc_new"]),
-        "loss_new_start": finite(mean(first["loss_new"])),
+        "loss_new_start": mean(first["loss_new"]),
         "acc_pre_before": accuracy_before(record, points),
         "last_accuracy": last_accuracy(points),
         "forgetting": forgetting(matrix),
@@ -92,6 +97,8 @@ class RunSummary:
     """Reading of the gain in tables; rows contain both."""
     number: int | None = None
     """Number of the run in its report, if nothing else distinguishes it."""
+    remarks: tuple[str, ...] = ()
+    """Notes of the report on the choice of this run, which its row repeats."""
 
     def __repr__(self) -> str:
         return f"<RunSummary of {self.record}>"
@@ -197,6 +204,26 @@ class RunSummary:
         share = held_out_share(self.record.info)
         return "test images" if share is None else f"held-out training images ({100 * share:.3g} %)"
 
+    @property
+    def diagnosed_on(self) -> str:
+        """The rows, weights and groups of neural collapse, in words."""
+        solved = self.is_solved
+        rows = "all training images of the classes seen" if solved else "buffer and new images"
+        if self.config.get("old_rows") == "statistics":
+            rows = "statistics of old classes and new images"
+        counts = "every image counts" if solved else "images that repeat each other count as one"
+        return f"on {rows} (training), classes weigh the same, {counts}"
+
+    def images(self, measure: str) -> int:
+        """Return the number of test images that decide an accuracy, per task if it is of tasks."""
+        counts = self.record.classes.group_by("task").agg(pl.col("val_rows").sum())
+        new = counts.filter(pl.col("task") > 0)["val_rows"]
+        if measure in ("acc_pre", "acc_pre_alone"):
+            return int(counts["val_rows"].sum() - new.sum())
+        if measure in ("acc_old", "acc_all", "acc_in_task", "last_accuracy"):
+            return int(counts["val_rows"].sum())
+        return int(new.sum() / max(1, len(new)))
+
     def data_name(self, side: Literal["base", "new"]) -> str | None:
         """Return the name of the folder of a feature cache."""
         path = self.sides[side]["path"] if side in self.sides else ""
@@ -236,14 +263,13 @@ class RunSummary:
     @cached_property
     def _row(self) -> Row:
         """The row of the run, computed once for all tables of a report."""
-        info, gain = self.record.info, self.gain
-        told = info["tasks"]
+        info, told, gain = self.record.info, self.record.info["tasks"], self.gain
         spike = Spike.mean([*self._spikes.values()])
         seconds, start = info.get("seconds"), initialisation_seconds(told)
         probes = [top1 for _, top1 in transfers(told).values()]
         last: Mapping[str, Any] = (told[-1].get("diagnosis") if told else None) or {}
         end = at_end(self.points).tail(1)
-        return {
+        row = {
             "id": info["id"],
             "path": str(self.path),
             "init": self.init,
@@ -254,7 +280,7 @@ class RunSummary:
             "base": self.data_name("base"),
             "new": self.data_name("new"),
             "measured_on": self.measured_on,
-            **{name: finite(mean(self.averaged[name])) for name in VALUES},
+            **{name: mean(self.averaged[name]) for name in VALUES},
             **{value_name(each): gain.mean(each) if gain else None for each in READINGS},
             **{bounded_name(each): gain.bounded(each) if gain else None for each in READINGS},
             "gain_tasks_reached": gain.reached if gain else None,
@@ -268,43 +294,47 @@ class RunSummary:
             "initialisation_seconds": start,
             "initialisation_share": None if start is None or not seconds else start / seconds,
             "forward_transfer": sum(probes) / len(probes) if probes else None,
-            "d_ls": last.get("d_ls"),
-            "d_ls_relative": last.get("d_ls_relative"),
-            "final": {name: finite(end[name].first()) for name in (*ACCURACIES, *IN_TASK)},
-            "tasks": [self._task_row(task) for task in self._spikes],
+            **{name: last.get(name) for name in COLLAPSE},
+            "final": {name: end[name].first() for name in (*ACCURACIES, *IN_TASK)},
+            "tasks": self._task_rows(),
             "config": self.config,
-            "notes": list(info.get("notes", [])),
+            "notes": [*info.get("notes", []), *self.remarks],
         }
+        values: Row = finite(row)
+        return values
 
-    def _task_row(self, task: int) -> Row:
-        told: Sequence[Mapping[str, Any]] = self.record.info["tasks"]
-        about = next((each for each in told if each["task"] == task), {})
-        here = pl.col("task") == task
-        points, averaged = self.points.filter(here), self.averaged.filter(here)
-        start, end = at_start(points), at_end(points)
+    def _task_rows(self) -> list[Row]:
+        values = pl.col(*VALUES).cast(pl.Float64)
+        ends = self.points.group_by("task").agg(
+            values.filter(pl.col("iteration") == 0).first().name.suffix("_start"),
+            values.last().name.suffix("_end"),
+        )
+        means = self.averaged.group_by("task").agg(values.mean())
+        found = ends.join(means, on="task", how="left").sort("task")
         gains = {each.task: each for each in self.gain.tasks} if self.gain else {}
-        gain, probes = gains.get(task), transfers(told)
-        row = {
-            "task": task,
-            **{name: finite(mean(averaged[name])) for name in VALUES},
-            **{f"{name}_start": finite(start[name].first()) for name in VALUES},
-            **{f"{name}_end": finite(end[name].first()) for name in VALUES},
-        }
-        for each in READINGS:
-            row[value_name(each)] = gain.value(each) if gain else None
-            row[bounded_name(each)] = gain.is_bounded(each) if gain else None
-        row |= {
-            "reached_at": gain.reached if gain else None,
-            "random_reached_at": gain.random_reached if gain else None,
-            "random_best_at": gain.random_best if gain else None,
-            "target": gain.target if gain else None,
-            **{name: about.get(name) for name in OF_TASK},
-            "forward_transfer": probes[task][1] if task in probes else None,
-            "forward_transfer_into": next((p for to, p in probes.values() if to == task), None),
-            **_spike(self._spikes[task]),
-        }
-        names = ("initialisation", "lambda_curve", "diagnosis")
-        return row | {name: about.get(name) for name in names}
+        told, probes = self.record.info["tasks"], transfers(self.record.info["tasks"])
+        rows = []
+        for row in found.select(
+            "task", *VALUES, pl.col("^.*_start$"), pl.col("^.*_end$")
+        ).to_dicts():
+            task = row["task"]
+            about: Mapping[str, Any] = next((each for each in told if each["task"] == task), {})
+            gain = gains.get(task)
+            for each in READINGS:
+                row[value_name(each)] = gain.value(each) if gain else None
+                row[bounded_name(each)] = gain.is_bounded(each) if gain else None
+            row |= {
+                "reached_at": gain.reached if gain else None,
+                "random_reached_at": gain.random_reached if gain else None,
+                "random_best_at": gain.random_best if gain else None,
+                "target": gain.target if gain else None,
+                "forward_transfer": probes[task][1] if task in probes else None,
+                "forward_transfer_into": next((p for to, p in probes.values() if to == task), None),
+                **_spike(self._spikes[task]),
+                **{name: about.get(name) for name in OF_TASK},
+            }
+            rows.append(row)
+        return rows
 
     @cached_property
     def _spikes(self) -> Mapping[int, Spike | None]:

@@ -168,14 +168,15 @@ def means(data: ByData) -> list[Row]:
     rows = []
     for group in _groups(data):
         found = {name: group.spread(name) for name in MEANS}
+        first = group.rows[0]
         rows.append(
             {
-                **_identity(group),
+                **{name: first[name] for name in _IDENTITY},
                 "seeds": [run.config.get("seed") for run in group.runs],
                 "runs": len(group.runs),
-                "ids": [run.record.info["id"] for run in group.runs],
                 "values": {name: each and dataclasses.asdict(each) for name, each in found.items()},
                 "config": {k: v for k, v in group.runs[0].config.items() if k != "seed"},
+                "notes": list(group.runs[0].remarks),
             }
         )
     return rows
@@ -188,23 +189,19 @@ def means_table(runs: Sequence[RunSummary], data: ByData) -> pl.DataFrame:
     """
     names = [name for name in Names.of(runs).differing if name not in ("seed", "run")]
     lines: list[Row] = []
-    for group in _groups(data):
-        own = group.runs[0].settings
-        line = _identity(group) | {name: plain(own.get(name)) for name in names}
-        line["seeds"] = " ".join(str(run.config.get("seed")) for run in group.runs)
-        line["runs"] = len(group.runs)
-        for name in MEANS:
-            found = group.spread(name)
-            line[name] = found and found.mean
-            line[f"{name}_deviation"] = found and found.deviation
-            line[f"{name}_count"] = found.count if found else 0
+    for group, entry in zip(_groups(data), means(data), strict=True):
+        own = {name: group.runs[0].settings.get(name) for name in names}
+        line = {name: entry[name] for name in _IDENTITY} | {n: _plain(v) for n, v in own.items()}
+        line |= {"seeds": " ".join(map(str, entry["seeds"])), "runs": entry["runs"]}
+        for name, found in entry["values"].items():
+            line[name] = found and found["mean"]
+            line[f"{name}_deviation"] = found and found["deviation"]
+            line[f"{name}_count"] = found["count"] if found else 0
         lines.append(finite(line))
     return frame_of(lines)
 
 
-def _identity(group: SeedGroup) -> Row:
-    names = ("init", "scale", "loss", "head_width", "base", "new", "measured_on")
-    return {name: group.rows[0][name] for name in names}
+_IDENTITY = ("init", "scale", "loss", "head_width", "base", "new", "measured_on")
 
 
 def _groups(data: ByData) -> list[SeedGroup]:
@@ -212,7 +209,7 @@ def _groups(data: ByData) -> list[SeedGroup]:
     return [group for part in data.values() for group in seed_groups(part)]
 
 
-def plain(value: object) -> object:
+def _plain(value: object) -> object:
     """Return a value for a column of a table; lists and mappings as JSON."""
     is_plain = value is None or isinstance(value, str | int | float)
     return value if is_plain else json.dumps(value, default=str)

@@ -1,4 +1,4 @@
-"""A table for the terminal, Markdown and the page.
+"""A table for the terminal, Markdown, LaTeX and the page.
 
 If a table is too wide for the terminal, the space between columns shrinks first; then the least
 needed columns of numbers are left out; if too few would remain, the settings of the runs are
@@ -7,7 +7,8 @@ wrapped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from clinit.words import escaped, lines_of_table
+from clinit.words import escaped, lines_of_table, visible
 
 Better = Literal["high", "low", "neither"]
 Kind = Literal["name", "run", "setting", "text", "number"]
@@ -53,10 +54,10 @@ class Column:
         return self.unit + ARROWS[self.better]
 
     @property
-    def in_markdown(self) -> str:
-        """The heading in Markdown."""
+    def whole(self) -> str:
+        """The heading with unit and direction, on one line."""
         unit = f" ({self.unit})" if self.unit else ""
-        return f"{escaped(self.heading)}{unit} {ARROWS[self.better]}".rstrip()
+        return f"{self.heading}{unit} {ARROWS[self.better]}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +83,6 @@ class Cell:
         if beside:
             return Text(f"{self.mean} ±{self.deviation}{star}", style=style)
         return Text.assemble((self.mean + star, style), (f"\n±{self.deviation}", "dim"))
-
-    @property
-    def in_markdown(self) -> str:
-        """The number in Markdown; the best number in bold."""
-        if self.mean is None:
-            return NOTHING
-        text = self.mean if self.deviation is None else f"{self.mean} ± {self.deviation}"
-        return (f"**{text}**" if self.is_best else text) + (r"\*" if self.is_partial else "")
 
 
 Cells = Sequence[str | Text | Cell]
@@ -213,15 +206,53 @@ class Table:
 
     def markdown(self) -> str:
         """Return title, table and caption in GitHub's Markdown."""
-        heads = [column.in_markdown for column in self.columns]
-        rows = [
-            [c.in_markdown if isinstance(c, Cell) else escaped(str(c)) for c in cells]
-            for cells in self.lines
-        ]
+        heads = [escaped(column.whole) for column in self.columns]
+        rows = [[_marked(cell, escaped, "**{}**") for cell in cells] for cells in self.lines]
         numbers = sum(column.kind == "number" for column in self.columns)
         above = [f"**{escaped(self.title)}**", ""] if self.title else []
         below = ["", escaped(self.below), ""] if self.below else []
         return "\n".join([*above, *lines_of_table(heads, rows, numbers=numbers), *below])
+
+    def latex(self) -> str:
+        """Return the table for LaTeX with the package booktabs; title and text are its caption."""
+        kinds = "".join("r" if column.kind == "number" else "l" for column in self.columns)
+        heads = [in_latex(column.whole) for column in self.columns]
+        sections = [
+            [[_marked(cell, in_latex, r"\textbf{{{}}}") for cell in cells] for cells in section]
+            for section in self.sections
+        ]
+        parts = ["\n".join(f"{' & '.join(cells)} \\\\" for cells in part) for part in sections]
+        caption = ". ".join(filter(None, [in_latex(self.title), in_latex(self.below)]))
+        above = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
+        rules = [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", f"{' & '.join(heads)} \\\\"]
+        body = [r"\midrule", "\n\\midrule\n".join(parts), r"\bottomrule"]
+        return "\n".join([*above, *rules, *body, r"\end{tabular}", r"\end{table}", ""])
+
+
+_LATEX = {
+    **{mark: f"\\{mark}" for mark in "{}$&#_%"},
+    **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
+    **{"λ": r"$\lambda$", "×": r"$\times$", "±": r"$\pm$", "≥": r"$\geq$", "·": r"$\cdot$"},
+    **{"↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
+}
+"""Marks that LaTeX obeys or lacks."""
+
+
+def in_latex(text: str) -> str:
+    """Return text that LaTeX prints literally, in one line."""
+    found = "".join(_LATEX.get(letter, letter) for letter in visible(text))
+    return re.sub("-(?=-)", "-{}", found)  # two hyphens would be a dash
+
+
+def _marked(cell: str | Text | Cell, escape: Callable[[str], str], bold: str) -> str:
+    """Return a cell in a language of marks; `bold` is the format of the best number."""
+    if not isinstance(cell, Cell):
+        return escape(str(cell))
+    if cell.mean is None:
+        return NOTHING
+    text = escape(cell.mean if cell.deviation is None else f"{cell.mean} ± {cell.deviation}")
+    return (bold.format(text) if cell.is_best else text) + escape("*") * cell.is_partial
 
 
 def _text(cell: str | Text | Cell, beside: bool) -> Text:

@@ -12,8 +12,8 @@ and `cli` is the only part that prints to the terminal.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clinit.analysis.report.report import Runs as Runs
-    from clinit.analysis.report.report import load_runs as load_runs
+    from clinit.analysis.runs import Runs as Runs
+    from clinit.analysis.runs import load_runs as load_runs
     from clinit.api import diagnose as diagnose
     from clinit.api import extract_features as extract_features
     from clinit.api import load_cache as load_cache
@@ -50,7 +50,7 @@ _PLACES = {
     "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier",),
     "clinit.headtrain.statistics.solve": ("least_squares",),
     "clinit.headtrain.statistics.summed": ("read_summed", "sum_caches"),
-    "clinit.analysis.report.report": ("Runs", "load_runs"),
+    "clinit.analysis.runs": ("Runs", "load_runs"),
     "clinit.api": (
         *("diagnose", "extract_features", "load_cache", "load_head"),
         *("probe", "save_head", "train_heads", "train_top"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_split, diagnose_summed
-from clinit.analysis.report.report import Runs, load_runs, runs_of
+from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.errors import ExperimentError
 from clinit.extract.arrays.groups import record_scanned
 from clinit.extract.cache.head import Head, read_head, write_head

@@ -11,8 +11,8 @@ from typer.testing import Result
 
 import clinit
 from clinit.analysis.metrics.efficiency import comparison_key
-from clinit.analysis.report.report import load_runs
 from clinit.analysis.report.settings import Names, shown
+from clinit.analysis.runs import load_runs
 from clinit.errors import DeviceError, ExperimentError, RecordError
 from clinit.extract.cache.head import read_head, write_head
 from clinit.headtrain import runs as runs_module

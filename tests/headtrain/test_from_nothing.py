@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.linear_model import Ridge
 
 from clinit.analysis.report.notes import conclusions
-from clinit.analysis.report.report import runs_of
+from clinit.analysis.runs import runs_of
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.experiment import RunData

@@ -5,7 +5,7 @@ import pytest
 
 from clinit.analysis.figures.efficiency import races
 from clinit.analysis.metrics.efficiency import gain
-from clinit.analysis.report.report import load_runs, runs_of
+from clinit.analysis.runs import load_runs, runs_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 

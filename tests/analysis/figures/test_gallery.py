@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from clinit.analysis.figures import FigureName, curves
 from clinit.analysis.figures.gallery import FORMATS, figure_of
-from clinit.analysis.report.report import Runs, load_runs, runs_of
+from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 

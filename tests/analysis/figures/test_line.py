@@ -13,7 +13,7 @@ from clinit.analysis.figures.line import (
     spans_decades,
     starts_of,
 )
-from clinit.analysis.report.report import runs_of
+from clinit.analysis.runs import runs_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

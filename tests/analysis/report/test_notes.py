@@ -6,7 +6,7 @@ import polars as pl
 
 from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusion, conclusions, rises
-from clinit.analysis.report.report import runs_of
+from clinit.analysis.runs import runs_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

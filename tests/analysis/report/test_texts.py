@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clinit.analysis.report import View
 from clinit.analysis.report.measures import MEANS
-from clinit.analysis.report.report import Runs, runs_of
+from clinit.analysis.runs import Runs, runs_of
 from clinit.headtrain.record.format import RunRecord
 from clinit.words import escaped, visible
 from tests.analysis.printed import shown

@@ -1,0 +1,279 @@
+"""Paired comparisons: the same seeds with one setting changed, and what may be concluded.
+
+Runs of one seed share class order, images and batches, so their difference has less noise than
+either value. With n differences of mean m and sample deviation s,
+
+    t = m / sqrt((s^2 + q^2 / 6) / n),     n - 1 degrees of freedom,
+
+where q is the change of the metric by one test image. An accuracy is rounded to whole images, and
+the difference of two rounded numbers has the variance q^2 / 6; without this term, equal differences
+would have the p-value 0. P-values are adjusted by Holm for all tests of a table. Fewer than
+`FEWEST` seeds give numbers and no p-value: two of them find no effect, whatever its size.
+
+Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+Statistics 6(2), 1979.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import polars as pl
+from scipy.stats import t as student
+
+from clinit.analysis.report.measures import COMPARED, Measure, captions, measures_of
+from clinit.analysis.report.run import RunSummary, frame_of
+from clinit.analysis.report.seeds import SeedGroup, seed_groups
+from clinit.analysis.report.settings import Names, phrase
+from clinit.analysis.report.table import Cell, Column, Table
+from clinit.errors import RecordError
+from clinit.words import number_of
+
+FEWEST = 3
+"""Least number of seeds with a p-value."""
+LEVEL = 0.05
+Result = Literal["higher", "lower", "open", "-"]
+Values = Mapping[Any, float]
+"""Values by seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Paired differences of one metric over seeds."""
+
+    mean: float | None = None
+    """None without a common seed."""
+    half_width: float | None = None
+    """Half of the 95 % interval of this difference; None for fewer than two seeds."""
+    number: int = 0
+    higher: int = 0
+    """Number of seeds with a difference above 0."""
+    p_value: float | None = None
+    adjusted: float | None = None
+    """P-value adjusted for all tests of a table."""
+
+    @classmethod
+    def of(cls, values: Values, others: Values, *, step: float = 0.0) -> Difference:
+        """Return the differences of the seeds that both have; `step` is q."""
+        found = [values[seed] - others[seed] for seed in sorted(values.keys() & others.keys())]
+        if not found:
+            return cls()
+        mean, n = statistics.fmean(found), len(found)
+        higher = sum(each > 0 for each in found)
+        if n < 2:
+            return cls(mean, None, n, higher)
+        error = math.sqrt((statistics.variance(found) + step**2 / 6) / n)
+        half = float(student.ppf(0.975, n - 1)) * error
+        # Equal differences without rounding: there is no deviation to test with.
+        tested = n >= FEWEST and error > 1e-9 * max(1.0, abs(mean))
+        p_value = 2 * float(student.sf(abs(mean) / error, n - 1)) if tested else None
+        return cls(mean, half, n, higher, p_value)
+
+    @property
+    def result(self) -> Result:
+        """Whether the adjusted test finds a difference."""
+        if self.adjusted is None or self.mean is None:
+            return "-"
+        if self.adjusted >= LEVEL:
+            return "open"
+        return "higher" if self.mean > 0 else "lower"
+
+
+def adjusted_by_holm(found: Sequence[Difference]) -> list[Difference]:
+    """Return differences with adjusted p-values; those with a p-value are one family of tests."""
+    result = list(found)
+    known = {n: each.p_value for n, each in enumerate(found) if each.p_value is not None}
+    adjusted = 0.0
+    for rank, index in enumerate(sorted(known, key=known.__getitem__)):
+        adjusted = max(adjusted, min(1.0, (len(known) - rank) * known[index]))
+        result[index] = replace(found[index], adjusted=adjusted)
+    return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """One measure of a group of seeds less the same measure of its baseline."""
+
+    group: SeedGroup
+    baseline: SeedGroup
+    measure: Measure
+    difference: Difference
+
+    @property
+    def wins(self) -> int:
+        """Number of seeds in which the group is better; higher, if neither is better."""
+        found = self.difference
+        if self.measure.better != "low":
+            return found.higher
+        pairs = _values(self.group, self.measure), _values(self.baseline, self.measure)
+        return sum(pairs[0][seed] < pairs[1][seed] for seed in pairs[0].keys() & pairs[1].keys())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """The runs with other values of a setting less those with a baseline, seed by seed."""
+
+    field: str
+    baseline: str
+    lines: tuple[Compared, ...]
+    left_out: tuple[str, ...]
+    """Names of groups that differ from every baseline in more than the setting, with why."""
+
+    def frame(self) -> pl.DataFrame:
+        """Return one row per group and measure."""
+        names, rivals = self._names(), self._names(of_baseline=True)
+        rows = []
+        for line in self.lines:
+            found = line.difference
+            own = {name: line.group.runs[0].texts.get(name) for name in names.settings}
+            rows.append(
+                {
+                    **own,
+                    "baseline": rivals.label(line.baseline.runs[0]),
+                    "measure": line.measure.name,
+                    "seeds": found.number,
+                    "difference": found.mean,
+                    "half_width": found.half_width,
+                    "wins": line.wins,
+                    "p_value": found.p_value,
+                    "p_adjusted": found.adjusted,
+                    "result": found.result,
+                }
+            )
+        return frame_of(rows)
+
+    def table(self) -> Table:
+        """Return the same as a table for readers."""
+        names, lines = self._names(), []
+        for line in self.lines:
+            found, measure = line.difference, line.measure
+            half = None if found.half_width is None else measure.text(found.half_width)
+            lines.append(
+                [
+                    *names.cells(line.group.runs[0]),
+                    measure.heading,
+                    Cell(signed(found.mean, measure), half, value=found.mean),
+                    f"{line.wins} of {found.number}",
+                    p_text(found.adjusted),
+                    found.result,
+                ]
+            )
+        columns = [*names.columns, Column("measure"), Column("difference", "number")]
+        columns += [Column("wins", "number"), Column("p", "number"), Column("result", "number")]
+        runs = [line.group.runs[0] for line in self.lines]
+        measures = list(dict.fromkeys(line.measure for line in self.lines))
+        words = self._words()
+        caption = f"{words} {captions(measures, runs)}"
+        title = f"{self.field} less {self.baseline}; {names.title}"
+        return Table(columns, [lines], True, title, caption=caption, remarks=[words], about=runs)
+
+    def _names(self, *, of_baseline: bool = False) -> Names:
+        every = [line.baseline if of_baseline else line.group for line in self.lines]
+        return Names.of([*{id(each): each.runs[0] for each in every}.values()], without=("seed",))
+
+    def _words(self) -> str:
+        tests = sum(line.difference.adjusted is not None for line in self.lines)
+        words = (
+            "Differences of equal seeds, ± half of the 95 % interval; p: t-test with the rounding"
+            f" of one test image, adjusted by Holm for {number_of(tests, 'test')}."
+        )
+        if any(line.difference.number < FEWEST for line in self.lines):
+            words += f" Fewer than {FEWEST} seeds have no p-value."
+        if self.left_out:
+            words += f" Left out: {'; '.join(self.left_out)}."
+        return words
+
+
+def compare(
+    runs: Sequence[RunSummary],
+    field: str,
+    baseline: str,
+    *,
+    columns: Sequence[str] = (),
+    chosen: Collection[str] = (),
+) -> Comparison:
+    """Compare the runs with other values of a setting with those of a baseline, seed by seed.
+
+    Settings that only one of two runs reads, such as the scale of computed rows next to random
+    rows, do not count as differences.
+
+    Args:
+        runs: Runs, possibly on several data.
+        field: The setting, such as `init`.
+        baseline: Its value in the baseline, as printed.
+        columns: Names of the measures to compare.
+        chosen: Settings that may differ too, because each value of `field` has its own best.
+
+    Raises:
+        RecordError: If no run has the baseline value, or no other run equals one but for `field`.
+    """
+    name = field.replace("-", "_")
+    groups = seed_groups(runs)
+    values = {text for run in runs if (text := run.texts.get(name)) is not None}
+    rivals = [group for group in groups if group.runs[0].texts.get(name) == baseline]
+    if not rivals:
+        known = ", ".join(sorted(values)) or "no value, because no run reads it"
+        raise RecordError(
+            f"no run has {name} {baseline}", remedy=f"In these runs, {name} has {known}."
+        )
+    pairs: list[tuple[SeedGroup, SeedGroup]] = []
+    left_out: list[str] = []
+    for group in groups:
+        if group.runs[0].texts.get(name) in (None, baseline):
+            continue
+        own = [each for each in rivals if each.runs[0].data == group.runs[0].data]
+        more = [differing(group.runs[0], each.runs[0], {name, *chosen}) for each in own]
+        pairs += [(group, rival) for rival, names in zip(own, more, strict=True) if not names]
+        if all(more):
+            words = [phrase(group.runs[0], each) for each in min(more, key=len, default=["data"])]
+            left_out.append(f"{group.runs[0].texts[name]} ({', '.join(words)})")
+    if not pairs:
+        raise RecordError(
+            f"no run differs from {name} {baseline} in {name} alone: {'; '.join(left_out)}",
+            remedy="Train them in one command, such as `clinit train-head --init random --init"
+            " least-square`, or let `--best-of` choose the other settings for each.",
+        )
+    measures = measures_of(columns or COMPARED, runs[0].reading)
+    found = [(*pair, measure) for pair in pairs for measure in measures]
+    made = [
+        Difference.of(_values(a, m), _values(b, m), step=step_of(a.runs[0], m)) for a, b, m in found
+    ]
+    together = zip(found, adjusted_by_holm(made), strict=True)
+    lines = tuple(Compared(*each, made) for each, made in together if made.number)
+    return Comparison(name, baseline, lines, tuple(dict.fromkeys(left_out)))
+
+
+def differing(run: RunSummary, other: RunSummary, left_out: Collection[str]) -> list[str]:
+    """Return the settings that both runs read and in which they differ."""
+    pairs = {name: (text, other.texts.get(name)) for name, text in run.texts.items()}
+    left_out = {"seed", "run", *left_out, *(["init"] if "method" in left_out else [])}
+    return [n for n, (a, b) in pairs.items() if n not in left_out and None not in (a, b) and a != b]
+
+
+def signed(value: float | None, measure: Measure) -> str:
+    """Return a difference with its sign."""
+    text = "-" if value is None else measure.text(value)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def p_text(value: float | None) -> str:
+    """Return a p-value as printed."""
+    return "-" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _values(group: SeedGroup, measure: Measure) -> dict[Any, float]:
+    return {
+        row["seed"]: measure.factor * row[measure.name]
+        for row in group.rows
+        if row.get(measure.name) is not None
+    }
+
+
+def step_of(run: RunSummary, measure: Measure) -> float:
+    """Return the change of an accuracy in percent by one test image."""
+    is_accuracy = measure.unit == "%" and measure.factor == 1.0
+    return 100 / max(1, run.images(measure.name)) if is_accuracy else 0.0
