@@ -59,7 +59,7 @@ build/cupy: $(READY)
 
 # Ray is large, so only its own tests get it, on a cluster in a network of its own.
 test-ray: $(READY) build/ray ## Run the tests that need Ray; 260 MB are downloaded for them
-	@PYTHONPATH=$(CURDIR)/build/ray $(BIN)/python -m pytest -rs tests/headtrain/sweep/test_ray.py
+	@PYTHONPATH=$(CURDIR)/build/ray $(BIN)/python -m pytest -rs tests/headtrain/protocol/sweep/test_ray.py
 
 build/ray: $(READY)
 	@$(BIN)/python -m pip install --quiet --target $@ "ray>=2.40"

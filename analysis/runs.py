@@ -25,7 +25,7 @@ from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.seeds import means, means_table, numbered
 from clinit.analysis.report.settings import ByData, Names, by_data
 from clinit.analysis.report.tables import collapse_table, ranking, run_table, task_table
-from clinit.headtrain.record.format import RunRecord, read_records
+from clinit.headtrain.protocol.record.format import RunRecord, read_records
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:

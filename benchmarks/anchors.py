@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from harness import CONSOLE, markdown, processor, versions, write
 
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.study.parts import Training
-from clinit.headtrain.train.anchor import Anchor
-from clinit.headtrain.train.heads import Bank
-from clinit.headtrain.train.old_classes import OldClasses
-from clinit.headtrain.train.step import Updates
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.protocol.study.parts import Training
+from clinit.headtrain.protocol.train.anchor import Anchor
+from clinit.headtrain.protocol.train.heads import Bank
+from clinit.headtrain.protocol.train.old_classes import OldClasses
+from clinit.headtrain.protocol.train.step import Updates
 from clinit.machine import choose_device, device_name
 
 DIM, CLASSES, BATCH, STEPS, BLOCKS = 384, 1365, 256, 20, 15

@@ -19,11 +19,11 @@ import numpy as np
 from harness import CONSOLE, markdown, versions, write
 
 from clinit.extract.cache.features import FeatureSet
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.initialise import initialise
-from clinit.headtrain.start.new_rows import NewClasses
-from clinit.headtrain.stream.source import Source, read_source
-from clinit.headtrain.study.parts import Init, Start
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.start.initialise import initialise
+from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.settings import Init, Start
+from clinit.headtrain.protocol.stream.source import Source, read_source
 
 STARTS: tuple[Init, ...] = ("discriminant", "fitted", "class-mean", "lda")
 CELLS = ((5, 1), (5, 2), (5, 5), (5, 20), (25, 1), (25, 5), (1, 5))

@@ -124,9 +124,9 @@ def least_squares(
     features: torch.Tensor, labels: np.ndarray, classes: int
 ) -> tuple[float, float, str]:
     """Return the seconds of statistics and of the solve, and the library that computed them."""
-    from clinit.headtrain.array import as_array, namespace, torch_stream
-    from clinit.headtrain.statistics.class_statistics import ClassStatistics
-    from clinit.headtrain.statistics.solve import least_squares_head
+    from clinit.headtrain.heads.array import as_array, namespace, torch_stream
+    from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+    from clinit.headtrain.heads.statistics.solve import least_squares_head
 
     device = str(features.device)
     with torch_stream(features):

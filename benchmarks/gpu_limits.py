@@ -53,7 +53,7 @@ def _rate(setting: Setting, name: str, shape: tuple[int, int, int], precision: s
 
 def _switched(precision: str) -> AbstractContextManager[None]:
     """Allow TF32 in float32 products only if asked for; other types are not affected."""
-    from clinit.headtrain.train.heads import products_in
+    from clinit.headtrain.protocol.train.heads import products_in
 
     return products_in(precision) if precision in ("float32", "tf32") else nullcontext()
 

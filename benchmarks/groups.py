@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from clinit.headtrain.repeats import find_groups
+from clinit.headtrain.heads.repeats import find_groups
 
 COUNTS = (2, 3, 5, 20, 60)
 """Rows per class."""

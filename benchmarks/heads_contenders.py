@@ -63,8 +63,8 @@ class Pace:
 
 def products(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Do only the two matrix products of a step, launched as in clinit: the limit."""
-    from clinit.headtrain.train.heads import products_in
-    from clinit.headtrain.train.loop import WARM_UP_STEPS, Replayed
+    from clinit.headtrain.protocol.train.heads import products_in
+    from clinit.headtrain.protocol.train.loop import WARM_UP_STEPS, Replayed
 
     precision, device, heads = options["precision"], options["device"], options["heads"]
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -99,12 +99,12 @@ def _two_products(
 
 def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train a bank as `clinit train-head` does; its first head equals the other contenders'."""
-    from clinit.headtrain import events
-    from clinit.headtrain.experiment import RunData, run_experiment
-    from clinit.headtrain.rows import Rows
-    from clinit.headtrain.study.study import Study
-    from clinit.headtrain.train.evaluate import count_correct
-    from clinit.headtrain.train.heads import Bank, LabelledRows
+    from clinit.headtrain.heads.linear import Rows
+    from clinit.headtrain.protocol import events
+    from clinit.headtrain.protocol.experiment import RunData, run_experiment
+    from clinit.headtrain.protocol.study.study import Study
+    from clinit.headtrain.protocol.train.evaluate import count_correct
+    from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 
     def observe(event: events.Event) -> None:
         if isinstance(event, events.Evaluated) and event.iteration == 0:
@@ -146,8 +146,8 @@ def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str
 
 def protocol(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Run one head through the whole protocol, including evaluations on all test rows."""
-    from clinit.headtrain.experiment import RunData, run_experiment
-    from clinit.headtrain.study.study import Study
+    from clinit.headtrain.protocol.experiment import RunData, run_experiment
+    from clinit.headtrain.protocol.study.study import Study
 
     settings = {
         "tasks": work.tasks,

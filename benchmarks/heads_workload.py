@@ -82,7 +82,7 @@ def sides(work: HeadsWorkload, test_rows: int | None = None) -> tuple[Any, Any, 
     """Return base and new data as clinit's types, and the head; `test_rows` per class."""
     from clinit.extract.cache.features import FeatureSet
     from clinit.extract.cache.head import Head
-    from clinit.headtrain.stream.source import Source
+    from clinit.headtrain.protocol.stream.source import Source
 
     def side(prefix: str, start: int, stop: int) -> Any:
         names = tuple(f"{prefix}{row}" for row in range(stop - start))

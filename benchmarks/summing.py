@@ -24,9 +24,9 @@ import numpy as np
 from harness import CONSOLE, command, machine, markdown, show, versions, write
 
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.solve import least_squares_head
-from clinit.headtrain.statistics.summed import BLOCK_ROWS, Summed, read_summed
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.solve import least_squares_head
+from clinit.headtrain.protocol.stream.summed import BLOCK_ROWS, Summed, read_summed
 
 DIM, CLASSES, PARTS = 384, 1000, 8
 ASKED = 5_000_000_000

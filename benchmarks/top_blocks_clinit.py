@@ -14,9 +14,11 @@ from harness import Taker
 from top_blocks_workload import TopBlocksWorkload
 
 from clinit.extract.work.recorded import reload
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.new_rows import random_task_rows
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.start.new_rows import random_task_rows
+from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.protocol.train.evaluate import count_correct
+from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
 from clinit.headtrain.top.evaluate import features
 from clinit.headtrain.top.experiment import top_method
@@ -24,8 +26,6 @@ from clinit.headtrain.top.images import Images, Storage
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import top_optimizer, train_span
-from clinit.headtrain.train.evaluate import count_correct
-from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.stopwatch import Stopwatch
 
 
@@ -91,7 +91,7 @@ def clinit(work: TopBlocksWorkload) -> Taker:
     (task,) = inputs.scenario.tasks
     network, old_rows = copy.deepcopy(inputs.network), Rows.of_head(inputs.initial_head)
     model = PlasticModel(network, cut_network(network, inputs.top.top_blocks), old_rows, study)
-    model.grow(random_task_rows(study.stream.seed, task, model.dim))
+    model.grow(random_task_rows(study.stream.seed, task.number, len(task.classes), model.dim))
     method = top_method(study)
     rows = inputs.task_plan.rows(task)
     schedule = inputs.task_plan.schedule(rows)

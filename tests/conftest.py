@@ -166,10 +166,10 @@ def make_run() -> Callable[..., Path]:
     from clinit.extract.dataset.scan import scan
     from clinit.extract.network.backbone import BackboneConfig
     from clinit.extract.work.run import ExtractConfig, extract
-    from clinit.headtrain.experiment import RunData, run_experiment
-    from clinit.headtrain.record.format import write_record
-    from clinit.headtrain.stream.source import read_source
-    from clinit.headtrain.study.study import Study
+    from clinit.headtrain.protocol.experiment import RunData, run_experiment
+    from clinit.headtrain.protocol.record.format import write_record
+    from clinit.headtrain.protocol.stream.source import read_source
+    from clinit.headtrain.protocol.study.study import Study
 
     def make(folder: Path, model: str = TINY_MODEL, **model_args: Any) -> Path:
         model_args = model_args or TINY_ARGS
@@ -291,7 +291,7 @@ def seal_record(edit_document: Callable[..., None]) -> Callable[..., None]:
 @pytest.fixture
 def without_test_images(seal_record: Callable[..., None]) -> Callable[[Path], None]:
     """Make the record in a folder one of a run without a test image."""
-    from clinit.headtrain.record.format import read_record
+    from clinit.headtrain.protocol.record.format import read_record
 
     def empty(folder: Path) -> None:
         record = read_record(folder)

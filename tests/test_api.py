@@ -12,7 +12,7 @@ import torch
 
 import clinit
 from clinit.errors import ExperimentError
-from clinit.headtrain import runs as runs_module
+from clinit.headtrain.protocol import runs as runs_module
 from tests.cli.calls import call
 
 STUDY = {"tasks": 2, "iterations": 4, "eval_every": 2, "batch_size": 4, "buffer": 9}

@@ -17,8 +17,8 @@ from clinit.errors import CacheError
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache, open_split
 from clinit.extract.cache.verify import verify
-from clinit.headtrain.record.format import changed_parameters, read_record
-from clinit.headtrain.stream.source import read_base_head
+from clinit.headtrain.protocol.record.format import changed_parameters, read_record
+from clinit.headtrain.protocol.stream.source import read_base_head
 from clinit.headtrain.top.activations import StoredRows
 from tests.cli.calls import checked
 

@@ -47,8 +47,8 @@ from typing import Any
 import polars as pl
 
 from clinit.errors import RecordError
-from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.info import settings_of
+from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.record.info import settings_of
 
 ACCURACIES = ("acc_pre", "acc_new", "acc_old", "acc_all")
 IN_TASK = ("acc_pre_alone", "acc_in_task")

@@ -10,7 +10,7 @@ import polars as pl
 
 from clinit.analysis.metrics.accuracy import at_end
 from clinit.errors import RecordError
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 
 
 def confusions(

@@ -38,9 +38,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.headtrain.array import beside, namespace, to_numpy
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.solve import least_squares_head
+from clinit.headtrain.heads.array import beside, namespace, to_numpy
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.solve import least_squares_head
 
 RANK_TOLERANCE = 1e-4
 """Directions in which the class means spread less than this, relative to the widest direction, are

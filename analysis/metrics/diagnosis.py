@@ -14,10 +14,10 @@ from clinit.analysis.metrics.collapse import Deviation, NeuralCollapse, deviatio
 from clinit.errors import HeadError
 from clinit.extract.cache.head import Head, head_rows
 from clinit.extract.cache.read import CacheSplit
-from clinit.headtrain.array import beside, library, torch_stream
-from clinit.headtrain.statistics.class_statistics import ClassStatistics, count
-from clinit.headtrain.statistics.moments import Block
-from clinit.headtrain.statistics.summed import Summed, blocks_of
+from clinit.headtrain.heads.array import beside, library, torch_stream
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, count
+from clinit.headtrain.heads.statistics.moments import Block
+from clinit.headtrain.protocol.stream.summed import Summed, blocks_of
 from clinit.words import contrast_digests
 
 

@@ -31,9 +31,9 @@ from typing import Any, Literal
 
 import polars as pl
 
-from clinit.headtrain.record.info import settings_of
-from clinit.headtrain.study.parts import Start
-from clinit.headtrain.study.rules import BUFFER, PLACES
+from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.protocol.record.info import settings_of
+from clinit.headtrain.protocol.study.rules import BUFFER, PLACES
 from clinit.setting import fields_of
 
 Reading = Literal["equal-level", "random-best"]

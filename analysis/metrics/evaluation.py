@@ -24,9 +24,9 @@ from sklearn.metrics import roc_auc_score
 
 from clinit.extract.cache.head import Top1
 from clinit.extract.dataset.decode import MISSING
+from clinit.headtrain.heads.temperature import calibration_error
 from clinit.headtrain.model.facts import ModelFacts
 from clinit.headtrain.model.predict import SCORES, AnsweredBatch, Rejection
-from clinit.headtrain.temperature import calibration_error
 from clinit.words import number_of
 
 TOP = 5

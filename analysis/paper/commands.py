@@ -12,10 +12,10 @@ from clinit.errors import ClinitError, ExperimentError
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
 from clinit.files.paths import is_file, is_folder
-from clinit.headtrain.record.format import find_records, read_info
-from clinit.headtrain.record.info import settings_of
-from clinit.headtrain.stream.source import head_digest
-from clinit.headtrain.study.study import Study, identity_of
+from clinit.headtrain.protocol.record.format import find_records, read_info
+from clinit.headtrain.protocol.record.info import settings_of
+from clinit.headtrain.protocol.stream.source import head_digest
+from clinit.headtrain.protocol.study.study import Study, identity_of
 from clinit.words import number_of
 
 _SCALED = {"tasks": "2", "batch_size": "64", "eval_every": "8"}

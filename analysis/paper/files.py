@@ -17,8 +17,8 @@ from clinit.analysis.paper.tables import Table, table_named
 from clinit.analysis.paper.text import as_markdown
 from clinit.analysis.runs import runs_of
 from clinit.files.commit import commit_file
-from clinit.headtrain.record.format import finite
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.protocol.record.format import finite
+from clinit.headtrain.protocol.study.study import Study
 
 
 def as_json(found: Reproduction) -> str:

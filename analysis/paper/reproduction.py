@@ -35,7 +35,7 @@ from clinit.analysis.report.run import Row, RunSummary
 from clinit.analysis.runs import load_runs
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.protocol.study.study import Study
 from clinit.machine import choose_device
 
 Verdict = Literal["holds", "open", "opposite", "within noise", "too few seeds", "-"]

@@ -10,7 +10,7 @@ from typing import Any
 from clinit.analysis.paper.numbers import Place
 from clinit.analysis.paper.tables import CHOSEN, METHODS, Table
 from clinit.analysis.report.run import RunSummary
-from clinit.headtrain.study.rules import settings_of
+from clinit.headtrain.protocol.study.rules import settings_of
 
 _IMAGES = {"base": ("ImageNet-1K", 1000, 50_000), "new": ("Places365", 365, 36_500)}
 """Name, classes and validation images of the paper's data."""

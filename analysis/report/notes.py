@@ -11,7 +11,7 @@ from clinit.analysis.metrics.accuracy import accuracy_before, at_end, at_start, 
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.seeds import SeedGroup, seed_groups
 from clinit.analysis.report.settings import ByData, Names, labels, phrase
-from clinit.headtrain.groups import repeats_in_words
+from clinit.headtrain.heads.groups import repeats_in_words
 from clinit.words import listed, number_of
 
 FAR = 5.0

@@ -41,9 +41,14 @@ from clinit.analysis.metrics.efficiency import (
 )
 from clinit.analysis.report.table import NOTHING
 from clinit.errors import RecordError
-from clinit.headtrain.record.format import RunRecord, finite
-from clinit.headtrain.record.info import SideInfo, held_out_share, settings_of, study_of_run
-from clinit.headtrain.study.parts import AUTO_EVERY, evaluation_points
+from clinit.headtrain.protocol.record.format import RunRecord, finite
+from clinit.headtrain.protocol.record.info import (
+    SideInfo,
+    held_out_share,
+    settings_of,
+    study_of_run,
+)
+from clinit.headtrain.protocol.study.parts import AUTO_EVERY, evaluation_points
 from clinit.words import printable
 
 MOST_CONFUSED = 10

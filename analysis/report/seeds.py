@@ -21,7 +21,7 @@ from clinit.analysis.report.measures import MEANS, Measure
 from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.settings import ByData, Names, identity
 from clinit.analysis.report.table import Cell
-from clinit.headtrain.record.format import finite
+from clinit.headtrain.protocol.record.format import finite
 
 
 @dataclass(frozen=True, slots=True)

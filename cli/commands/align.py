@@ -53,7 +53,7 @@ def align(
         from clinit.extract.cache.head import write_head
         from clinit.extract.cache.read import open_cache
         from clinit.headtrain.probe import align as alignment
-        from clinit.headtrain.stream.source import read_sources, starting_head
+        from clinit.headtrain.protocol.stream.source import read_sources, starting_head
 
         with doing("Reading the feature cache …"):
             chosen = alignment.choose_views(open_cache(cache), views)

@@ -286,7 +286,7 @@ def group(
 
     from clinit.extract.arrays.groups import record_groups, write_groups
     from clinit.extract.cache.read import open_cache, stored_features
-    from clinit.headtrain.repeats import find_groups
+    from clinit.headtrain.heads.repeats import find_groups
 
     if (table is None) != (column is None) or (column is None) == (groups is None):
         raise typer.BadParameter("give a table and --column, or --groups", param_hint="--groups")

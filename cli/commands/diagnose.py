@@ -48,7 +48,7 @@ def diagnose(
     from clinit.errors import HeadError
     from clinit.extract.cache.head import read_head
     from clinit.extract.cache.read import CacheSplit, open_cache
-    from clinit.headtrain.statistics.summed import Summed, read_summed
+    from clinit.headtrain.protocol.stream.summed import Summed, read_summed
     from clinit.machine import choose_device
 
     name, stored = "", None

@@ -61,7 +61,7 @@ def fit(
 def _fitted(cache: Path, by: HeadFit) -> Head:
     from clinit.extract.cache.head import head_rows, top1
     from clinit.headtrain.probe.fit_head import fit_head
-    from clinit.headtrain.stream.source import read_source
+    from clinit.headtrain.protocol.stream.source import read_source
 
     with doing("Reading the features …"):
         source = read_source(cache)

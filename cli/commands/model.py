@@ -126,7 +126,7 @@ def add(
 
 
 def _tell(added: Addition, out: Path, where: str = "") -> None:
-    from clinit.headtrain.groups import repeats_in_words
+    from clinit.headtrain.heads.groups import repeats_in_words
 
     facts, change = added.model.facts, added.model.facts.history[-1]
     is_first = len(change.classes) == facts.num_classes

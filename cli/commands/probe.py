@@ -52,7 +52,7 @@ def probe(
     from clinit.analysis.report.probe_table import accuracy_lines, grid_table, grid_title
     from clinit.extract.cache.head import write_head
     from clinit.headtrain.probe.protocol import probe as probe_source
-    from clinit.headtrain.stream.source import read_source
+    from clinit.headtrain.protocol.stream.source import read_source
 
     with claimed_head(head, overwrite=overwrite) if head is not None else nullcontext():
         with doing("Reading the feature cache …"):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from clinit.analysis.paper.commands import Places, Step
     from clinit.analysis.paper.tables import Table
-    from clinit.headtrain.study.study import Study
+    from clinit.headtrain.protocol.study.study import Study
 
 SMALL_EPOCHS = 5
 
@@ -164,7 +164,7 @@ class Plan:
         """
         from clinit.analysis.paper.commands import check_places
         from clinit.cli.frame.config import grids_of
-        from clinit.headtrain.sweep.grid import distinct, runs_of
+        from clinit.headtrain.protocol.sweep.grid import distinct, runs_of
 
         if table.runs and table.name not in self.found:
             grids = grids_of(Path(table.recipe), self.words(table), top=table.is_top)

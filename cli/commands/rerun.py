@@ -29,10 +29,10 @@ from clinit.files.paths import check_writable, exists
 from clinit.words import size_text
 
 if TYPE_CHECKING:
-    from clinit.headtrain.experiment import RunData
-    from clinit.headtrain.record.format import RunRecord
-    from clinit.headtrain.record.info import RunInfo, SideInfo
-    from clinit.headtrain.study.study import Study
+    from clinit.headtrain.protocol.experiment import RunData
+    from clinit.headtrain.protocol.record.format import RunRecord
+    from clinit.headtrain.protocol.record.info import RunInfo, SideInfo
+    from clinit.headtrain.protocol.study.study import Study
     from clinit.headtrain.top.inputs import ImageData
 
 _REMEDY = "Give the caches and the head that the run read: --base, --new and --head."
@@ -66,8 +66,8 @@ def rerun(
     check_run(run)
     if out is not None:
         check_writable(out)
-    from clinit.headtrain.record.compare import circumstances, differences
-    from clinit.headtrain.record.format import (
+    from clinit.headtrain.protocol.record.compare import circumstances, differences
+    from clinit.headtrain.protocol.record.format import (
         changed_parameters,
         check_free,
         final_head,
@@ -75,7 +75,7 @@ def rerun(
         read_record,
         write_record,
     )
-    from clinit.headtrain.record.info import study_of_run
+    from clinit.headtrain.protocol.record.info import study_of_run
     from clinit.headtrain.top.images import Images, Storage
 
     record = read_record(run)
@@ -153,8 +153,8 @@ def _places(
 
 
 def _train(record: RunRecord, study: Study, data: RunData) -> RunRecord:
-    from clinit.headtrain.experiment import run_experiment
-    from clinit.headtrain.runs import check_data
+    from clinit.headtrain.protocol.experiment import run_experiment
+    from clinit.headtrain.protocol.runs import check_data
 
     check_data(record.path, record.info, data, remedy=_REMEDY)
     # The last bits of a loss may depend on the heads that were trained in the same bank.
@@ -165,7 +165,7 @@ def _train(record: RunRecord, study: Study, data: RunData) -> RunRecord:
 
 
 def _train_top(record: RunRecord, study: Study, data: ImageData) -> RunRecord:
-    from clinit.headtrain.runs import check_data
+    from clinit.headtrain.protocol.runs import check_data
     from clinit.headtrain.top.experiment import run_top
     from clinit.headtrain.top.inputs import prepare_runs
 

@@ -15,7 +15,7 @@ from clinit.cli.frame.progress import counting
 from clinit.cli.frame.run_data import check_caches
 from clinit.extract.cache.plan import WHOLE, Part
 from clinit.files.paths import check_writable
-from clinit.headtrain.study.parts import Weighting
+from clinit.headtrain.heads.start.settings import Weighting
 from clinit.words import number_of
 
 
@@ -67,7 +67,7 @@ def statistics(
     chosen = WHOLE if part is None else Part.parse(part)
     check_caches(*caches)
     check_writable(out)
-    from clinit.headtrain.statistics.summed import part_file, sum_caches, sum_on_ray
+    from clinit.headtrain.protocol.stream.summed import part_file, sum_caches, sum_on_ray
 
     given = caches, out, weighting, split and split.value
     with counting("rows" if ray is None else "parts") as count:

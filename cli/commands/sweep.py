@@ -36,9 +36,9 @@ from clinit.headtrain.top.images import Images
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.headtrain.experiment import RunData
-    from clinit.headtrain.study.study import Study
-    from clinit.headtrain.sweep.grid import Choice
+    from clinit.headtrain.protocol.experiment import RunData
+    from clinit.headtrain.protocol.study.study import Study
+    from clinit.headtrain.protocol.sweep.grid import Choice
 
 
 @keeps("Recorded runs are kept: run the same command again to train the rest.")
@@ -151,7 +151,7 @@ def _refuse(context: Context, *, top: bool) -> None:
 
 def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
     """Return the distinct runs of grids; note how many combinations are equal runs."""
-    from clinit.headtrain.sweep.grid import distinct, runs_of
+    from clinit.headtrain.protocol.sweep.grid import distinct, runs_of
 
     combinations = [run for grid in grids for run in runs_of(grid, top=top)]
     runs = distinct(combinations)
@@ -173,7 +173,7 @@ def _sweep(
     ray: str | None = None,
     dry_run: bool = False,
 ) -> list[Path]:
-    from clinit.headtrain.sweep.plan import open_folder, plan_sweep, run_sweep, train_here
+    from clinit.headtrain.protocol.sweep.plan import open_folder, plan_sweep, run_sweep, train_here
 
     folder = open_folder(out, data, {run.training.loss for run in runs})
     plan = plan_sweep(runs, folder, data, bank_size=bank_size)
@@ -192,7 +192,7 @@ def _sweep(
         observer = stack.enter_context(sweep_progress(len(runs), len(runs) - len(plan.names)))
         train = train_here(data, observer)
         if ray is not None and plan.banks:
-            from clinit.headtrain.sweep.plan import SHARED, train_on_ray
+            from clinit.headtrain.protocol.sweep.plan import SHARED, train_on_ray
 
             if not data.is_loaded:
                 note(SHARED)
@@ -211,9 +211,9 @@ def _sweep_top(
     dry_run: bool,
 ) -> list[Path]:
     """Train the runs of train-top that are not recorded; return the records of all runs."""
-    from clinit.headtrain.record.format import check_free
-    from clinit.headtrain.runs import train_top
-    from clinit.headtrain.sweep.plan import open_folder, run_digest, run_names
+    from clinit.headtrain.protocol.record.format import check_free
+    from clinit.headtrain.protocol.sweep.plan import open_folder, run_digest, run_names
+    from clinit.headtrain.top.runs import train_top
 
     # Checkpoints are named by digests, which do not change when the grid grows.
     checkpoints = {run: out / f"{run_digest(run)}.checkpoint" for run in runs}
@@ -234,7 +234,7 @@ def _sweep_top(
         data,
         left,
         watch=training_progress,
-        checkpoint_of=checkpoints.__getitem__,
+        resume_from=checkpoints.__getitem__,
         checkpoint_every=checkpoint_every,
     )
     return [*places.values()]

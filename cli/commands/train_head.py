@@ -16,11 +16,11 @@ from clinit.cli.frame.run_data import check_base, check_caches, read_data, tell_
 from clinit.cli.frame.study_options import takes_studies
 from clinit.cli.frame.work_progress import training_progress
 from clinit.files.paths import check_writable
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.protocol.study.study import Study
 
 if TYPE_CHECKING:
-    from clinit.headtrain.rows import Rows
-    from clinit.headtrain.statistics.class_statistics import ClassStatistics
+    from clinit.headtrain.heads.linear import Rows
+    from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 
 
 _DIAGNOSIS_LAMBDA = 0.05
@@ -68,8 +68,8 @@ def train_head(
     check_base(base, head, studies)
     check_caches(*new, head=head, or_files=base or ())
     check_writable(out)
-    from clinit.headtrain import runs
-    from clinit.headtrain.train.heads import check_precision
+    from clinit.headtrain.protocol import runs
+    from clinit.headtrain.protocol.train.heads import check_precision
     from clinit.machine import choose_device
 
     training = studies[0].training

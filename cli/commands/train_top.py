@@ -13,7 +13,7 @@ from clinit.cli.frame.run_data import check_caches, read_images, tell_left
 from clinit.cli.frame.study_options import takes_studies
 from clinit.cli.frame.work_progress import training_progress
 from clinit.files.paths import check_writable
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.images import Images
 
 
@@ -42,7 +42,7 @@ def train_top(
     """
     check_caches(base, new, head=head)
     check_writable(out)
-    from clinit.headtrain import runs
+    from clinit.headtrain.protocol import runs
 
     with claimed_folder(out):
         places = runs.places_of(studies, out, overwrite=overwrite)
@@ -50,7 +50,9 @@ def train_top(
         # Refuse existing records before the slow computation of activations.
         left = runs.left_of(places, data, overwrite=overwrite)
         tell_left(places.values(), left.values())
-        runs.train_top(
+        from clinit.headtrain.top.runs import train_top as train_recorded
+
+        train_recorded(
             data,
             left,
             watch=training_progress,

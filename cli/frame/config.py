@@ -27,12 +27,12 @@ import typer
 from clinit.cli.frame.context import Context, given
 from clinit.cli.frame.recipes import open_text
 from clinit.errors import ConfigFileError, ExperimentError
-from clinit.headtrain.study.parts import HEAD_METHODS, TOP_METHODS
-from clinit.headtrain.study.rules import settings_of
+from clinit.headtrain.protocol.study.parts import HEAD_METHODS, TOP_METHODS
+from clinit.headtrain.protocol.study.rules import settings_of
 from clinit.words import nearest
 
 if TYPE_CHECKING:
-    from clinit.headtrain.sweep.grid import Choice, Grid
+    from clinit.headtrain.protocol.sweep.grid import Choice, Grid
 
 Commands = Mapping[str, Mapping[str, Any]]
 """Command -> key -> parameter, for the commands with the option --config."""
@@ -245,7 +245,7 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
         ExperimentError: If `words` contain a wrong value or a field that no run reads, a grid is
             empty, or there are too many combinations.
     """
-    from clinit.headtrain.sweep.grid import (
+    from clinit.headtrain.protocol.sweep.grid import (
         check_size,
         grid_of,
         merge,
@@ -281,7 +281,7 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
 
 def _over_settings(file: ConfigFile, over: Grid, *, top: bool) -> list[dict[str, Choice]]:
     """Complete a grid with the settings of the file; make a grid per method if settings differ."""
-    from clinit.headtrain.sweep.grid import grid_of, merge, names_in, only, values_in
+    from clinit.headtrain.protocol.sweep.grid import grid_of, merge, names_in, only, values_in
 
     command = TOP_RUNS if top else RUNS
     methods = [str(each) for each in values_in(over, "method") or (file.method(command),)]

@@ -75,7 +75,7 @@ def _usage_message(error: Any) -> str:
         message += f"\n{error.param.help or ''}".rstrip()
     option = getattr(error, "option_name", "")
     if option and error.ctx is not None and error.ctx.command.name == "sweep":
-        from clinit.headtrain.study.rules import settings_of
+        from clinit.headtrain.protocol.study.rules import settings_of
 
         fields = {field.option: name for name, field in settings_of(top=True).items()}
         if field := fields.get(option):

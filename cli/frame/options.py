@@ -19,7 +19,7 @@ import typer
 
 from clinit.cli.frame.study_options import Command, expand
 from clinit.extract.work.options import LABELS, NetworkOptions
-from clinit.headtrain.study.parts import Device, Training
+from clinit.headtrain.protocol.study.parts import Device, Training
 from clinit.setting import fields_of
 from clinit.words import byte_count
 

@@ -22,7 +22,7 @@ WIDEST_PLOT = 120
 
 def print_content(content: Any) -> None:
     """Print plain values as JSON for programs, with null for numbers that are not finite."""
-    from clinit.headtrain.record.format import finite
+    from clinit.headtrain.protocol.record.format import finite
 
     print_json(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False))
 

@@ -19,8 +19,8 @@ from clinit.extract.cache.folder import split_names
 from clinit.files.paths import exists, instead_of, is_file
 
 if TYPE_CHECKING:
-    from clinit.headtrain.experiment import RunData
-    from clinit.headtrain.study.study import Study
+    from clinit.headtrain.protocol.experiment import RunData
+    from clinit.headtrain.protocol.study.study import Study
     from clinit.headtrain.top.images import Images
     from clinit.headtrain.top.inputs import ImageData
 
@@ -89,8 +89,8 @@ def read_data(
         ExperimentError: If the base has no pretrained head, or the user gives a head without a
             base.
     """
-    from clinit.headtrain.experiment import RunData
-    from clinit.headtrain.stream.source import read_sources
+    from clinit.headtrain.protocol.experiment import RunData
+    from clinit.headtrain.protocol.stream.source import read_sources
 
     with doing("Reading the feature caches …"):
         *old, arriving = read_sources(*filter(None, (base, new)), memory=memory)
@@ -123,7 +123,7 @@ def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:
     Raises:
         ExperimentError: If two files are for the same runs.
     """
-    from clinit.headtrain.train.losses import LOSSES
+    from clinit.headtrain.heads.losses import LOSSES
 
     paths: dict[str, Path] = {}
     for word in words:

@@ -26,9 +26,10 @@ from clinit.cli.frame.config import Defaults
 from clinit.cli.frame.console import note
 from clinit.cli.frame.context import Context, given
 from clinit.errors import ExperimentError
-from clinit.headtrain.study.parts import HEAD_METHODS, PAPER_INITS, TOP_METHODS
-from clinit.headtrain.study.rules import DECIDING, refusals, settings_of
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.heads.start.settings import PAPER_INITS
+from clinit.headtrain.protocol.study.parts import HEAD_METHODS, TOP_METHODS
+from clinit.headtrain.protocol.study.rules import DECIDING, refusals, settings_of
+from clinit.headtrain.protocol.study.study import Study
 from clinit.setting import Imported, Setting, fields_of
 
 SEVERAL: Mapping[str, tuple[str, ...]] = {
@@ -154,7 +155,7 @@ def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Stu
     """Return the distinct studies of all combinations of the values in `SEVERAL`."""
     every = settings_of(top=top)
     if values["class_order"] is not None:
-        from clinit.headtrain.stream.scenario import read_class_order
+        from clinit.headtrain.protocol.stream.scenario import read_class_order
 
         values["class_order"] = read_class_order(values["class_order"])
     for name in filter(lambda name: _is_mixed(every[name]) and values[name] is not None, every):
@@ -180,7 +181,7 @@ def _listed(each: Setting, words: list[str]) -> list[Any]:
     """Return the values of a repeatable option; numbers are written as in the grid of a sweep."""
     if each.words:
         return words
-    from clinit.headtrain.sweep.grid import values_of
+    from clinit.headtrain.protocol.sweep.grid import values_of
 
     try:
         return [value for word in words for value in values_of(each, word)]

@@ -14,14 +14,14 @@ from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.extract.work.split_run import Progress
-    from clinit.headtrain.events import Event, Observer
-    from clinit.headtrain.sweep.plan import SweepEvent, SweepObserver
+    from clinit.headtrain.protocol.events import Event, Observer
+    from clinit.headtrain.protocol.sweep.plan import SweepEvent, SweepObserver
 
 
 @contextmanager
 def training_progress(place: Path | None = None, *, notes: bool = True) -> Iterator[Observer]:
     """Show the events of training, each note only once; `place` is the folder of the run."""
-    from clinit.headtrain import events
+    from clinit.headtrain.protocol import events
 
     if place is not None:
         say(f"{place.name}:")
@@ -65,8 +65,8 @@ def training_progress(place: Path | None = None, *, notes: bool = True) -> Itera
 @contextmanager
 def sweep_progress(total: int, done: int) -> Iterator[SweepObserver]:
     """Show how many of `total` runs are recorded; the bar also moves with the steps of a bank."""
-    from clinit.headtrain import events
-    from clinit.headtrain.sweep import plan
+    from clinit.headtrain.protocol import events
+    from clinit.headtrain.protocol.sweep import plan
 
     recorded, share = done, 0.0
     note_once = cache(note)

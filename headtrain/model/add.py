@@ -21,9 +21,11 @@ from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.extract.dataset.names import near_names
 from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
-from clinit.headtrain.events import Observer, TaskStarted, ignore
-from clinit.headtrain.experiment import grown_heads, started_heads
-from clinit.headtrain.groups import count_repeats
+from clinit.headtrain.heads.groups import count_repeats
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.repeats import groups_of
+from clinit.headtrain.heads.start.scale import Initialisation
+from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, Images, audit
 from clinit.headtrain.model.facts import Action, Change, Known, ModelFacts
@@ -46,13 +48,12 @@ from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.model.writing import check_free, write_model
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
-from clinit.headtrain.repeats import groups_of
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.scale import Initialisation
-from clinit.headtrain.statistics.summed import Summed
-from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study.parts import Start, Stream, Training
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.protocol.events import Observer, TaskStarted, ignore
+from clinit.headtrain.protocol.experiment import grown_heads, started_heads
+from clinit.headtrain.protocol.stream.source import Source
+from clinit.headtrain.protocol.stream.summed import Summed
+from clinit.headtrain.protocol.study.parts import Stream, Training
+from clinit.headtrain.protocol.study.study import Study
 from clinit.words import examples, number_of
 
 FIRST_FIT: HeadFit = "ridge"

@@ -29,7 +29,7 @@ from clinit.headtrain.model.audit import Images
 from clinit.headtrain.model.images import Listener
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.protocol.stream.source import Source
 from clinit.words import examples, number_of
 
 SAME = 1e-5

@@ -24,25 +24,25 @@ from clinit.extract.cache.read import CacheSplit, open_cache, open_split
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.files.paths import exists, is_folder
+from clinit.headtrain.heads.temperature import (
+    LEAST_ROWS,
+    Temperature,
+    divided,
+    temperature_of,
+)
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, model_args
 from clinit.headtrain.model.onnx import check_installed
 from clinit.headtrain.model.writing import Written, check_free, write_model
-from clinit.headtrain.record.format import (
+from clinit.headtrain.protocol.record.format import (
     RunRecord,
     changed_parameters,
     final_head,
     find_records,
     read_record,
 )
-from clinit.headtrain.record.info import SideInfo, is_held_out
-from clinit.headtrain.temperature import (
-    LEAST_ROWS,
-    Temperature,
-    divided,
-    temperature_of,
-)
+from clinit.headtrain.protocol.record.info import SideInfo, is_held_out
 from clinit.words import examples
 
 HELD_OUT_PER_CLASS = 20

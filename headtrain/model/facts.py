@@ -20,7 +20,7 @@ from clinit.extract.cache.head import Top1
 from clinit.extract.network.transform import Transform
 from clinit.files.documents import Count, DocumentKind
 from clinit.files.paths import is_folder
-from clinit.headtrain.temperature import Temperature
+from clinit.headtrain.heads.temperature import Temperature
 
 Word = Annotated[str, Meta(max_length=64)]
 Action = Literal["run", "add", "replace", "more", "merge", "remove", "rename", "remember"]

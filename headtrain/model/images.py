@@ -30,17 +30,17 @@ from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file
 from clinit.files.paths import exists
-from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.groups import in_whole_groups
+from clinit.headtrain.heads.groups import in_whole_groups
+from clinit.headtrain.heads.repeats import groups_of
+from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.model.audit import Images, oddity
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import RememberConfig
 from clinit.headtrain.model.writing import write_model
-from clinit.headtrain.repeats import groups_of
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.source import Source, read_source, read_sources
+from clinit.headtrain.protocol.events import Observer, ignore
+from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
 from clinit.words import examples, number_of
 
 LEAST_TO_MEASURE = 5

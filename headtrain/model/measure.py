@@ -2,9 +2,9 @@
 
 The row of a new class is computed from all images of the class. For each image, the logits of rows
 computed without it, and without images that repeat it, have a closed form
-(`clinit.headtrain.start.left_out`). No image then needs to be held out, and no image is classified
-by rows computed from it. Only lambda, and the factor and shift that all new rows share, have seen
-all images.
+(`clinit.headtrain.heads.start.left_out`). No image then needs to be held out, and no image is
+classified by rows computed from it. Only lambda, and the factor and shift that all new rows share,
+have seen all images.
 
 Leave-one-out logits are stored as corrections of the logits of the head: features get one more
 number per new class, and the head one more column, which adds this number to the logit.
@@ -21,19 +21,19 @@ from scipy.stats import rankdata
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
-from clinit.headtrain.array import take, to_numpy
-from clinit.headtrain.groups import repeating
+from clinit.headtrain.heads.array import take, to_numpy
+from clinit.headtrain.heads.groups import repeating
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.repeats import groups_of
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.left_out import leave_one_out
+from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.scale import LOSS, LeftOut
+from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.heads.statistics.solve import least_squares_head
+from clinit.headtrain.heads.temperature import LEAST_ROWS, Temperature, logits_of, temperature_of
 from clinit.headtrain.model.facts import Known
 from clinit.headtrain.model.predict import SCORES
-from clinit.headtrain.repeats import groups_of
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.calibration_set import CalibrationSet
-from clinit.headtrain.start.left_out import leave_one_out
-from clinit.headtrain.start.new_rows import NewClasses
-from clinit.headtrain.start.scale import LOSS, LeftOut
-from clinit.headtrain.statistics.solve import least_squares_head
-from clinit.headtrain.study.parts import Start
-from clinit.headtrain.temperature import LEAST_ROWS, Temperature, logits_of, temperature_of
 
 MOST_KNOWN = 2048
 

@@ -5,9 +5,9 @@ share one covariance, the average over classes of the covariance of each around 
 
     Sigma = (1 / C) sum_c (1 / n_c) sum_{i in c} (h_i - mu_c)(h_i - mu_c)^T.
 
-With class-balanced averages (`clinit.headtrain.statistics.class_statistics`) the least-square head,
-LDA, class means and D_LS are functions of these numbers alone. Held-out features come from images
-that no row was computed from: accuracies and the threshold of `clinit predict --reject` are
+With class-balanced averages (`clinit.headtrain.heads.statistics.class_statistics`) the least-square
+head, LDA, class means and D_LS are functions of these numbers alone. Held-out features come from
+images that no row was computed from: accuracies and the threshold of `clinit predict --reject` are
 measured on them. Kept features are training rows for later rehearsal. Learnt features are all
 training features of an added class; the classifier row of the class can be solved again from them
 (`clinit.headtrain.model.again`), for which the shared covariance would not suffice.
@@ -27,7 +27,7 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.files.documents import Count, DocumentKind
 from clinit.files.tensors import Array
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 
 ARRAYS = {
     "counts": Array(("int64",), ("classes",)),

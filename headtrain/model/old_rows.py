@@ -1,7 +1,7 @@
 """Features that stand in for images of old classes when classes are added.
 
 If a model remembers class statistics, features are drawn from them, in pairs around the class means
-(`clinit.headtrain.train.old_classes`).
+(`clinit.headtrain.protocol.train.old_classes`).
 
 Otherwise, statistics are estimated from the rows of the head. With v_c the row of a class less the
 mean of all rows, and b_c its bias less the mean of all biases, the mean of the class is
@@ -29,11 +29,11 @@ from sklearn.covariance import ledoit_wolf
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
+from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.settings import OldRows
-from clinit.headtrain.stream.buffer import drawn_per_class
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.train.old_classes import paired_rows, root
+from clinit.headtrain.protocol.stream.buffer import drawn_per_class
+from clinit.headtrain.protocol.train.old_classes import paired_rows, root
 
 DRAWN = "synthetic"
 """In descriptions of rows that are not real features."""

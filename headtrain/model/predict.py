@@ -41,7 +41,7 @@ from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
 from clinit.extract.network.compiled import Compile
 from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
 from clinit.files.paths import exists, is_file, is_folder
-from clinit.headtrain.array import as_array, to_numpy
+from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.model.facts import METADATA, Known, ModelFacts, caution
 from clinit.headtrain.model.memory import Memory
 from clinit.machine import cpu_count, out_of_memory

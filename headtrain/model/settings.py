@@ -5,15 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from clinit.headtrain.study.parts import (
-    LOSS,
-    MAX_OLD_LOSS,
-    MAX_SEED,
-    NEW_SHARE,
-    Init,
-    Loss,
-    NewShare,
-)
+from clinit.headtrain.heads.start.settings import MAX_OLD_LOSS, NEW_SHARE, Init, NewShare
+from clinit.headtrain.protocol.study.parts import LOSS, MAX_SEED, Loss
 from clinit.setting import Part, setting
 
 AddInit = Literal["auto"] | Init

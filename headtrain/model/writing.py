@@ -37,6 +37,7 @@ from clinit.files import paths as occupied
 from clinit.files.commit import commit_file, commit_folder
 from clinit.files.paths import is_folder
 from clinit.files.tensors import tensors_bytes
+from clinit.headtrain.heads.temperature import divided
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.card import card
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
@@ -44,7 +45,6 @@ from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, checked_network
 from clinit.headtrain.model.onnx import OnnxCheck, write_onnx
 from clinit.headtrain.model.reading import MEMORY_FILE, MODEL_FILE, read_facts
-from clinit.headtrain.temperature import divided
 
 CONFIG_FILE, CARD_FILE, ONNX_FILE = "config.json", "README.md", "model.onnx"
 _FILES = frozenset({MODEL_FILE, CONFIG_FILE, CARD_FILE, ONNX_FILE, MEMORY_FILE})

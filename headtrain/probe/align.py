@@ -25,16 +25,16 @@ from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import Cache, CacheSplit, stored_features
-from clinit.headtrain.array import torch_stream
+from clinit.headtrain.heads.array import torch_stream
+from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.probe.settings import AlignConfig
-from clinit.headtrain.record.info import provenance
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.scenario import check_head, map_to_head
-from clinit.headtrain.stream.source import Source, head_digest
-from clinit.headtrain.study.parts import Training
-from clinit.headtrain.train.evaluate import count_correct
-from clinit.headtrain.train.heads import Bank, LabelledRows, check_precision
-from clinit.headtrain.train.loop import train_epochs
+from clinit.headtrain.protocol.record.info import provenance
+from clinit.headtrain.protocol.stream.scenario import check_head, map_to_head
+from clinit.headtrain.protocol.stream.source import Source, head_digest
+from clinit.headtrain.protocol.study.parts import Training
+from clinit.headtrain.protocol.train.evaluate import count_correct
+from clinit.headtrain.protocol.train.heads import Bank, LabelledRows, check_precision
+from clinit.headtrain.protocol.train.loop import train_epochs
 from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
 

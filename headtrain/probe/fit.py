@@ -25,11 +25,11 @@ from jaxtyping import Float
 from scipy.optimize import minimize
 from torch import Tensor
 
+from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.study.parts import Training
-from clinit.headtrain.train.heads import Bank, LabelledRows
-from clinit.headtrain.train.loop import train_epochs
+from clinit.headtrain.protocol.study.parts import Training
+from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
+from clinit.headtrain.protocol.train.loop import train_epochs
 
 BLOCK_ROWS = 8192
 BLOCK_VALUES = 2**22

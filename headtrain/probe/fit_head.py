@@ -3,15 +3,15 @@
     logistic   multinomial logistic regression by L-BFGS on standardised features, its penalty
                chosen by the mean loss on a held-out fifth of the rows of each class
     ridge      W_LS with class-balanced averages, its lambda chosen by the leave-one-out error
-    lda        linear discriminants with shrinkage (`clinit.headtrain.start.new_rows`)
+    lda        linear discriminants with shrinkage (`clinit.headtrain.heads.start.new_rows`)
 
 The scale of the logits matters, because new rows are scaled to match this head, and training
 continues with cross entropy. In logistic regression the penalty sets the scale. It is chosen by the
 loss, because many penalties label the held-out rows equally well, and the strongest of them makes
 all probabilities nearly equal. Scores of least squares and discriminants have another scale, and
-are divided by a temperature (`clinit.headtrain.temperature`). To fit it, a second head is solved
-without a fifth of the rows of each class, on which its temperature is fitted. Labels are smoothed,
-so that a temperature exists even if all of these rows are classified correctly.
+are divided by a temperature (`clinit.headtrain.heads.temperature`). To fit it, a second head is
+solved without a fifth of the rows of each class, on which its temperature is fitted. Labels are
+smoothed, so that a temperature exists even if all of these rows are classified correctly.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from jaxtyping import Bool, Int
 from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.groups import held_out_rows, repeating
+from clinit.headtrain.heads.groups import held_out_rows, repeating
+from clinit.headtrain.heads.repeats import groups_of
+from clinit.headtrain.heads.seeds import Draw, generator
+from clinit.headtrain.heads.start.new_rows import SHRINKAGE, discriminants
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.lambda_curve import leave_one_out_curve
+from clinit.headtrain.heads.statistics.solve import least_squares_head
+from clinit.headtrain.heads.temperature import Temperature, fit_temperature, logits_of
 from clinit.headtrain.probe.protocol import present_classes, probe
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.repeats import groups_of
-from clinit.headtrain.start.new_rows import SHRINKAGE, discriminants
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
-from clinit.headtrain.statistics.solve import least_squares_head
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.source import Source
-from clinit.headtrain.temperature import Temperature, fit_temperature, logits_of
+from clinit.headtrain.protocol.stream.source import Source
 
 HeadFit = Literal["logistic", "ridge", "lda"]
 HELD_OUT = 0.2

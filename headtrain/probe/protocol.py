@@ -33,17 +33,22 @@ from jaxtyping import Bool, Int
 
 from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.head import Head
-from clinit.headtrain.groups import held_out_rows
+from clinit.headtrain.heads.groups import held_out_rows
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.repeats import groups_of
+from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.probe.fit import Fitted, Point, Progress, fit
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.record.info import provenance
-from clinit.headtrain.repeats import groups_of
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study.parts import Training
-from clinit.headtrain.train.evaluate import blocks_of, count_correct, logits_of, mean_losses
-from clinit.headtrain.train.heads import Bank, LabelledRows
+from clinit.headtrain.protocol.record.info import provenance
+from clinit.headtrain.protocol.stream.source import Source
+from clinit.headtrain.protocol.study.parts import Training
+from clinit.headtrain.protocol.train.evaluate import (
+    blocks_of,
+    count_correct,
+    logits_of,
+    mean_losses,
+)
+from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.machine import choose_device, device_name
 from clinit.stopwatch import Stopwatch
 

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from clinit.headtrain.study.parts import DEVICE, LOSS, MAX_SEED, PRECISION, Device, Loss, Precision
+from clinit.headtrain.protocol.study.parts import (
+    DEVICE,
+    LOSS,
+    MAX_SEED,
+    PRECISION,
+    Device,
+    Loss,
+    Precision,
+)
 from clinit.setting import Part, setting
 
 

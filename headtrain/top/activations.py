@@ -26,7 +26,7 @@ from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.compiled import Forward
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.pipeline import load_batches
-from clinit.headtrain.stream.buffer import Pool
+from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.top.images import Storage
 from clinit.headtrain.top.network import Cut
 

@@ -1,4 +1,4 @@
-"""The top blocks of a network and its classifier, as a method of `clinit.headtrain.learner`.
+"""The top blocks of a network and its classifier, as a method of `protocol.learner`.
 
 A run with a checkpoint resumes from it: it restores entries, notes and seconds, skips finished
 tasks, and resumes the current task at its last stored update.
@@ -19,16 +19,16 @@ import torch
 from jaxtyping import Float, Int
 
 from clinit.extract.cache.head import Head
-from clinit.headtrain.array import as_array, namespace
-from clinit.headtrain.events import Noted, Stepped
-from clinit.headtrain.learner import Learner, Method, TaskRun
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.new_rows import random_task_rows
-from clinit.headtrain.start.scale import Initialisation
-from clinit.headtrain.start.task_start import TaskStart
-from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.heads.array import as_array, namespace
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.seeds import Draw, generator
+from clinit.headtrain.heads.start.new_rows import random_task_rows
+from clinit.headtrain.heads.start.scale import Initialisation
+from clinit.headtrain.protocol.events import Noted, Stepped
+from clinit.headtrain.protocol.learner import Learner, Method, TaskRun
+from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.protocol.train.task_start import TaskStart
 from clinit.headtrain.top.activations import Batch, TaskReader
 from clinit.headtrain.top.checkpoint import (
     FINISHED,
@@ -197,7 +197,11 @@ class TopBlocks(Method):
 
     def _grow(self, *tasks: Task) -> None:
         for task in tasks:
-            self.model.grow(random_task_rows(self._study.stream.seed, task, self.model.dim))
+            self.model.grow(
+                random_task_rows(
+                    self._study.stream.seed, task.number, len(task.classes), self.model.dim
+                )
+            )
 
     def _update(self, run: TaskRun, reader: TaskReader, found: Checkpoint | None) -> None:
         training, stream = self._study.training, self._study.stream

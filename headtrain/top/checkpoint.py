@@ -25,10 +25,10 @@ from clinit.extract.network.backbone import state_sha256
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.paths import check_readable, is_file
-from clinit.headtrain.record.task_log import Point, TaskEntry
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.scale import Initialisation
-from clinit.headtrain.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.start.scale import Initialisation
+from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.protocol.record.task_log import Point, TaskEntry
 
 FINISHED = -1
 """The iteration of a checkpoint between two tasks."""

@@ -41,8 +41,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study.methods import DerppConfig
+from clinit.headtrain.heads.losses import loss_named
+from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.study.methods import DerppConfig
 from clinit.headtrain.top.activations import Batch, TaskReader, sent
 from clinit.headtrain.top.network import (
     CLASSIFIER,
@@ -51,7 +52,6 @@ from clinit.headtrain.top.network import (
     PlasticModel,
 )
 from clinit.headtrain.top.training import TopMethod, sample_losses
-from clinit.headtrain.train.losses import loss_named
 
 FormerLogits = list[tuple[slice | Int[Tensor, " _"], Float[Tensor, " _ _"]]]
 """Places in a batch, and the former logits (places, classes seen by then) of these rows."""

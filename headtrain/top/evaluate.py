@@ -18,19 +18,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.start.new_rows import random_rows
-from clinit.headtrain.stream.buffer import Pool, TaskRows
-from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.task_plan import Share, draw_schedule
-from clinit.headtrain.study.parts import Training
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.heads.seeds import Draw, generator
+from clinit.headtrain.heads.start.new_rows import random_rows
+from clinit.headtrain.protocol.stream.buffer import Pool, TaskRows
+from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.stream.task_plan import Share, draw_schedule
+from clinit.headtrain.protocol.study.parts import Training
+from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.protocol.train.evaluate import (
+    Evaluation,
+    count_correct,
+    evaluate,
+    mean_losses,
+)
+from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
+from clinit.headtrain.protocol.train.step import Updates
 from clinit.headtrain.top.activations import PoolActivations
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.network import PlasticModel
-from clinit.headtrain.train.evaluate import Evaluation, count_correct, evaluate, mean_losses
-from clinit.headtrain.train.heads import Bank, LabelledRows
-from clinit.headtrain.train.step import Updates
 
 FORWARD_ROWS = {"cpu": 32, "cuda": 256}
 """Rows per forward pass if no gradient is needed, by device.

@@ -66,9 +66,10 @@ from torch.autograd.function import once_differentiable
 from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study.methods import EwcConfig
+from clinit.headtrain.heads.losses import loss_named
+from clinit.headtrain.heads.seeds import Draw, generator
+from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.study.methods import EwcConfig
 from clinit.headtrain.top.activations import Batch, TaskReader
 from clinit.headtrain.top.network import (
     CLASSIFIER,
@@ -77,7 +78,6 @@ from clinit.headtrain.top.network import (
     PlasticModel,
 )
 from clinit.headtrain.top.training import Rehearsal, sample_losses
-from clinit.headtrain.train.losses import loss_named
 
 
 class Ewc(Rehearsal):
@@ -177,7 +177,7 @@ def diagonal_fisher(
         batches: The samples, with labels below `classes`; see `chunk_size`.
         classes: Number of head rows for these samples: the loss is over the first `classes`
             logits, and the classifier's values have `classes` rows.
-        loss_name: One of `clinit.headtrain.train.losses.LOSSES`.
+        loss_name: One of `clinit.headtrain.heads.losses.LOSSES`.
         by: How to compute the gradients of the blocks; `auto` is `vmap` on a CUDA device.
     """
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.experiment import now, records_of
-from clinit.headtrain.learner import Learner
-from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.study.methods import Top
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.protocol.events import Observer, ignore
+from clinit.headtrain.protocol.experiment import now, records_of
+from clinit.headtrain.protocol.learner import Learner
+from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.stream.notes import data_notes
+from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.ewc import Ewc

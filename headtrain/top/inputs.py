@@ -18,14 +18,14 @@ from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import Cache, open_cache
 from clinit.extract.work.recorded import reload
 from clinit.files.paths import is_file
-from clinit.headtrain.events import Noted, Observer, Progressed, ignore
-from clinit.headtrain.experiment import RunData
-from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.stream.scenario import Scenario, build_scenario
-from clinit.headtrain.stream.source import Source, head_digest, read_source
-from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.study.methods import Top
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.protocol.events import Noted, Observer, Progressed, ignore
+from clinit.headtrain.protocol.experiment import RunData
+from clinit.headtrain.protocol.stream.notes import data_notes
+from clinit.headtrain.protocol.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.protocol.stream.source import Source, head_digest, read_source
+from clinit.headtrain.protocol.stream.task_plan import TaskPlan
+from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.activations import ActivationRows, PoolActivations, Trunk
 from clinit.headtrain.top.images import Images
 from clinit.headtrain.top.network import check_cut, cut_network

@@ -30,9 +30,9 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.extract.network.compiled import keep_programs_private
-from clinit.headtrain.array import as_array, as_tensor
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.heads.array import as_array, as_tensor
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.families import Step, steps_of
 from clinit.headtrain.top.lora import LowRank, add_lora, layers, merge
 
@@ -222,7 +222,7 @@ class PlasticModel:
         self.write(before.out_features, rows)
 
     def rows(self) -> Rows:
-        """Copy the classifier, as arrays on its device; see `clinit.headtrain.array.as_array`."""
+        """Copy the classifier, as arrays on its device, as `heads.array.as_array`."""
         weight, bias = self._classifier.weight, self._classifier.bias
         return Rows(as_array(weight.double()), as_array(bias.double()))
 

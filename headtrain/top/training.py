@@ -8,7 +8,7 @@ optimizer and the rows. Around each task it calls
     end      after the last step, when low-rank parts are merged
 
 and between any two steps it may store `state()` in a checkpoint. The plain methods minimise the
-mean loss of a batch, with the losses of `headtrain.train.losses`, as for the heads of a bank. They
+mean loss of a batch, with the losses of `headtrain.heads.losses`, as for the heads of a bank. They
 return gradient and value together, so that the backward pass is one product.
 
 AdamW has a learning rate per layer, each on a one-cycle schedule:
@@ -43,11 +43,11 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from clinit.headtrain.events import Observer, Stepped
-from clinit.headtrain.stream.scenario import Task
+from clinit.headtrain.heads.losses import loss_named
+from clinit.headtrain.protocol.events import Observer, Stepped
+from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.top.activations import Batch, TaskReader
 from clinit.headtrain.top.network import PlasticModel, classifier_of
-from clinit.headtrain.train.losses import loss_named
 
 
 class TopMethod:
@@ -86,7 +86,7 @@ class Rehearsal(TopMethod):
     """Minimise the mean loss: for rehearsal and the baselines, which differ in their rows."""
 
     def __init__(self, loss_name: str = "ce") -> None:
-        """Choose one of `clinit.headtrain.train.losses.LOSSES`."""
+        """Choose one of `clinit.headtrain.heads.losses.LOSSES`."""
         loss_named(loss_name)
         self.loss_name = loss_name
 
@@ -146,7 +146,7 @@ def sample_losses(
     """Return the loss of each sample, differentiable once; at least in float32.
 
     Args:
-        name: One of `clinit.headtrain.train.losses.LOSSES`.
+        name: One of `clinit.headtrain.heads.losses.LOSSES`.
         logits: Logits of any floating type; mixed precision is widened first.
         labels: Column of `logits` of each sample's class.
     """

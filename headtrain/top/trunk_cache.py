@@ -36,7 +36,7 @@ from clinit.extract.work.settings import Settings
 from clinit.extract.work.split_run import SplitRun
 from clinit.files.lock import claim_folder
 from clinit.files.paths import exists
-from clinit.headtrain.events import Noted, Observer, Progressed
+from clinit.headtrain.protocol.events import Noted, Observer, Progressed
 from clinit.headtrain.top.activations import (
     ActivationRows,
     ImageRows,

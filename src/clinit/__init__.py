@@ -22,34 +22,35 @@ if TYPE_CHECKING:
     from clinit.api import save_head as save_head
     from clinit.api import train_heads as train_heads
     from clinit.api import train_top as train_top
+    from clinit.headtrain.heads.start.settings import Start as Start
+    from clinit.headtrain.heads.statistics.classifier import (
+        LeastSquaresClassifier as LeastSquaresClassifier,
+    )
+    from clinit.headtrain.heads.statistics.solve import least_squares as least_squares
     from clinit.headtrain.model.add import add_classes as add_classes
     from clinit.headtrain.model.classifier import load_model as load_model
     from clinit.headtrain.model.predict import predict_features as predict_features
-    from clinit.headtrain.statistics.classifier import (
-        LeastSquaresClassifier as LeastSquaresClassifier,
-    )
-    from clinit.headtrain.statistics.solve import least_squares as least_squares
-    from clinit.headtrain.statistics.summed import read_summed as read_summed
-    from clinit.headtrain.statistics.summed import sum_caches as sum_caches
-    from clinit.headtrain.study.methods import DerppConfig as DerppConfig
-    from clinit.headtrain.study.methods import EwcConfig as EwcConfig
-    from clinit.headtrain.study.methods import Top as Top
-    from clinit.headtrain.study.parts import Start as Start
-    from clinit.headtrain.study.parts import Stream as Stream
-    from clinit.headtrain.study.parts import Training as Training
-    from clinit.headtrain.study.study import Study as Study
+    from clinit.headtrain.protocol.stream.summed import read_summed as read_summed
+    from clinit.headtrain.protocol.stream.summed import sum_caches as sum_caches
+    from clinit.headtrain.protocol.study.methods import DerppConfig as DerppConfig
+    from clinit.headtrain.protocol.study.methods import EwcConfig as EwcConfig
+    from clinit.headtrain.protocol.study.methods import Top as Top
+    from clinit.headtrain.protocol.study.parts import Stream as Stream
+    from clinit.headtrain.protocol.study.parts import Training as Training
+    from clinit.headtrain.protocol.study.study import Study as Study
 
     __version__: str
 
 _PLACES = {
-    "clinit.headtrain.study.methods": ("DerppConfig", "EwcConfig", "Top"),
-    "clinit.headtrain.study.parts": ("Start", "Stream", "Training"),
-    "clinit.headtrain.study.study": ("Study",),
+    "clinit.headtrain.protocol.study.methods": ("DerppConfig", "EwcConfig", "Top"),
+    "clinit.headtrain.heads.start.settings": ("Start",),
+    "clinit.headtrain.protocol.study.parts": ("Stream", "Training"),
+    "clinit.headtrain.protocol.study.study": ("Study",),
     "clinit.headtrain.model.classifier": ("load_model",),
     "clinit.headtrain.model.predict": ("predict_features",),
-    "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier",),
-    "clinit.headtrain.statistics.solve": ("least_squares",),
-    "clinit.headtrain.statistics.summed": ("read_summed", "sum_caches"),
+    "clinit.headtrain.heads.statistics.classifier": ("LeastSquaresClassifier",),
+    "clinit.headtrain.heads.statistics.solve": ("least_squares",),
+    "clinit.headtrain.protocol.stream.summed": ("read_summed", "sum_caches"),
     "clinit.analysis.runs": ("Runs", "load_runs"),
     "clinit.api": (
         *("diagnose", "extract_features", "load_cache", "load_head"),

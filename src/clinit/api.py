@@ -22,18 +22,18 @@ from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.lock import claim_folder
 from clinit.files.paths import is_file
-from clinit.headtrain import runs
-from clinit.headtrain.array import as_array, to_numpy
-from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.experiment import RunData
+from clinit.headtrain.heads.array import as_array, to_numpy
+from clinit.headtrain.heads.start.settings import PAPER_INITS
 from clinit.headtrain.probe.protocol import Probe
 from clinit.headtrain.probe.protocol import probe as probe_source
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.statistics.summed import read_summed
-from clinit.headtrain.stream.source import Source, read_source, read_sources
-from clinit.headtrain.study.parts import PAPER_INITS
-from clinit.headtrain.study.rules import refusals
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.protocol import runs
+from clinit.headtrain.protocol.events import Observer, ignore
+from clinit.headtrain.protocol.experiment import RunData
+from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
+from clinit.headtrain.protocol.stream.summed import read_summed
+from clinit.headtrain.protocol.study.rules import refusals
+from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.images import Images, Storage
 from clinit.machine import choose_device
 from clinit.setting import fields_of
@@ -385,6 +385,7 @@ def train_top(
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
     from clinit.headtrain.top.inputs import ImageData  # slow: it imports timm
+    from clinit.headtrain.top.runs import train_top as train_recorded
 
     folder = Path(out)
     studies = _studies(study, top=True)
@@ -399,7 +400,7 @@ def train_top(
     with claim_folder(folder):
         places = runs.places_of(studies, folder, overwrite=overwrite)
         data = ImageData.open(images, {"": _head(head)}, option="{}_root")
-        runs.train_top(
+        train_recorded(
             data,
             runs.left_of(places, data, overwrite=overwrite),
             watch=lambda _: nullcontext(observer),

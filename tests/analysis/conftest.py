@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from clinit.headtrain.record.format import RunRecord, write_record
-from clinit.headtrain.record.tables import TABLES
+from clinit.headtrain.protocol.record.format import RunRecord, write_record
+from clinit.headtrain.protocol.record.tables import TABLES
 
 MakeRun = Callable[..., RunRecord]
 BASE_CLASSES, NEW_CLASSES, IMAGES = 4, 3, 20

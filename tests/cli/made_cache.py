@@ -4,7 +4,7 @@ import numpy as np
 
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, write_head
-from tests.headtrain.stream.made_caches import write_split
+from tests.headtrain.protocol.stream.made_caches import write_split
 
 DIM, CLASSES = 8, 4
 

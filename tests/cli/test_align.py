@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from clinit.headtrain.stream.source import read_base_head
+from clinit.headtrain.protocol.stream.source import read_base_head
 from tests.cli.calls import NETWORK, call, done
 
 

@@ -9,7 +9,7 @@ from clinit.cli.frame.config import APART, commands_with_files, grids_of
 from clinit.cli.frame.context import given
 from clinit.cli.main import app
 from clinit.errors import ClinitError, ConfigFileError, ExperimentError
-from clinit.headtrain.sweep.grid import distinct, runs_of
+from clinit.headtrain.protocol.sweep.grid import distinct, runs_of
 
 ROOT: Any = typer.main.get_command(app)
 COMMANDS = commands_with_files(ROOT)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.commands.export import export
 from clinit.errors import ModelError
-from clinit.headtrain.record.format import read_record
+from clinit.headtrain.protocol.record.format import read_record
 from tests.snapshots import check_snapshot
 
 app = typer.Typer()

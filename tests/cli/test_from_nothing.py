@@ -9,7 +9,7 @@ import pytest
 import clinit
 from clinit.errors import ClinitError
 from clinit.extract.cache.head import read_head
-from clinit.headtrain.record.format import read_info
+from clinit.headtrain.protocol.record.format import read_info
 from tests.cli.calls import call, done
 from tests.cli.made_cache import write_cache
 from tests.conftest import Once

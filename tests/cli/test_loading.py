@@ -60,10 +60,16 @@ try:
 except SystemExit as ended:
     assert ended.code in (1, 2), sys.argv
 """
-SETTINGS = ("study", "model.settings", "probe.settings")
+SETTINGS = (
+    "protocol.study",
+    "heads.start.settings",
+    "heads.closed.settings",
+    "model.settings",
+    "probe.settings",
+)
 FILES = (
     *("analysis.report", "extract.cache.read", "extract.arrays.import_features"),
-    *("extract.cache.verify", "headtrain.record.format"),
+    *("extract.cache.verify", "headtrain.protocol.record.format"),
 )
 STEPS = (
     ("import clinit; clinit.Study", HEAVY),

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.statistics.summed import read_summed
+from clinit.headtrain.protocol.stream.summed import read_summed
 from tests.cli.calls import call, checked
 
 

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from clinit.cli import main as command_line
-from clinit.headtrain.study.rules import settings_of
+from clinit.headtrain.protocol.study.rules import settings_of
 
 TRAIN = ("train-head", "--base", "absent", "--new", "absent", "--out", "o")
 EXTRACT = ("extract", "--root=a", "--out=o")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from clinit.headtrain.record.format import find_records
+from clinit.headtrain.protocol.record.format import find_records
 from tests.cli.calls import done
-from tests.headtrain.stream.made_caches import write_base, write_new
+from tests.headtrain.protocol.stream.made_caches import write_base, write_new
 
 SMALL = "16 kB"
 STREAM = ["--tasks=2", "--iterations=6", "--eval-every=6", "--batch-size=2", "--device=cpu"]

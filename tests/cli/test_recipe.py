@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from clinit.cli.frame.config import grids_of
 from clinit.cli.frame.recipes import names, recipe
 from clinit.cli.main import app
-from clinit.headtrain.study.parts import Start
-from clinit.headtrain.sweep.grid import distinct, runs_of
+from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.protocol.sweep.grid import distinct, runs_of
 
 ROOT: Any = typer.main.get_command(app)
 ORDER = [

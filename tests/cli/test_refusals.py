@@ -8,7 +8,7 @@ import pytest
 
 import clinit
 from clinit.errors import ClinitError
-from clinit.headtrain.study.rules import settings_of
+from clinit.headtrain.protocol.study.rules import settings_of
 from tests.cli.calls import call
 
 HEAD_RUNS: list[tuple[dict[str, Any], str]] = [

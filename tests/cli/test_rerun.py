@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clinit.headtrain.record.format import read_info, read_record
+from clinit.headtrain.protocol.record.format import read_info, read_record
 from clinit.headtrain.top.images import Images
 from clinit.headtrain.top.inputs import ImageData, prepare_runs
 from tests.cli.calls import call, done

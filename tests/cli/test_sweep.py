@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from clinit.headtrain.record.format import find_records, read_info, read_record
+from clinit.headtrain.protocol.record.format import find_records, read_info, read_record
 from clinit.headtrain.top.blocks import TopBlocks
 from tests.cli.calls import call, checked
 from tests.cli.made_cache import write_cache

@@ -15,12 +15,12 @@ from clinit.analysis.report.settings import Names, shown
 from clinit.analysis.runs import load_runs
 from clinit.errors import DeviceError, ExperimentError, RecordError
 from clinit.extract.cache.head import read_head, write_head
-from clinit.headtrain import runs as runs_module
-from clinit.headtrain.record import format as record_module
-from clinit.headtrain.record.format import find_records, read_info, read_record
-from clinit.headtrain.record.info import settings_of
-from clinit.headtrain.stream.source import head_digest, read_base_head
-from clinit.headtrain.study.study import identity_of
+from clinit.headtrain.protocol import runs as runs_module
+from clinit.headtrain.protocol.record import format as record_module
+from clinit.headtrain.protocol.record.format import find_records, read_info, read_record
+from clinit.headtrain.protocol.record.info import settings_of
+from clinit.headtrain.protocol.stream.source import head_digest, read_base_head
+from clinit.headtrain.protocol.study.study import identity_of
 from tests.cli.calls import call, checked, done, refused
 from tests.cli.made_cache import write_cache
 from tests.conftest import unwritten

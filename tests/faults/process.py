@@ -22,7 +22,11 @@ TIMEOUT_S = 600.0
 LOADED = (
     *("timm", "torch", "h5py", "polars", "matplotlib.figure", "safetensors.torch"),
     *("sqlalchemy.dialects.sqlite.pysqlite", "clinit.cli.main", "clinit.extract.work.run"),
-    *("clinit.analysis.report", "clinit.headtrain.experiment", "clinit.headtrain.top.experiment"),
+    *(
+        "clinit.analysis.report",
+        "clinit.headtrain.protocol.experiment",
+        "clinit.headtrain.top.experiment",
+    ),
 )
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 FORKS = multiprocessing.get_context("forkserver")

@@ -18,7 +18,7 @@ from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
 from clinit.files.paths import check_free, check_writable, instead_of, own_folder
 from clinit.headtrain.model.reading import read_facts
-from clinit.headtrain.record.format import read_record
+from clinit.headtrain.protocol.record.format import read_record
 
 READERS = (read_head, read_manifest, read_facts)
 

@@ -9,7 +9,7 @@ import pytest
 from clinit.errors import CacheError, ExperimentError
 from clinit.extract.dataset.names import read_class_names
 from clinit.files.text import LIMIT_BYTES, TextFileError, read_text
-from clinit.headtrain.stream.scenario import read_class_order
+from clinit.headtrain.protocol.stream.scenario import read_class_order
 from tests.conftest import until
 
 

@@ -12,23 +12,24 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain import array
-from clinit.headtrain.array import StreamedRows, as_tensor, library, like, to_numpy
-from clinit.headtrain.correction import bias_corrected, weight_aligned
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.initialise import initialise
-from clinit.headtrain.start.new_rows import NewClasses
-from clinit.headtrain.start.task_start import SOLVED, TaskStart
-from clinit.headtrain.statistics import leave_one_out, moments
-from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
-from clinit.headtrain.stream.buffer import TaskRows
-from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study.parts import INITS, SCALES, Start
-from clinit.headtrain.study.study import Study
-from clinit.headtrain.train import heads as labelled_rows
-from clinit.headtrain.train.heads import Bank
-from clinit.headtrain.train.losses import LOSSES
+from clinit.headtrain.heads import array
+from clinit.headtrain.heads.array import StreamedRows, as_tensor, library, like, to_numpy
+from clinit.headtrain.heads.closed.solved import SOLVED
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.heads.start.initialise import initialise
+from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.settings import INITS, SCALES, Start
+from clinit.headtrain.heads.statistics import leave_one_out, moments
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.heads.statistics.solve import LambdaPath, least_squares_head
+from clinit.headtrain.protocol.stream.buffer import TaskRows
+from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.protocol.train import heads as labelled_rows
+from clinit.headtrain.protocol.train.correction import bias_corrected, weight_aligned
+from clinit.headtrain.protocol.train.heads import Bank
+from clinit.headtrain.protocol.train.task_start import TaskStart
 
 DEVICE = strict.Device("device1")
 OLD, NEW, UNSEEN, DIM, ROWS = 5, 3, 2, 6, 400

@@ -96,18 +96,19 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     import numpy as np
 
     from clinit.analysis.metrics.collapse import neural_collapse
-    from clinit.headtrain.closed.interface import Arrival
-    from clinit.headtrain.closed.methods import closed_form
-    from clinit.headtrain.correction import bias_corrected, weight_aligned
-    from clinit.headtrain.start.initialise import initialise
-    from clinit.headtrain.start.new_rows import NewClasses
-    from clinit.headtrain.start.task_start import SOLVED
-    from clinit.headtrain.statistics.class_statistics import ClassStatistics
-    from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
-    from clinit.headtrain.statistics.solve import LambdaPath
-    from clinit.headtrain.study.parts import CLOSED_METHODS, INITS, SCALES, Start
-    from clinit.headtrain.study.study import Study
-    from clinit.headtrain.train.losses import LOSSES
+    from clinit.headtrain.heads.closed.interface import Arrival
+    from clinit.headtrain.heads.closed.solved import SOLVED
+    from clinit.headtrain.heads.losses import LOSSES
+    from clinit.headtrain.heads.start.initialise import initialise
+    from clinit.headtrain.heads.start.new_rows import NewClasses
+    from clinit.headtrain.heads.start.settings import INITS, SCALES, Start
+    from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+    from clinit.headtrain.heads.statistics.lambda_curve import leave_one_out_curve
+    from clinit.headtrain.heads.statistics.solve import LambdaPath
+    from clinit.headtrain.protocol.closed_form import closed_form
+    from clinit.headtrain.protocol.study.parts import CLOSED_METHODS
+    from clinit.headtrain.protocol.study.study import Study
+    from clinit.headtrain.protocol.train.correction import bias_corrected, weight_aligned
     from tests.headtrain.test_arrays_on_a_device import NEW, OLD, head_rows, sample
 
     calls: list[Call] = []

@@ -12,14 +12,14 @@ from clinit.analysis.report.notes import conclusions
 from clinit.analysis.runs import runs_of
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.experiment import RunData
-from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.runs import train_heads
-from clinit.headtrain.start.calibrate import PRIOR
-from clinit.headtrain.stream.buffer import balanced, quotas_of
-from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study.parts import Stream
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.heads.start.calibrate import PRIOR
+from clinit.headtrain.protocol.experiment import RunData
+from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.runs import train_heads
+from clinit.headtrain.protocol.stream.buffer import balanced, quotas_of
+from clinit.headtrain.protocol.stream.source import Source
+from clinit.headtrain.protocol.study.parts import Stream
+from clinit.headtrain.protocol.study.study import Study
 
 DIM, NAMES = 7, tuple("uvwxyz")
 COUNTS = (9, 12, 5, 8, 6, 10)

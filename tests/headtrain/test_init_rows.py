@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from clinit.headtrain.experiment import RunData, run_experiment
-from clinit.headtrain.record.info import settings_of
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.study.study import Study, identity_of
-from clinit.headtrain.sweep.grid import run_of
-from tests.headtrain.test_experiment import make_base, make_head, make_new
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.protocol.experiment import RunData, run_experiment
+from clinit.headtrain.protocol.record.info import settings_of
+from clinit.headtrain.protocol.study.study import Study, identity_of
+from clinit.headtrain.protocol.sweep.grid import run_of
+from tests.headtrain.protocol.test_experiment import make_base, make_head, make_new
 
 SMALL: dict[str, Any] = {"tasks": 2, "iterations": 0, "batch_size": 8, "device": "cpu"}
 LEAST_SQUARE = {"scale": "norm", "lam": 0.05}

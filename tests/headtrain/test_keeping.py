@@ -9,11 +9,19 @@ import polars as pl
 import pytest
 
 from clinit.extract.cache.features import FeatureSet
-from clinit.headtrain.experiment import RunData, run_experiment
-from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.stream.source import Source, no_base
-from clinit.headtrain.study.study import Study
-from tests.headtrain.test_experiment import BASE, CONFIG, DIM, blobs, make_base, make_head, make_new
+from clinit.headtrain.protocol.experiment import RunData, run_experiment
+from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.stream.source import Source, no_base
+from clinit.headtrain.protocol.study.study import Study
+from tests.headtrain.protocol.test_experiment import (
+    BASE,
+    CONFIG,
+    DIM,
+    blobs,
+    make_base,
+    make_head,
+    make_new,
+)
 
 HELD: list[dict[str, Any]] = [
     {"init": "least-square"},

@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain import events
-from clinit.headtrain import ram as memory_module
-from clinit.headtrain.experiment import RunData, run_experiment
 from clinit.headtrain.probe.align import align
 from clinit.headtrain.probe.settings import AlignConfig
-from clinit.headtrain.ram import is_resident
-from clinit.headtrain.record.compare import differences
-from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.stream.source import Source, read_source, read_sources
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.protocol import events
+from clinit.headtrain.protocol.experiment import RunData, run_experiment
+from clinit.headtrain.protocol.record.compare import differences
+from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.stream import ram as memory_module
+from clinit.headtrain.protocol.stream.ram import is_resident
+from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
+from clinit.headtrain.protocol.study.study import Study
 from clinit.machine import cpu_has_bf16
-from tests.headtrain.stream.made_caches import write_base, write_new, write_views
+from tests.headtrain.protocol.stream.made_caches import write_base, write_new, write_views
 
 Caches = tuple[Path, Path]
 STREAM = {"tasks": 2, "batch_size": 2, "device": "cpu"}

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.experiment import RunData, run_experiment
-from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.study.study import Study
-from clinit.headtrain.train.losses import LOSSES, loss_named
-from tests.headtrain.test_experiment import CONFIG, make_base, make_head, make_new
+from clinit.headtrain.heads.losses import LOSSES, loss_named
+from clinit.headtrain.protocol.experiment import RunData, run_experiment
+from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.study.study import Study
+from tests.headtrain.protocol.test_experiment import CONFIG, make_base, make_head, make_new
 
 SMALL = {**CONFIG, "tasks": 2, "iterations": 12, "eval_every": 6}
 

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 

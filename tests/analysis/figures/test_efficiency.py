@@ -7,7 +7,7 @@ from clinit.analysis.figures.efficiency import races
 from clinit.analysis.metrics.efficiency import gain
 from clinit.analysis.runs import load_runs, runs_of
 from clinit.errors import RecordError
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 

@@ -9,7 +9,7 @@ from clinit.analysis.figures import FigureName, curves
 from clinit.analysis.figures.gallery import FORMATS, figure_of
 from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.errors import RecordError
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 HOSTILE = (

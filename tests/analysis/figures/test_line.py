@@ -14,7 +14,7 @@ from clinit.analysis.figures.line import (
     starts_of,
 )
 from clinit.analysis.runs import runs_of
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 

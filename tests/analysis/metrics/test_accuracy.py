@@ -17,7 +17,7 @@ from clinit.analysis.metrics.accuracy import (
     transfers,
 )
 from clinit.analysis.report.run import RunSummary
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 ORIGINS = (0, 0, 1, 1, 2)

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from clinit.analysis.metrics.classes import confusions
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 SCHEMA: Any = {"task": pl.Int16, "row": pl.Int32, "image": pl.Int32, "predicted": pl.Int32}

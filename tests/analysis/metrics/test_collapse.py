@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from clinit.analysis.metrics.collapse import deviation, neural_collapse
-from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.statistics.solve import least_squares_head
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.heads.statistics.solve import least_squares_head
 
 Sample = tuple[np.ndarray, np.ndarray]
 

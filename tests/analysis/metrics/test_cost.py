@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from clinit.analysis.metrics.cost import Spike, initialisation_seconds, spikes
 from clinit.analysis.report.run import RunSummary
-from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.tables import TABLES
+from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.record.tables import TABLES
 
 MakeRun = Callable[..., RunRecord]
 losses = st.lists(st.floats(0, 1e4, width=32), min_size=1, max_size=40)

@@ -19,8 +19,8 @@ from clinit.errors import HeadError
 from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache
-from clinit.headtrain.statistics import summed
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.protocol.stream import summed
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 DIM = 8

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from clinit.analysis.metrics.efficiency import READINGS, NoLevel, Reading, comparison_key, gain
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 
 
 def curve(*accuracies: float | None, task: int = 1) -> pl.DataFrame:

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 
 HOSTILE = (
     "<script>document.title = 'seized'</script>",

@@ -14,7 +14,7 @@ from PIL import Image
 
 from clinit.analysis.page.data import page_data
 from clinit.analysis.runs import runs_of
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.words import visible
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")

@@ -8,7 +8,7 @@ import pytest
 from clinit.analysis.metrics.efficiency import READINGS, Reading, value_name
 from clinit.analysis.page.data import page_data
 from clinit.analysis.runs import Runs, load_runs, runs_of
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.words import visible
 
 MakeRun = Callable[..., RunRecord]

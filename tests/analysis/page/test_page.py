@@ -12,7 +12,7 @@ from clinit.analysis.page.data import page_data
 from clinit.analysis.page.page import escaped_json
 from clinit.analysis.runs import load_runs, runs_of
 from clinit.errors import RecordError
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 

@@ -15,7 +15,7 @@ from clinit.analysis.paper.tables import TABLES, table_named
 from clinit.analysis.paper.text import terminal
 from clinit.analysis.report.run import RunSummary
 from clinit.cli.commands.reproduce import Plan
-from clinit.headtrain.study.rules import settings_of
+from clinit.headtrain.protocol.study.rules import settings_of
 
 Make = Callable[..., tuple[RunSummary, ...]]
 LOSSES = ("ce", "sqen", "mse")

@@ -3,7 +3,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clinit.analysis.figures import FigureName
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 from tests.analysis.printed import call, shown
 
 MakeRun = Callable[..., RunRecord]

@@ -8,8 +8,8 @@ from scipy.stats import ttest_rel
 from clinit.analysis.report.compare import Difference, adjusted_by_holm
 from clinit.analysis.runs import Runs, runs_of
 from clinit.errors import RecordError
-from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.info import held_out_manifest
+from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.record.info import held_out_manifest
 from tests.analysis.printed import unbroken
 
 MakeRun = Callable[..., RunRecord]

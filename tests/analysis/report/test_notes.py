@@ -7,7 +7,7 @@ import polars as pl
 from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusion, conclusions, rises
 from clinit.analysis.runs import runs_of
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 START = {"random": 0.0, "class-mean": 0.5, "least-square": 0.7}

@@ -11,13 +11,13 @@ import polars as pl
 import pytest
 
 from clinit.analysis.report import View
-from clinit.analysis.report.measures import MEANS, MEASURES
+from clinit.analysis.report.measures import MEANS
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.settings import common
 from clinit.analysis.report.tables import run_table
 from clinit.analysis.runs import load_runs, runs_of
 from clinit.errors import RecordError
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 from tests.analysis.printed import printed
 
 MakeRun = Callable[..., RunRecord]

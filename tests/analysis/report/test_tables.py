@@ -9,7 +9,6 @@ import pytest
 
 from clinit.analysis.figures.line import starts_of
 from clinit.analysis.report import View
-from clinit.analysis.report.measures import MEASURES
 from clinit.analysis.report.settings import by_data, labels
 from clinit.analysis.report.tables import (
     diagnosis_table,
@@ -19,8 +18,8 @@ from clinit.analysis.report.tables import (
     task_table,
 )
 from clinit.analysis.runs import Runs, load_runs, runs_of
-from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.info import held_out_manifest, held_out_share
+from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.record.info import held_out_manifest, held_out_share
 from tests.analysis.printed import printed, unbroken
 
 MakeRun = Callable[..., RunRecord]

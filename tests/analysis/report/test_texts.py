@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from clinit.analysis.report import View
 from clinit.analysis.report.measures import MEANS
 from clinit.analysis.runs import Runs, runs_of
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.words import escaped, visible
 from tests.analysis.printed import shown
 

@@ -13,7 +13,7 @@ from clinit.extract.arrays import import_features as import_module
 from clinit.extract.arrays.export_features import Exported, export_features
 from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import Cache, CacheSplit, open_cache
-from tests.headtrain.stream.made_caches import write_split
+from tests.headtrain.protocol.stream.made_caches import write_split
 
 NAMES = ("zebra", "ant", "no row", "bée")
 LABELS = np.sort(np.arange(23) % 4 * np.array([1, 1, 0, 1])[np.arange(23) % 4])

@@ -10,8 +10,8 @@ import pytest
 from clinit.errors import CacheError
 from clinit.extract.arrays.groups import GROUPS_FILE
 from clinit.extract.cache.read import open_cache, stored_features
-from clinit.headtrain.repeats import groups_of
-from clinit.headtrain.stream.source import read_source
+from clinit.headtrain.heads.repeats import groups_of
+from clinit.headtrain.protocol.stream.source import read_source
 from tests.cli.calls import call
 
 

@@ -12,7 +12,7 @@ from clinit.extract.arrays import import_features as module
 from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache
-from clinit.headtrain.stream.source import read_source
+from clinit.headtrain.protocol.stream.source import read_source
 from tests.conftest import unwritten
 
 Arrays = tuple[np.ndarray, np.ndarray]

@@ -11,7 +11,7 @@ from clinit.extract.cache import read as shard_rows
 from clinit.extract.cache import shard
 from clinit.extract.cache.features import StoredRows, select_rows
 from clinit.extract.cache.read import CacheSplit, open_split, stored_features
-from tests.headtrain.stream.made_caches import write_split
+from tests.headtrain.protocol.stream.made_caches import write_split
 
 CENTRES = np.random.default_rng(0).normal(size=(5, 16))
 

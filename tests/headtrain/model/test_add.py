@@ -10,16 +10,16 @@ import pytest
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.solve import least_squares_head
+from clinit.headtrain.heads.temperature import temperature_of
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.export import export_run
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.old_rows import WIDENING, memory_of_head, old_rows, pseudo_features
 from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.solve import least_squares_head
-from clinit.headtrain.stream.source import Source
-from clinit.headtrain.temperature import temperature_of
+from clinit.headtrain.protocol.stream.source import Source
 
 NAMES = ("a", "b", "c", "d")
 WIDTH, CLASSES = 8, 40
@@ -151,7 +151,7 @@ def arriving() -> Source:
 def test_added_rows_are_those_beside_the_rows_as_trained(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iterations: int
 ) -> None:
-    monkeypatch.setattr("clinit.headtrain.temperature.LEAST_ROWS", 10)
+    monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
     plain = export_run(tiny_run, tmp_path / "plain", calibrated=False)
     divided = export_run(tiny_run, tmp_path / "divided")
     config = AddConfig(iterations=iterations)
@@ -173,7 +173,7 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
     assert other.facts.temperature != divided.facts.temperature
     # Without held-out rows of both kinds the temperature stays.
     forgetful = replace(open_model(divided.path, device="cpu"), memory=None)
-    monkeypatch.setattr("clinit.headtrain.temperature.LEAST_ROWS", 5)  # the new ones alone
+    monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 5)  # the new ones alone
     found = add(forgetful, arriving(), config).model.facts.temperature
     assert divided.facts.temperature is not None
     assert found == divided.facts.temperature.unmeasured

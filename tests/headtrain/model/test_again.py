@@ -11,6 +11,7 @@ import pytest
 
 from clinit.errors import CacheError, ModelError
 from clinit.extract.cache.features import FeatureSet
+from clinit.headtrain.heads.start.settings import Init
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.export import export_run
@@ -19,8 +20,7 @@ from clinit.headtrain.model.memory import MOST_LEARNT, Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
-from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study.parts import Init
+from clinit.headtrain.protocol.stream.source import Source
 
 LISTENER = Listener()
 SAME = 1e-5

@@ -29,7 +29,7 @@ from clinit.headtrain.model.onnx import load_onnx
 from clinit.headtrain.model.predict import find_images, is_head_file, load_files
 from clinit.headtrain.model.reading import open_model, read_facts
 from clinit.headtrain.model.writing import write_model
-from clinit.headtrain.record.format import read_info, read_record
+from clinit.headtrain.protocol.record.format import read_info, read_record
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "convnextv2_atto": {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)},
@@ -57,14 +57,14 @@ def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Export
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the twenty test images of the tiny run be enough."""
-    monkeypatch.setattr("clinit.headtrain.temperature.LEAST_ROWS", 10)
+    monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
 
 
 @pytest.fixture(scope="module")
 def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Export:
     """A model folder with a temperature and an ONNX form."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clinit.headtrain.temperature.LEAST_ROWS", 10)
+        patch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
         return export_run(tiny_run, tmp_path_factory.mktemp("model") / "scenes", onnx=True)
 
 
@@ -364,7 +364,7 @@ def test_changed_classes_keep_their_weights_but_not_the_measured_errors(
 def test_a_head_alone_has_the_rows_of_the_model(
     tiny_run: Path, model: Export, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, suffix: str
 ) -> None:
-    monkeypatch.setattr("clinit.headtrain.temperature.LEAST_ROWS", 10)
+    monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
     out = tmp_path / f"head{suffix}"
     exported = export_run(tiny_run, out, head_only=True)
     head = read_head(out)

@@ -9,7 +9,7 @@ import pytest
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
-from clinit.headtrain.experiment import started_heads
+from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.model.add import PRICES, add
 from clinit.headtrain.model.export import export_run
 from clinit.headtrain.model.measure import Examined, first_left_out
@@ -18,8 +18,8 @@ from clinit.headtrain.model.predict import Rejection
 from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.probe.fit_head import fit_head
-from clinit.headtrain.start.scale import Initialisation
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.protocol.experiment import started_heads
+from clinit.headtrain.protocol.stream.source import Source
 
 NAMES = ("x", "y", "z")
 

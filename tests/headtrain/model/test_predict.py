@@ -18,7 +18,7 @@ from clinit.headtrain.model.classifier import Classifier, load_model
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.predict import SCORES, Rejection, find_images
-from clinit.headtrain.record.format import read_record
+from clinit.headtrain.protocol.record.format import read_record
 
 
 @pytest.fixture(scope="module")

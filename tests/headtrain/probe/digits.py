@@ -9,8 +9,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from clinit.extract.cache.features import FeatureSet
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.heads.seeds import Draw, generator
+from clinit.headtrain.protocol.stream.source import Source
 
 NAMES = tuple(map(str, range(10)))
 

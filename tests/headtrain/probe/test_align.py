@@ -12,9 +12,9 @@ from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain.probe.align import align, choose_views
 from clinit.headtrain.probe.settings import AlignConfig
-from clinit.headtrain.stream.source import Source, head_digest, read_source
+from clinit.headtrain.protocol.stream.source import Source, head_digest, read_source
 from tests.headtrain.probe.digits import trained
-from tests.headtrain.stream.made_caches import write_base, write_views
+from tests.headtrain.protocol.stream.made_caches import write_base, write_views
 
 DIM, CLASSES = 6, 4
 NAMES = tuple("abcd")

@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from clinit.headtrain.probe import fit as module
 from clinit.headtrain.probe.fit import LogisticRegression, Standard, fit
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.train.heads import LabelledRows
+from clinit.headtrain.protocol.train.heads import LabelledRows
 from tests.headtrain.probe.digits import digits, trained
 
 TRAIN = digits().train

@@ -11,15 +11,15 @@ from sklearn.preprocessing import StandardScaler
 
 from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
-from clinit.headtrain.groups import held_out_rows
+from clinit.headtrain.heads.groups import held_out_rows
+from clinit.headtrain.heads.seeds import Draw, generator
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.lambda_curve import leave_one_out_curve
+from clinit.headtrain.heads.statistics.solve import least_squares
 from clinit.headtrain.probe.fit_head import C, HeadFit, fit_head
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
-from clinit.headtrain.statistics.solve import least_squares
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.protocol.stream.source import Source
 
 NAMES = ("ant", "none", "bee", "cat")
 

@@ -9,16 +9,16 @@ from sklearn.linear_model import LogisticRegression as Reference
 
 from clinit.errors import HeadError
 from clinit.extract.cache.features import FeatureSet
-from clinit.headtrain.groups import held_out_rows
+from clinit.headtrain.heads.groups import held_out_rows
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.repeats import groups_of
+from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.probe import fit
 from clinit.headtrain.probe.protocol import Probe, measure, probe
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.record.format import finite
-from clinit.headtrain.repeats import groups_of
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.source import Source
-from clinit.headtrain.train.heads import LabelledRows
+from clinit.headtrain.protocol.record.format import finite
+from clinit.headtrain.protocol.stream.source import Source
+from clinit.headtrain.protocol.train.heads import LabelledRows
 from tests.headtrain.probe.digits import NAMES, digits
 
 SMALL: dict[str, Any] = {"lr": (1e-3, 0.03), "weight_decay": (0.0, 0.5), "epochs": 6}

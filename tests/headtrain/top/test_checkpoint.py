@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from clinit.errors import CheckpointError
 from clinit.files.documents import content_sha256
-from clinit.headtrain.record.task_log import Point, TaskEntry
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.scale import Initialisation
-from clinit.headtrain.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.start.scale import Initialisation
+from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.protocol.record.task_log import Point, TaskEntry
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 
 CPU = torch.device("cpu")

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study.methods import DerppConfig
+from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.study.methods import DerppConfig
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.training import Rehearsal
-from clinit.headtrain.train.losses import LOSSES
 
 Make = Callable[..., Any]
 BASE, STEP, EACH = 4, 2, 20

@@ -7,16 +7,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.new_rows import random_rows
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.task_plan import Share, draw_schedule
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.seeds import Draw, generator
+from clinit.headtrain.heads.start.new_rows import random_rows
+from clinit.headtrain.protocol.stream.task_plan import Share, draw_schedule
+from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.protocol.train.heads import LabelledRows
 from clinit.headtrain.top import evaluate
 from clinit.headtrain.top.activations import ImageRows, PoolActivations
 from clinit.headtrain.top.evaluate import linear_probe
 from clinit.headtrain.top.network import PlasticModel, cut_network
-from clinit.headtrain.train.heads import LabelledRows
 from tests.headtrain.top.networks import build
 
 

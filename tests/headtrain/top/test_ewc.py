@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study.methods import EwcConfig
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.study.methods import EwcConfig
+from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.ewc import Ewc, diagonal_fisher
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import Rehearsal
-from clinit.headtrain.train.losses import LOSSES
 from tests.headtrain.top.networks import build
 
 Make = Callable[..., Any]

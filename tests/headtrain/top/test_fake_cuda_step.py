@@ -22,10 +22,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.buffer import Pool
-from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.protocol.stream.buffer import Pool
+from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top import evaluate
 from clinit.headtrain.top.activations import Batch, ImageRows, PoolActivations, TaskReader
 from clinit.headtrain.top.ewc import Ewc

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from clinit.errors import CheckpointError
-from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
-from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.record.format import (
+from clinit.headtrain.protocol.events import Evaluated, Event, Noted, Stepped
+from clinit.headtrain.protocol.experiment import run_experiment
+from clinit.headtrain.protocol.record.format import (
     RunRecord,
     changed_parameters,
     final_head,
     read_record,
     write_record,
 )
-from clinit.headtrain.study.study import Study
+from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import Images, Storage
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from clinit.headtrain.stream.scenario import Task
+from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.top.lora import add_lora, layers
 from clinit.headtrain.top.network import cut_network, make_plastic
 from clinit.headtrain.top.training import Held, Rehearsal, sample_losses, top_optimizer

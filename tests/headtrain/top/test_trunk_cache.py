@@ -15,7 +15,7 @@ from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.work.recorded import reload
 from clinit.files.lock import claim_folder
-from clinit.headtrain.events import Event, Noted, ignore
+from clinit.headtrain.protocol.events import Event, Noted, ignore
 from clinit.headtrain.top.activations import ActivationRows, Trunk
 from clinit.headtrain.top.images import Storage
 from clinit.headtrain.top.inputs import Side, open_side

@@ -1,0 +1,59 @@
+"""Weight and bias of a linear head, or of some of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from clinit.extract.cache.head import Head
+from clinit.headtrain.heads.array import to_numpy
+
+NEVER = -1e9
+"""Bias of a row that must not win: finite, so that losses stay numbers."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Rows of a linear head: logits = weight @ features + bias."""
+
+    weight: Float[Any, "classes dim"]
+    """A NumPy or CuPy array, float64; a tensor if it is only passed on."""
+    bias: Float[Any, " classes"]
+    """An array of the same kind."""
+
+    @classmethod
+    def of_head(cls, head: Head) -> Rows:
+        """Return the rows of a head file, in float64."""
+        return cls(head.weight.astype(np.float64), head.bias.astype(np.float64))
+
+    def as_head(
+        self,
+        class_names: Sequence[str] | None,
+        fingerprint: str = "",
+        *,
+        feature_map: Mapping[str, Any] | None = None,
+    ) -> Head:
+        """Return the rows as a head to be stored, in float32.
+
+        Args:
+            class_names: One per row; None if the classes of the rows are unknown.
+            fingerprint: Identifier of the backbone whose features the rows read; empty if unknown.
+            feature_map: The map from these features to the inputs of the rows; None if the rows
+                read the features themselves.
+        """
+        rows = self.on_host()
+        weight, bias = rows.weight.astype(np.float32), rows.bias.astype(np.float32)
+        names = None if class_names is None else tuple(class_names)
+        return Head(weight, bias, names, fingerprint, feature_map=feature_map)
+
+    def between(self, start: int, stop: int) -> Rows:
+        """Return the rows `start` to `stop` - 1, without a copy."""
+        return Rows(self.weight[start:stop, :], self.bias[start:stop])
+
+    def on_host(self) -> Rows:
+        """Return the rows as NumPy arrays."""
+        return Rows(to_numpy(self.weight), to_numpy(self.bias))

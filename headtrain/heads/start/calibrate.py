@@ -1,0 +1,349 @@
+"""Scale of new rows by norms or by the loss (calibration), and rows fitted to the loss.
+
+`calibrate` finds one factor s and one shift t for all new rows.
+
+The new rows become (s v_k, s a_k + t), where (v_k, a_k) are the raw rows, so that data row i has
+the logits u_ik = s g_ik + t with g_ik = v_k . h_i + a_k. If the biases o_k are to be kept, they are
+neither scaled nor shifted: u_ik = s g_ik + o_k with g_ik = v_k . h_i, and t = 0. (s, t) minimises
+
+    F(s, t) = sum_i w_{y_i} loss(u_i, y_i),    w_c = 1 / (C n_c),
+
+over buffer and new task with all other rows fixed (`new_share` multiplies the weights of classes
+that came with the head by one factor and all other weights by another). F is convex, because each
+loss is convex in its logits, and the logits are affine in (s, t). With q the gradient and
+diag(d) - p p^T the Hessian of a loss in the new logits,
+
+    dF = sum_i w (q.g, q.1),    d2F = sum_i w [[d.g^2 - (p.g)^2,  d.g - (p.g)(p.1)],
+                                               [ symmetric,       d.1 - (p.1)^2   ]].
+
+The g are logits of the raw rows or leave-one-out logits (`left_out`). If the g separate the
+classes, F decreases for ever as s grows, and the rows would outgrow all later rows. To prevent
+this, a prior is added to F:
+
+    (PRIOR / 2) (s / s_0)^2,
+
+where s_0 makes the logits of the new rows vary over the data as much as the old logits
+(class-balanced variances, averaged over rows). Norms of rows would not do in place of logits:
+a small lambda gives long rows along directions in which the features hardly vary.
+
+F is minimised by Newton's method with backtracking (S. Boyd, L. Vandenberghe, "Convex
+Optimization", 2004, Algorithm 9.5). If the softmax is saturated, d2F vanishes but dF does not.
+Therefore DAMPING times the curvature of 1/2 sum_i w |u_i|^2 is added to d2F, too little to matter
+elsewhere. The fixed logits enter through two numbers per row, computed once.
+
+Logits are computed as products of arrays, on their device; later steps use tensors in the same
+memory. A Newton step copies seven numbers to the host.
+
+Fitted rows (`fit`) minimise the training loss, and a ridge holds them near their start.
+
+With x_i = (h_i / r, 1), r^2 the weighted mean of |h|^2 / d, so that all entries of x are of about
+the same size, W = (r V, b) the new rows and W_0 the rows that the search starts from, the rows
+minimise
+
+    G(W) = sum_i w_{y_i} loss(u_i, y_i) + ridge / (2 C n) sum_k |W_k - W_0k|^2,
+    w_c = 1 / (C n_c),
+
+over buffer and new task, with n the mean number of rows of a new class. A row of data of a new
+class weighs about 1 / (C n). The ridge weighs as much as `ridge` such rows, however many rows there
+are. All other logits are fixed. Each loss is convex in its logits, and the logits are affine in W,
+so G is strictly convex.
+
+The minimiser is approached by PyTorch's L-BFGS, with a line search for the strong Wolfe conditions
+(J. Nocedal, S. J. Wright, "Numerical optimization", 2006, Algorithms 7.5 and 3.5). Products with
+features use the dtype of the features, sums and rows float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.headtrain.heads.array import as_array, as_tensor, beside, namespace, slices, to_numpy
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.start.calibration_set import (
+    CalibrationSet,
+    mean_variance,
+    weighted_moments,
+    wide_enough,
+)
+from clinit.headtrain.heads.start.new_rows import NewClasses
+
+
+def norm_factor(rows: Rows, data: NewClasses) -> float:
+    """Return mean norm of the head's existing rows / mean norm of the new rows, as `norm_ratio`."""
+    return norm_ratio(data.head.weight[: data.start, :], rows.weight)
+
+
+def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
+    """Return one factor per new row, which gives the row the mean norm of the existing rows."""
+    existing, new = _norms(data.head.weight[: data.start, :]), _norms(rows.weight)
+    if not len(existing):
+        return np.ones(len(new))
+    return np.where(new > 0, existing.mean() / np.where(new > 0, new, 1.0), 1.0)
+
+
+def norm_ratio(existing: Float[Any, "rows dim"], new: Float[Any, "new dim"]) -> float:
+    """Return mean norm of `existing` rows / mean norm of `new` rows; 1 if either is zero."""
+    norms, others = _norms(existing), _norms(new)
+    return float(norms.mean() / others.mean()) if len(norms) and others.mean() > 0 else 1.0
+
+
+def _norms(weight: Float[Any, "rows dim"]) -> Float[np.ndarray, " rows"]:
+    return to_numpy(namespace(weight).linalg.vector_norm(weight, axis=1))
+
+
+MAX_STEPS = 100
+DAMPING = 1e-9
+PRIOR = 1e-3
+"""Weight of the prior on s. At s = 3 s_0, new logits vary three times as much as old logits, and
+the prior is 0.0045 nats: negligible if the data themselves bound the factor."""
+TOLERANCE = 1e-10
+"""Stop when a Newton step promises to lower the loss by less than this times 1 + |loss|."""
+
+
+Expansion = tuple[float, Float[np.ndarray, " 2"], Float[np.ndarray, "2 2"]]
+"""Value, gradient and Hessian."""
+
+
+class Calibration(NamedTuple):
+    """Result of calibration; the losses exclude the prior."""
+
+    factor: float
+    shift: float
+    loss_before: float
+    """Loss of the raw rows: factor 1, shift 0."""
+    loss_after: float
+    steps: int
+
+
+def calibrate(
+    sample: CalibrationSet,
+    logits: Float[Tensor, "rows new"],
+    *,
+    guess: float = 1.0,
+    kept_bias: Float[Tensor, " new"] | None = None,
+) -> Calibration:
+    """Find the factor and the shift of the new rows that minimise the loss.
+
+    Args:
+        sample: The data, and all fixed logits.
+        logits: g, the logits of the raw new rows for these data; preferably leave-one-out logits,
+            which are closer to the logits of unseen data.
+        guess: The search starts from this factor or from 1, whichever has the lower loss.
+        kept_bias: Biases to keep unchanged. The shift is then 0, and `logits` exclude biases.
+    """
+    objective = Objective.of(sample, logits, kept_bias)
+    starts = [np.array([1.0, 0.0]), np.array([guess, 0.0])]
+    expansions = [objective.expansion(start) for start in starts]
+    best = int(np.argmin([value for value, _, _ in expansions]))
+    point, lowest, steps = minimise(objective, starts[best], expansions[best])
+    before = expansions[0][0] - objective.penalty(starts[0])
+    after = lowest - objective.penalty(point)
+    return Calibration(float(point[0]), float(point[1]), before, after, steps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Objective:
+    """F(s, t) and its derivatives, from logits computed once."""
+
+    sample: CalibrationSet
+    logits: Float[Tensor, "rows new"]
+    """g: raw logits of the new rows."""
+    offset: Float[Tensor, " new"]
+    """o: biases that are neither scaled nor shifted."""
+    shifts: bool
+    """Whether t is free; if not, t = 0."""
+    prior: float
+    """Weight of s^2 / 2, 1/s_0^2 included; 0 if s_0 is 0 or undefined, because the logits of old
+    or new rows do not vary over the data."""
+
+    @classmethod
+    def of(
+        cls,
+        sample: CalibrationSet,
+        logits: Float[Tensor, "rows new"],
+        kept_bias: Float[Tensor, " new"] | None = None,
+    ) -> Objective:
+        """Derive s_0 from the variances of new and old logits."""
+        moments = sum(
+            weighted_moments(as_array(logits[rows]), as_array(sample.weight[rows]))
+            for rows in slices(len(logits))
+        )
+        return cls(
+            sample=sample,
+            logits=logits,
+            offset=logits.new_zeros(logits.shape[1]) if kept_bias is None else kept_bias,
+            shifts=kept_bias is None,
+            prior=PRIOR * mean_variance(moments) / sample.spread if sample.spread > 0 else 0.0,
+        )
+
+    def squares(self) -> Float[np.ndarray, " 2"]:
+        """Return sum_i w (|g_i|^2, number of new rows): the curvature of half the squares."""
+        square = self.logits.new_zeros(())
+        for rows in slices(len(self.logits)):
+            square += self.sample.weight[rows] @ self.logits[rows].square().sum(1)
+        return np.array([float(square), self.logits.shape[1] if self.shifts else 0.0])
+
+    def value(self, point: Float[np.ndarray, " 2"]) -> float:
+        """Return F plus the prior at (s, t)."""
+        return self.expansion(point)[0]
+
+    def penalty(self, point: Float[np.ndarray, " 2"]) -> float:
+        """Return the prior at (s, t)."""
+        return self.prior / 2 * float(point[0]) ** 2
+
+    def expansion(self, point: Float[np.ndarray, " 2"]) -> Expansion:
+        """Return value, gradient and Hessian of F plus the prior at (s, t).
+
+        Most data are so small that the time depends on the number of PyTorch calls rather than on
+        the size of the arrays, so there are few calls.
+        """
+        s, t = float(point[0]), float(point[1])
+        start = [self.penalty(point), self.prior * s, 0.0, self.prior, 0.0, 0.0, 0.0]
+        total = self.logits.new_tensor(start)
+        for rows in slices(len(self.logits)):
+            g = self.logits[rows]
+            local = self.sample.terms(torch.add(self.offset + t, g, alpha=s), rows)
+            # Sums over new rows of the derivatives of the loss times 1, g and g^2.
+            plain = torch.stack([local.gradient, local.diagonal, local.outer])
+            times_g = plain * g
+            sums = torch.stack([plain.sum(2), times_g.sum(2)])
+            square = (times_g[1] * g).sum(1)
+            (slope, curvature, p), (slope_g, curvature_g, p_g) = sums
+            mixed = curvature_g - p_g * p
+            second = (square - p_g * p_g, mixed, mixed, curvature - p * p)
+            total += torch.stack([local.value, slope_g, slope, *second]) @ self.sample.weight[rows]
+        numbers = total.cpu().numpy()
+        value, gradient, hessian = float(numbers[0]), numbers[1:3], numbers[3:].reshape(2, 2)
+        if not self.shifts:
+            gradient[1] = hessian[0, 1] = hessian[1, 0] = hessian[1, 1] = 0.0
+        return value, gradient, hessian
+
+
+def minimise(
+    objective: Objective, point: Float[np.ndarray, " 2"], expansion: Expansion
+) -> tuple[Float[np.ndarray, " 2"], float, int]:
+    """Descend from `point`, whose expansion is given; return end point, value, number of steps.
+
+    A candidate is nearly always accepted, and its expansion is reused by the next step.
+    """
+    damping = np.diag(DAMPING * objective.squares())
+    for steps in range(MAX_STEPS):
+        value, gradient, hessian = expansion
+        step = newton_step(gradient, hessian + damping)
+        promise = -float(gradient @ step) / 2
+        if not promise > TOLERANCE * (1 + abs(value)):
+            return point, value, steps
+        length = 1.0
+        while True:
+            candidate = point + length * step
+            reached = objective.expansion(candidate)
+            if reached[0] <= value - 1e-4 * length * 2 * promise:
+                break
+            length /= 2
+            if length < 1e-16:  # no descent left in floating point
+                return point, value, steps
+        point, expansion = candidate, reached
+    return point, expansion[0], MAX_STEPS
+
+
+def newton_step(
+    gradient: Float[np.ndarray, " 2"], hessian: Float[np.ndarray, "2 2"]
+) -> Float[np.ndarray, " 2"]:
+    """Return -H^+ gradient, which is zero along directions without curvature (rows of zeros).
+
+    H is first scaled to a unit diagonal, because s and t differ by the size of a raw logit.
+    """
+    diagonal = np.sqrt(np.maximum(np.diag(hessian), 0.0))
+    scale = np.divide(1.0, diagonal, out=np.zeros(2), where=diagonal > 1e-150)
+    eigenvalues, basis = np.linalg.eigh(hessian * np.outer(scale, scale))
+    usable = eigenvalues > 1e-12
+    inverse = np.divide(1.0, eigenvalues, out=np.zeros(2), where=usable)
+    return np.asarray(-scale * (basis @ (inverse * (basis.T @ (scale * gradient)))))
+
+
+FIT_STEPS = 30
+
+
+class Fit(NamedTuple):
+    """Result of fitting; the losses exclude the ridge."""
+
+    rows: Rows
+    loss_before: float
+    """Loss of the rows that the search starts from."""
+    loss_after: float
+    steps: int
+
+
+def fit(
+    sample: CalibrationSet,
+    begin: Rows,
+    ridge: float,
+    *,
+    fits_bias: bool = True,
+    max_steps: int = FIT_STEPS,
+) -> Fit:
+    """Minimise G from rows (V_0, b_0).
+
+    Args:
+        sample: The data, and all fixed logits.
+        begin: Rows that the search starts from; the ridge holds the result near them.
+        ridge: Strength of the ridge, in rows of data.
+        fits_bias: Whether the biases may move.
+        max_steps: Bound on the steps of L-BFGS.
+    """
+    data = sample.data
+    dtype = wide_enough(data)
+    features = torch.cat([as_tensor(sample.features(part, dtype)) for part in slices(len(sample))])
+    squares = sample.weight @ features.square().sum(1, dtype=torch.float64)
+    size = float((squares / features.shape[1]).sqrt()) or 1.0
+    start = torch.cat([size * as_tensor(begin.weight), as_tensor(begin.bias)[:, None]], dim=1)
+    rows = start.clone().requires_grad_()
+    rows_per_class = float(data.counts[data.start :].mean())
+    classes = float(len(np.unique(sample.labels)))
+    if sample.new_share is not None:  # the C at which 1 / C is the weight of a new class
+        classes = (data.stop - data.came_with) / sample.new_share
+    strength = ridge / (classes * rows_per_class)
+    values: list[float] = []
+
+    def evaluate() -> Tensor:
+        moved = rows.detach() - start
+        value, gradient = _loss(sample, features, rows.detach(), size)
+        if not fits_bias:
+            gradient[:, -1] = 0.0
+        rows.grad = gradient + strength * moved
+        values.append(value)
+        return gradient.new_tensor(value + strength / 2 * float(moved.square().sum()))
+
+    search = torch.optim.LBFGS(
+        [rows], max_iter=max_steps, max_eval=2 * max_steps, history_size=10,
+        tolerance_grad=1e-7, tolerance_change=1e-9, line_search_fn="strong_wolfe",
+    )  # fmt: skip
+    with torch.enable_grad():
+        search.step(evaluate)
+    found = rows.detach()
+    after, _ = _loss(sample, features, found, size)
+    weight, bias = (found[:, :-1] / size).cpu().numpy(), found[:, -1].cpu().numpy()
+    end = Rows(beside(begin.weight, weight), beside(begin.weight, bias))
+    return Fit(end, values[0], after, int(search.state[rows]["n_iter"]))
+
+
+def _loss(
+    sample: CalibrationSet, features: Float[Tensor, "rows dim"], rows: Tensor, size: float
+) -> tuple[float, Tensor]:
+    weight = (rows[:, :-1] / size).to(features.dtype)
+    gradient = torch.zeros_like(rows)
+    value = rows.new_zeros(())
+    for block in slices(len(features)):
+        logits = (features[block] @ weight.T).double() + rows[:, -1]
+        local = sample.terms(logits, block)
+        weighted = sample.weight[block, None] * local.gradient
+        value += sample.weight[block] @ local.value
+        gradient[:, :-1] += (weighted.to(features.dtype).T @ features[block]).double() / size
+        gradient[:, -1] += weighted.sum(0)
+    return float(value), gradient

@@ -1,0 +1,224 @@
+"""Initialise the rows of new classes of one head, from raw rows to scaled or fitted rows.
+
+`--lambda auto` chooses the ridge of least-square rows by the loss of the training. For each lambda
+of a grid, it computes the leave-one-out logits of the new rows over buffer and new task, the factor
+(at least 0) and shift of the least loss on these logits (`calibrate`), and this loss; all other
+logits stay fixed. One eigendecomposition serves all lambdas, and each search starts from the result
+of the previous search. The grid has half-decade steps around the largest eigenvalue, and is
+extended downwards if its lowest lambda is best.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.headtrain.heads.array import as_type, library, namespace, take
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.heads.start.calibrate import Objective, fit, minimise
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet, balanced_draw, joined
+from clinit.headtrain.heads.start.discriminant import discriminant_rows
+from clinit.headtrain.heads.start.left_out import computed_again
+from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
+from clinit.headtrain.heads.start.scale import Initialisation, LeftOut, scaled
+from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve, lambda_curve
+from clinit.headtrain.heads.statistics.solve import LambdaPath
+from clinit.stopwatch import Stopwatch
+
+MAX_ROWS = 8192
+"""Maximum number of rows on which lambdas are compared."""
+ABOVE, BELOW = 4, 10
+"""Half decades above and below the largest eigenvalue."""
+MOST_BELOW = 20
+PARTS = 10
+"""Number of parts that are left out in turn for the leave-one-out logits of fitted rows."""
+
+
+def initialise(
+    start: Start,
+    data: NewClasses,
+    *,
+    loss: str = "ce",
+    travel: float = math.inf,
+    statistics: ClassStatistics | None = None,
+    path: LambdaPath | None = None,
+    watch: Stopwatch | None = None,
+) -> Initialisation:
+    """Return the rows [start, stop) of the head.
+
+    Args:
+        start: Kind and scale of the rows.
+        data: The data and the head, which contains the random draw that `random` returns.
+        loss: Loss of the training, used for calibration, the choice of lambda and the fit. If it
+            is a user's function, whose Hessian is unknown, cross entropy is used instead.
+        travel: As in `scaled`.
+        statistics: `data.statistics()`, if already computed.
+        path: Least-square heads of these statistics for all lambdas, if already computed.
+        watch: Measures the phases `lambda`, `solve`, `calibrate` and `fit`.
+
+    Raises:
+        ValueError: If a new class has no row.
+        StatisticsError: If lambda must be chosen by held-out rows, but no class has two rows.
+    """
+    if start.init == "random":
+        return Initialisation(data.stale)
+    empty = np.flatnonzero(data.counts[data.start :] == 0) + data.start
+    if len(empty):
+        raise ValueError(f"no sample of the new classes in head rows {empty.tolist()}")
+    watch = watch or Stopwatch()
+    if start.init == "discriminant":
+        with watch.phase("fit"):
+            return discriminant_rows(data, start.max_old_loss, independent=loss == "bce")
+    if start.reads_statistics and statistics is None:
+        statistics = data.statistics(start.weighting)
+    sample = None
+    if start.looks_around:
+        with watch.phase("calibrate"):
+            judge = LOSSES.get(loss, LOSSES["ce"])
+            sample = CalibrationSet.of(data, judge, start.new_share)
+    lam, curve = None, None
+    if start.chooses_lambda:
+        assert sample is not None
+        assert statistics is not None
+        with watch.phase("lambda"):
+            lam, curve = choose_lambda(start, sample, statistics, path)
+    elif start.reads_lambda:
+        lam = float(start.ridge_parameter)
+    with watch.phase("solve"):
+        rows = raw_rows(start, data, statistics, lam)
+    with watch.phase("calibrate"):
+        raw = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
+        found = scaled(raw, start, data, sample, statistics, travel=travel)
+    if start.init != "fitted" or not data.has_old_rows:
+        return found
+    assert sample is not None
+    with watch.phase("fit"):
+        end = fit(sample, found.rows, start.fit_ridge, fits_bias=start.bias == "write")
+    judged = sample.judgeable
+
+    def again(fewer: NewClasses) -> Rows:
+        chosen = start if lam is None else replace(start, lam=lam)
+        return initialise(chosen, fewer, loss=loss, travel=travel).rows
+
+    def left_out() -> LeftOut:
+        return LeftOut(data, judged.drawn, computed_again(judged, again, PARTS))
+
+    return replace(found, left_out=left_out, **end._asdict())
+
+
+def choose_lambda(
+    start: Start, sample: CalibrationSet, statistics: ClassStatistics, path: LambdaPath | None
+) -> tuple[float, LambdaCurve | None]:
+    """Choose lambda as `auto` or `held-out` requires; return it with the curve of its choice.
+
+    If no new class has two rows, or if rows of zeros beat every lambda, `auto` returns
+    `safe_lambda` and no curve.
+
+    Args:
+        start: Settings; `lam` is `auto` or `held-out`.
+        sample: The data, and all fixed logits.
+        statistics: Statistics of the data.
+        path: As in `initialise`.
+    """
+    data = sample.data
+    if start.lam == "held-out":
+        judged = slice(data.start, data.stop)
+        held = lambda_curve(
+            data.features, data.labels, data.stop, classes=judged, weighting=start.weighting,
+            groups=data.groups,
+        )  # fmt: skip
+        return held.best, held
+    path, curve = path or LambdaPath.of(statistics), None
+    if data.has_pairs:
+        curve = loss_curve(sample.judgeable, path, with_bias=start.bias == "write")
+    return curve.best if curve is not None else safe_lambda(path), curve
+
+
+def loss_curve(
+    sample: CalibrationSet, path: LambdaPath, *, with_bias: bool = True
+) -> LambdaCurve | None:
+    """Return the leave-one-out loss of calibrated rows at each lambda.
+
+    Return None if no lambda is better than rows of zeros.
+    """
+    if len(sample) > MAX_ROWS:
+        drawn = np.zeros(len(sample), dtype=bool)
+        drawn[balanced_draw(sample.labels, MAX_ROWS)] = True
+        sample = sample.subset(drawn)
+    search = _Search(sample, path, with_bias)
+    centre = _half_decades(path)
+    lams: list[float] = []
+    losses: list[float] = []
+    for step in range(ABOVE, -MOST_BELOW - 1, -1):
+        if step < -BELOW and min(losses) < losses[-1]:
+            break
+        lams.append(_lambda(centre + step))
+        losses.append(search.loss(lams[-1]))
+    if min(losses) >= search.without:
+        return None
+    return LambdaCurve(tuple(lams[::-1]), tuple(losses[::-1]), "leave-one-out loss")
+
+
+def safe_lambda(path: LambdaPath) -> float:
+    """Return a lambda for data from which nothing can be left out: about the largest eigenvalue.
+
+    Rows are then nearly proportional to the class means minus the mean of all classes.
+    """
+    return _lambda(_half_decades(path) - 1)
+
+
+def _half_decades(path: LambdaPath) -> int:
+    """Return the number of half decades of the largest eigenvalue."""
+    value = float(path.eigenvalues[-1])
+    return round(2 * math.log10(value)) if value > 0 else 0
+
+
+def _lambda(half_decades: int) -> float:
+    decade, half = divmod(half_decades, 2)
+    return float(f"{3 if half else 1}e{decade}")
+
+
+class _Search:
+    """Calibrates the new rows at one lambda after another."""
+
+    def __init__(self, sample: CalibrationSet, path: LambdaPath, with_bias: bool) -> None:
+        self._sample, self._path, self._with_bias = sample, path, with_bias
+        double, data = namespace(path.basis).float64, sample.data
+        blocks, self._places = sample.blocks(path.statistics)
+        self._blocks = [
+            (block, path.coordinates(as_type(take(data.features, block.all_rows), double)))
+            for block in blocks
+        ]
+        self._end = np.array([1.0, 0.0])
+        """Factor, for logits of variance 1, and shift at the end of the last search."""
+        zeros = sample.weight.new_zeros(len(sample), data.stop - data.start)
+        _, self.without = self._calibrated(zeros)
+        """Loss of rows of zeros."""
+
+    def loss(self, lam: float) -> float:
+        """Return the class-balanced loss at a lambda, with a factor of at least 0."""
+        data = self._sample.data
+        left_out = (
+            self._path.left_out(
+                coordinates, data.labels, lam, block, slice(data.start, data.stop),
+                shares=data.shares, with_bias=self._with_bias,
+            )
+            for block, coordinates in self._blocks
+        )  # fmt: skip
+        factor, loss = self._calibrated(joined(left_out, self._places))
+        return loss if factor > 0 else self.without
+
+    def _calibrated(self, logits: Float[Tensor, "rows new"]) -> tuple[float, float]:
+        size = np.array([float(logits.std()) or 1.0, 1.0])
+        objective = Objective.of(self._sample, logits)
+        start = self._end / size
+        found, lowest, _ = minimise(objective, start, objective.expansion(start))
+        self._end = found * size
+        return float(found[0]), lowest - objective.penalty(found)

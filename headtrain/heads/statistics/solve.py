@@ -1,0 +1,249 @@
+"""Least-square heads from class statistics.
+
+The minimiser of Eq. 1 of the paper (M. Y. Harun, C. Kanan, "A good start matters: enhancing
+continual learning with data-driven weight initialization", 2025),
+
+    L(W) = 1/2 Ave |W z - y|^2 + lam/2 |W|_F^2,    z = (h, 1),
+
+is its Eq. 3, W_LS = Ave[y z^T] (Ave[z z^T] + lam I)^-1 with the same Ave in both factors; for
+class-balanced averages Ave[y z^T] = M^T / C, where the columns of M are the class means of z.
+Written for W = (V, b) about the mean mu of h
+(the terms of z z^T that are as large as |mu|^2 then cancel on paper, not in floating point):
+
+    V = (T + rho p mu^T) (Sigma_T + lam I + rho mu mu^T)^-1,    b = (p - V mu) / (1 + lam),
+    T = Ave[y (h - mu)^T],    p = Ave[y],    rho = lam / (1 + lam).
+
+The term rho mu mu^T is kept out of the system that is solved, because it would drown Sigma_T if the
+mean is large. By the Sherman-Morrison formula, with A = Sigma_T + lam I,
+
+    b = (p - V_0 mu) / (1 + lam + lam mu.a),    V = V_0 + lam b a^T,    V_0 = T A^-1,
+    a = A^-1 mu.
+
+This form avoids p - V mu, which loses all its digits if the mean is large.
+
+The bias is penalised too, as in the paper: hence rho. A class without rows gets a row of zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, Num
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.heads.array import (
+    Cholesky,
+    as_array,
+    beside,
+    like,
+    namespace,
+    to_numpy,
+    torch_stream,
+)
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.heads.statistics.leave_one_out import Answers, Unit
+
+
+def least_squares_head(statistics: ClassStatistics, lam: float) -> Rows:
+    """Solve for W_LS = (weight, bias) by a Cholesky factorisation, O(d^3 + C d^2).
+
+    Args:
+        statistics: Statistics of the whole set; on the GPU if they are CuPy arrays.
+        lam: Ridge of Eq. 1, added to averages: the usual ridge of sums is N lam.
+
+    Raises:
+        StatisticsError: If Sigma_T + lam I is singular to working precision.
+    """
+    _check(lam, statistics)
+    xp = namespace(statistics.gram)
+    covariance, mean = statistics.total_covariance, statistics.mean
+    system = covariance + beside(covariance, lam * np.eye(statistics.dim))
+    right = xp.concat([statistics.target_covariance, mean[None, :]])  # V_0 and a in one solve
+    solved = Cholesky.of(system).solve(right.T).T
+    free, direction = solved[:-1, :], solved[-1, :]
+    return _with_bias(free, direction, mean, beside(covariance, statistics.shares), lam)
+
+
+def _with_bias(free: Any, direction: Any, mean: Any, shares: Any, lam: float) -> Rows:
+    """Return (V, b) from V_0, a, mu and p."""
+    bias = (shares - free @ mean) / (1 + lam + lam * float(mean @ direction))
+    return Rows(free + lam * namespace(free).linalg.outer(bias, direction), bias)
+
+
+@dataclass(frozen=True, eq=False)
+class LambdaPath:
+    """W_LS for any number of lambdas, after one eigendecomposition Sigma_T = U diag(e) U^T.
+
+    In this basis A is diag(e + lam): W_LS costs O(C d) per lambda, and O(C d^2) to leave the basis.
+    """
+
+    statistics: ClassStatistics
+    eigenvalues: Float[Any, " dim"]
+    """Ascending; negative eigenvalues, which come from rounding, are set to zero."""
+    basis: Float[Any, "dim dim"]
+    """U, a column for each eigenvalue."""
+
+    @classmethod
+    def of(cls, statistics: ClassStatistics) -> LambdaPath:
+        """Decompose the total covariance, O(d^3)."""
+        xp = namespace(statistics.gram)
+        eigenvalues, basis = xp.linalg.eigh(statistics.total_covariance)
+        return cls(statistics, xp.maximum(eigenvalues, beside(eigenvalues, 0.0)), basis)
+
+    @cached_property
+    def _mean(self) -> Float[Any, " dim"]:
+        """The mean in the eigenbasis."""
+        return self.basis.T @ self.statistics.mean
+
+    @cached_property
+    def _target(self) -> Float[Any, "classes dim"]:
+        """T."""
+        return self.statistics.target_covariance
+
+    def head(self, lam: float, classes: slice = slice(None)) -> Rows:
+        """Return W_LS, or its rows of `classes`, at one lambda.
+
+        Raises:
+            StatisticsError: If Sigma_T + lam I is singular to working precision.
+        """
+        within = self._within(lam, classes)
+        return Rows(within.weight @ self.basis.T, within.bias)
+
+    def coordinates(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
+        """Return rows about the mean in the eigenbasis, for `left_out`."""
+        return (features - self.statistics.mean) @ self.basis
+
+    def left_out(
+        self,
+        coordinates: Float[Any, "rows dim"],
+        labels: Int[np.ndarray, " all"],
+        lam: float,
+        unit: Unit,
+        classes: slice = slice(None),
+        *,
+        shares: Float[np.ndarray, " all"] | None = None,
+        with_bias: bool = True,
+    ) -> Float[Any, "rows classes"]:
+        """Return the score of each row from W_LS solved without this row, or without its group.
+
+        O(rows d) per class and lambda, and O(rows n d) for n rows of a unit.
+
+        Args:
+            coordinates: Result of `coordinates` for these rows.
+            labels: Classes of all rows of the statistics.
+            lam: Ridge.
+            unit: A block of rows, divided into units that are computed together, and the groups
+                that are left out as a whole.
+            classes: The head rows whose scores are returned.
+            shares: Weights of all rows; None: all weights are 1.
+            with_bias: Whether scores include the bias.
+        """
+        within, mean = self._within(lam, classes), self._mean
+        direction = mean / (self.eigenvalues + lam)
+        start, stop, _ = classes.indices(self.statistics.num_classes)
+        rows, own = unit.all_rows, labels[unit.all_rows]
+        return Answers(
+            scores=coordinates @ within.weight.T + (within.weight @ mean + within.bias),
+            target=np.where((own >= start) & (own < stop), own - start, -1),
+            weights=self.statistics.weights[own] * (1.0 if shares is None else shares[rows]),
+            white=coordinates / namespace(mean).sqrt(self.eigenvalues + lam),
+            overlaps=coordinates @ direction,
+            mean_overlap=float(mean @ direction),
+            lam=lam,
+            bias=None if with_bias else within.bias,
+        ).without(unit)
+
+    def _within(self, lam: float, classes: slice) -> Rows:
+        """Return W_LS with its weights in the eigenbasis."""
+        _check(lam, self.statistics)
+        mean, system = self._mean, self.eigenvalues + lam
+        free, shares = self._target[classes, :] @ self.basis / system, self.statistics.shares
+        return _with_bias(free, mean / system, mean, beside(mean, shares[classes]), lam)
+
+
+def resolution(statistics: ClassStatistics) -> float:
+    """Return the size below which an eigenvalue of the total covariance may be mere rounding."""
+    xp = namespace(statistics.gram)
+    size = float(xp.linalg.trace(statistics.gram))
+    return statistics.dim * float(np.finfo(np.float64).eps) * size
+
+
+def _check(lam: Any, statistics: ClassStatistics) -> None:
+    """Refuse a lambda that is not a finite number >= 0, or leaves the system singular."""
+    value = float(lam) if isinstance(lam, Real) else math.nan
+    if not 0 <= value < math.inf:
+        raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")
+    if value > resolution(statistics):
+        return
+    eigenvalues = np.linalg.eigvalsh(to_numpy(statistics.total_covariance))
+    flat = int((eigenvalues + value <= resolution(statistics)).sum())
+    if flat:
+        raise StatisticsError(
+            f"the least squares are singular at lam = {value:g}: {int(statistics.totals.sum()):,}"
+            f" rows do not vary along {flat:,} of {statistics.dim:,} directions",
+            remedy="Use lam > 0 (the paper: 0.05), more rows, or leave out constant features.",
+        )
+
+
+def least_squares(
+    features: Num[Any, "rows dim"],
+    labels: Int[Any, " rows"],
+    *,
+    num_classes: int | None = None,
+    lam: float = 0.05,
+    weighting: Weighting = "class",
+) -> Rows:
+    """Return the linear head that predicts one-hot labels with the least squared error.
+
+    It minimises 1/2 Ave |weight h + bias - onehot(y)|^2 + lam/2 (|weight|^2 + |bias|^2) in
+    one pass over the features, in float64, without one-hot targets: O(rows dim^2) time and
+    O(dim^2 + classes dim) memory in addition to the features.
+
+    Its outputs estimate class probabilities. To join a head trained with cross entropy, its rows
+    must be scaled: see `clinit.headtrain.heads.start.initialise.initialise`.
+
+    Args:
+        features: A NumPy array, a torch tensor or a CuPy array of any float type. CUDA tensors
+            stay on their device (this needs CuPy).
+        labels: Integers in [0, num_classes), of any of these libraries.
+        num_classes: Rows of the head; default: the largest label + 1. A class without a sample
+            gets a row of zeros and does not count.
+        lam: Ridge, >= 0, added to an average: scikit-learn's `alpha` divided by the number of
+            rows. The paper uses 0.05 (ConvNeXt) and 1e-4 (ResNet).
+        weighting: Kind of Ave: `class`, the mean over classes of the means over their rows, or
+            `sample`, the mean over rows.
+
+    Returns:
+        A value with `.weight` (classes, dim) and `.bias` (classes,), float64 arrays of the
+        library and on the device of `features`.
+
+    Raises:
+        ValueError: If an argument has a wrong shape, type or range.
+        StatisticsError: If a feature is not finite, or if lam = 0 and the system is singular.
+
+    Example:
+        >>> import numpy as np
+        >>> features = np.array([[0.0, 1.0], [0.0, 2.0], [3.0, 0.0], [4.0, 0.0]])
+        >>> head = least_squares(features, np.array([0, 0, 1, 1]), lam=1e-3)
+        >>> (features @ head.weight.T + head.bias).argmax(axis=1).tolist()
+        [0, 0, 1, 1]
+    """
+    with torch_stream(features):
+        array, numbers = as_array(features), to_numpy(as_array(labels))
+        if array.dtype.kind not in "fiu" or array.ndim != 2:
+            found = f"{array.dtype} of shape {array.shape}"
+            raise ValueError(f"features are {found}, expected real numbers of shape (rows, dim)")
+        if numbers.dtype.kind not in "iu" or numbers.ndim != 1 or (numbers < 0).any():
+            found = f"{numbers.dtype} of shape {numbers.shape}"
+            raise ValueError(f"labels are {found}, expected non-negative integers of shape (rows,)")
+        statistics = ClassStatistics.of(
+            array, numbers.astype(np.int64), num_classes=num_classes, weighting=weighting
+        )
+        head = least_squares_head(statistics, lam)
+        return Rows(like(head.weight, features), like(head.bias, features))

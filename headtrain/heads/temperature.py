@@ -1,0 +1,249 @@
+"""One temperature for all logits of a model, so that its probabilities match its accuracy.
+
+A head trained to a small loss is overconfident. Dividing its logits z by one T > 0 changes no
+answer. With b = 1 / T, the mean negative log-likelihood of held-out rows is least if
+
+    d/db Ave[-log softmax(b z)_y] = Ave[sum_k softmax(b z)_k z_k - z_y] = 0.
+
+The negative log-likelihood is convex in b, so that at most one such T exists. None exists if every
+row is labelled right (the larger b the better), or if the logits are useless (b = 0). If a
+temperature is needed although every row is labelled right, z_y is replaced by
+(1 - e) z_y + e (mean of the other z_k) with e = 1 / (n + 2) for n rows, because n right answers of
+n make labels likely, but not certain. A class that the head rules out has no probability at any T,
+and is left out with its rows.
+
+For heads whose classes are independent (sigmoid), the likelihood is that of a logistic model of
+each class, sum_k log(1 + exp(b z_k)) - b z_y.
+
+T is fitted to half of the held-out rows of each class, and measured on the other half. The measure
+is the expected calibration error over 15 bins B_m of equal width of the largest probability,
+
+    ECE = sum_m |B_m| / n |accuracy(B_m) - mean probability(B_m)|.
+
+Source: C. Guo, G. Pleiss, Y. Sun, K. Q. Weinberger, "On calibration of modern neural networks",
+ICML 2017, Sections 2 and 4.2; J. C. Platt, "Probabilistic outputs for support vector machines and
+comparisons to regularized likelihood methods", Advances in Large Margin Classifiers, 1999.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from msgspec import Meta
+from scipy.optimize import brentq
+from scipy.special import expit
+
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
+from clinit.files.documents import Count
+from clinit.headtrain.heads.linear import NEVER
+
+BINS = 15
+LEAST_ROWS = 100
+"""Least number of held-out rows: half of fewer rows would determine one number poorly, and an error
+over 15 bins even worse."""
+MOST_ROWS, MOST_LOGITS = 20_000, 27_500_000
+"""Maximum number of held-out rows that are used, and of their logits: 220 MB of 1,365 classes."""
+LEAST_LEAD = 1e-4
+"""Least lead of the largest logit, divided by T, over the second, in the row with the largest lead.
+With a smaller lead, the first and second answers are almost equally likely, and soon equal in
+float32."""
+_MOST_STEPS = 100
+"""Maximum number of doublings of b in the search for a bracket."""
+
+Activation = Literal["softmax", "sigmoid"]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Temperature:
+    """The divisor of the logits of a head, and the effect of the division on probabilities."""
+
+    value: Annotated[float, Meta(gt=0)]
+    """T; above 1 if the trained head was overconfident."""
+    fitted_rows: Count
+    """Number of held-out rows that T was fitted to."""
+    measured_rows: Count
+    """Number of other held-out rows, on which errors were measured; 0 if nothing was measured."""
+    ece_before: Share | None = None
+    """Expected calibration error of the trained head, in [0, 1]."""
+    ece_after: Share | None = None
+    """Expected calibration error with logits divided by T, in [0, 1]."""
+
+    @property
+    def unmeasured(self) -> Temperature:
+        """The same temperature without measurements, after classes have changed."""
+        return replace(self, measured_rows=0, ece_before=None, ece_after=None)
+
+    def divided(self, head: Head) -> Head:
+        """Divide the logits of a trained head by T, for export."""
+        weight, bias = (part.astype(np.float64) / self.value for part in (head.weight, head.bias))
+        return replace(head, weight=weight.astype(np.float32), bias=bias.astype(np.float32))
+
+    def multiplied(self, head: Head) -> Head:
+        """Recover the trained head from an exported head, up to the rounding of the export.
+
+        In float64, so that dividing the result again gives the bits of the exported head.
+        """
+        weight, bias = (part.astype(np.float64) * self.value for part in (head.weight, head.bias))
+        return replace(head, weight=weight, bias=bias)
+
+    def describe(self) -> str:
+        """Return the facts about the probabilities, in words."""
+        text = f"temperature {self.value:.3g}, fitted on {self.fitted_rows:,} held-out images"
+        if self.ece_before is None or self.ece_after is None:
+            return f"{text} before the classes last changed"
+        return (
+            f"{text}; expected calibration error on {self.measured_rows:,} others"
+            f" {100 * self.ece_before:.1f} % without it, {100 * self.ece_after:.1f} % with it"
+        )
+
+
+def divided(head: Head, temperature: Temperature | None) -> Head:
+    """Divide the logits of a trained head by its temperature, if any, for export."""
+    return head if temperature is None else temperature.divided(head)
+
+
+def never_wins(head: Head) -> Bool[np.ndarray, " classes"]:
+    """Return which classes a head rules out, whatever the features."""
+    # Half of `NEVER`, because dividing and multiplying rows again changes their last bits.
+    found: np.ndarray = (head.bias <= NEVER / 2) & ~head.weight.any(axis=1)
+    return found
+
+
+def temperature_of(
+    head: Head, rows: FeatureSet, activation: Activation = "softmax"
+) -> Temperature | None:
+    """Fit a temperature to half of some held-out rows, and measure it on the other half.
+
+    Args:
+        head: The trained head.
+        rows: Features of images that it was not trained on; labels are rows of the head.
+        activation: `sigmoid` if the probabilities of the classes are independent.
+
+    Returns:
+        The temperature; None if fewer than `LEAST_ROWS` rows belong to classes that the head does
+        not rule out, or if no temperature is best.
+    """
+    left = np.flatnonzero(~never_wins(head))
+    place = np.full(head.num_classes, -1, dtype=np.int64)
+    place[left] = np.arange(len(left))
+    labels = place[rows.labels]
+    order = np.argsort(labels, kind="stable")[np.count_nonzero(labels < 0) :]
+    if len(order) < LEAST_ROWS:
+        return None
+    most = min(len(order), MOST_ROWS, max(LEAST_ROWS, MOST_LOGITS // len(left)))
+    spaced = np.linspace(0, len(order) - 1, num=most).astype(np.int64)
+    # In halves of each class: every other row, in the order of classes.
+    halves = (order[spaced[::2]], order[spaced[1::2]])
+    (fit, of_fit), (judge, of_judge) = (
+        (logits_of(head, rows, np.sort(half))[:, left], labels[np.sort(half)]) for half in halves
+    )
+    value = fit_temperature(fit, of_fit, activation=activation)
+    if value is None or float(np.diff(np.partition(fit, -2)[:, -2:]).max()) < LEAST_LEAD * value:
+        return None
+    return Temperature(
+        value=value,
+        fitted_rows=len(of_fit),
+        measured_rows=len(of_judge),
+        ece_before=expected_calibration_error(judge, of_judge, activation=activation),
+        ece_after=expected_calibration_error(judge / value, of_judge, activation=activation),
+    )
+
+
+def fit_temperature(
+    logits: Float[np.ndarray, "rows classes"],
+    labels: Int[np.ndarray, " rows"],
+    *,
+    smoothed: bool = False,
+    activation: Activation = "softmax",
+) -> float | None:
+    """Return the temperature of the least mean negative log-likelihood; None if none exists.
+
+    Args:
+        logits: Logits in float64, without classes that the head rules out.
+        labels: The column of the class of each row.
+        smoothed: Give 1 / (n + 2) of each label evenly to the other classes, so that a temperature
+            exists even if every row is labelled right.
+        activation: `sigmoid` if the probabilities of the classes are independent.
+    """
+    if not len(labels) or logits.shape[1] < 2:
+        return None
+    truth, probabilities_of = logits[np.arange(len(labels)), labels], PROBABILITIES[activation]
+    if smoothed:
+        others = (logits.sum(axis=1) - truth) / (logits.shape[1] - 1)
+        truth = truth + (others - truth) / (len(labels) + 2)
+
+    def slope(b: float) -> float:
+        return float((probabilities_of(b * logits) * logits).sum(axis=1).mean() - truth.mean())
+
+    if activation == "softmax" and bool((truth >= logits.max(axis=1)).all()):
+        return None
+    low = high = 1.0
+    for _ in range(_MOST_STEPS):
+        if slope(low) > 0:
+            low /= 2
+        elif slope(high) < 0:
+            high *= 2
+        elif low == high:
+            return 1.0
+        else:
+            return 1.0 / float(brentq(slope, low, high, xtol=1e-10 * low, rtol=1e-10))
+    return None
+
+
+def expected_calibration_error(
+    logits: Float[np.ndarray, "rows classes"],
+    labels: Int[np.ndarray, " rows"],
+    *,
+    bins: int = BINS,
+    activation: Activation = "softmax",
+) -> float:
+    """Return the expected calibration error of the probabilities of logits, in [0, 1]."""
+    probabilities = PROBABILITIES[activation](logits)
+    right = probabilities.argmax(axis=1) == labels
+    return calibration_error(probabilities.max(axis=1), right, bins=bins)
+
+
+def calibration_error(
+    sure: Float[np.ndarray, " rows"], right: Bool[np.ndarray, " rows"], *, bins: int = BINS
+) -> float:
+    """Return the expected calibration error of answers, in [0, 1].
+
+    Bin m contains the rows whose largest probability lies in ((m - 1) / bins, m / bins].
+
+    Args:
+        sure: The largest probability of each row.
+        right: Whether the class of this probability is the true class.
+        bins: Number of bins of equal width.
+    """
+    place = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
+    gap = np.bincount(place, weights=right - sure, minlength=bins)
+    return float(np.abs(gap).sum() / max(1, len(right)))
+
+
+def _softmax(logits: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "rows classes"]:
+    found: np.ndarray = logits - logits.max(axis=1, keepdims=True)
+    np.exp(found, out=found)
+    found /= found.sum(axis=1, keepdims=True)
+    return found
+
+
+PROBABILITIES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "softmax": _softmax,
+    "sigmoid": expit,
+}
+"""Probabilities of logits, by the activation of a head."""
+
+
+def logits_of(
+    head: Head, rows: FeatureSet, chosen: Int[np.ndarray, " chosen"]
+) -> Float[np.ndarray, "chosen classes"]:
+    """Return the logits of a head for some rows, in float64."""
+    features = np.asarray(rows.features[chosen], dtype=np.float32)
+    logits: np.ndarray = features @ head.weight.T + head.bias
+    return logits.astype(np.float64)

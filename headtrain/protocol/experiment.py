@@ -1,0 +1,417 @@
+"""A class-incremental experiment: learn a stream, and return one record per run.
+
+With a frozen backbone: for each task, choose the buffer, compute the statistics once, initialise
+the new rows of each head, train the bank on shared batches, evaluate before the first step and
+during training. `clinit.headtrain.top.experiment` does the same with trained blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import polars as pl
+import torch
+
+from clinit.errors import ExperimentError
+from clinit.extract.cache.head import Head
+from clinit.headtrain.heads.array import torch_stream
+from clinit.headtrain.heads.groups import held_out_rows
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.repeats import groups_of
+from clinit.headtrain.heads.seeds import Draw, generator
+from clinit.headtrain.heads.start.new_rows import random_task_rows
+from clinit.headtrain.heads.start.scale import Initialisation
+from clinit.headtrain.heads.statistics.class_statistics import Weighting
+from clinit.headtrain.protocol.closed_form import LINEAR, check_memory
+from clinit.headtrain.protocol.events import Noted, Observer, ignore
+from clinit.headtrain.protocol.learner import Diagnose, Learner
+from clinit.headtrain.protocol.methods import ClosedForm, GradientHeads
+from clinit.headtrain.protocol.record.format import RunRecord, headless
+from clinit.headtrain.protocol.record.info import (
+    MOST_IN_BANK,
+    BaseHead,
+    RunInfo,
+    Settings,
+    SideInfo,
+    held_out_manifest,
+    provenance,
+)
+from clinit.headtrain.protocol.record.task_log import class_table
+from clinit.headtrain.protocol.stream.buffer import LOSS_SAMPLE_ROWS
+from clinit.headtrain.protocol.stream.notes import data_notes
+from clinit.headtrain.protocol.stream.scenario import build_scenario
+from clinit.headtrain.protocol.stream.source import Source, head_digest, no_base, starting_head
+from clinit.headtrain.protocol.stream.summed import Summed
+from clinit.headtrain.protocol.stream.task_plan import TaskPlan
+from clinit.headtrain.protocol.study.rules import PER_HEAD
+from clinit.headtrain.protocol.study.study import Study, names_of
+from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
+from clinit.headtrain.protocol.train.step import BETAS, EPS
+from clinit.headtrain.protocol.train.task_start import TaskStart
+from clinit.machine import choose_device, device_name
+
+PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
+
+
+Data = TypeVar("Data", bound="RunData")
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """The data that all runs of a call read."""
+
+    base: Source
+    """The base classes; `no_base(new)`, without any class, if the streams start from nothing."""
+    new: Source
+    head: Head
+    """The pretrained head that runs start from."""
+    heads: Mapping[str, Head] = field(default_factory=dict)
+    """Heads by loss, for losses whose runs start from another head than `head`: aligned heads."""
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Facts about the heads for records, by loss; "" for `head`."""
+    command: Sequence[str] = ()
+    """The command line of the user, for the records."""
+
+    @classmethod
+    def of(
+        cls: type[Data],
+        base: Source | None,
+        new: Source,
+        given: Mapping[str, Head | Path | None] | None = None,
+        *,
+        on_note: Callable[[str], None] = lambda note: None,
+        **rest: Any,
+    ) -> Data:
+        """Return the data with pretrained heads.
+
+        Args:
+            base: The base classes; None for streams that start from nothing.
+            new: The new classes.
+            given: Heads, or their files, by loss; "" for all other losses.
+            on_note: Called with a note on how the file of a head was read, if this was uncertain.
+            rest: Further fields.
+
+        Raises:
+            ExperimentError: If neither `given[""]` nor the base cache provides a head, or if a
+                head is given without base classes.
+            HeadError: If a file is missing or damaged.
+        """
+        base = no_base(new) if base is None else base
+        by_loss = {"": None, **(given or {})}
+        found = {loss: starting_head(base, head, on_note=on_note) for loss, head in by_loss.items()}
+        facts = {loss: each for loss, (_, each) in found.items()}
+        head, _ = found.pop("")
+        heads = {loss: each for loss, (each, _) in found.items()}
+        return cls(base, new, head, heads, facts, **rest)
+
+    def held_out(self, share: float, *, seed: int) -> RunData:
+        """Return the data with a share of the training rows in place of the test rows.
+
+        Args:
+            share: Share of the rows of each class, in (0, 1); repeated images stay together.
+            seed: Seed of the draw.
+        """
+        sides = []
+        for index, side in enumerate((self.base, self.new)):
+            if not side.class_names:
+                sides.append(side)
+                continue
+            random, held = generator(seed, Draw.HELD_OUT, index), np.zeros(0, dtype=bool)
+            if len(side.train.labels):  # statistics have no rows to hold out
+                held = held_out_rows(side.train.labels, groups_of(side.train), share, random)
+            train, val = side.train.part(~held), side.train.part(held)
+            manifest = held_out_manifest(share, seed)
+            sides.append(replace(side, train=train, val=val, val_manifest=manifest))
+        return replace(self, base=sides[0], new=sides[1])
+
+    def head_for(self, loss: str) -> Head:
+        """Return the pretrained head that runs of `loss` start from."""
+        return self.heads.get(loss, self.head)
+
+    def facts_for(self, loss: str) -> dict[str, Any]:
+        """Return the facts for a record about the head that runs of `loss` start from."""
+        return dict(self.facts.get(loss if loss in self.heads else "", {}))
+
+    @property
+    def descriptions(self) -> dict[str, dict[str, Any]]:
+        """The facts for a record about the data of each side."""
+        return {"base": self.base.description, "new": self.new.description}
+
+    @property
+    def by_head(self) -> dict[str, str]:
+        """The losses whose runs do not start from `head`, as `by_stream` takes them."""
+        return {loss: loss for loss in self.heads}
+
+    @property
+    def num_classes(self) -> int:
+        """Largest number of rows of a head at the end of a stream."""
+        return self.head.num_classes + len(self.new.class_names)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether all features are in memory."""
+        parts = (self.base.train, self.base.val, self.new.train, self.new.val)
+        return all(part.is_loaded for part in parts)
+
+
+def run_experiment(
+    data: RunData,
+    studies: Sequence[Study],
+    *,
+    observer: Observer = ignore,
+    diagnose: Diagnose | None = None,
+) -> list[RunRecord]:
+    """Train a head for each study on the new classes; return one record each, in their order.
+
+    All heads share class order, buffer, random rows and batches, all from the seed of the stream.
+    The same call on the same device gives the same numbers, bit for bit.
+
+    Args:
+        data: The classes of the pretrained head, the classes that arrive, and the head.
+        studies: Studies without top blocks; they differ at most in the settings `study.PER_HEAD`.
+        observer: Called with each event as it happens.
+        diagnose: Measures each head at the end of each task; its values go into the record.
+
+    Raises:
+        ValueError: If there is no study, if two are equal, or if two differ in their stream.
+        CacheError: If the two sides contain features of different backbones.
+        HeadError: If the head does not fit these features.
+        ExperimentError: If the head's classes are unknown or there are too many tasks.
+        DeviceError: If the device is absent.
+        MachineError: If the statistics of a closed form do not fit into memory.
+        StatisticsError: If the system of a closed form is singular.
+    """
+    started = now()
+    studies = [study.resolved() for study in studies]
+    names_of(studies)
+    if len({study.shared for study in studies}) > 1:
+        raise ValueError(f"heads of one bank differ at most in {', '.join(PER_HEAD)}")
+    loss, base, new = studies[0].training.loss, data.base, data.new
+    head = data.head_for(loss)
+    if not base.class_names and studies[0].start.head_width == "full":
+        raise ExperimentError(
+            "--head-width full needs a pretrained head, but no base classes are given",
+            remedy="Leave it out, or give the cache of base classes (--base CACHE).",
+        )
+    scenario = build_scenario(base, new, head, studies[0].stream)
+    check_memory(scenario, studies[0], head.dim)
+    notes = data_notes(scenario, base, new, studies, data.facts_for(loss))
+    for note in notes:
+        observer(Noted(note))
+    method_name = studies[0].stream.method
+    if diagnose is not None and studies[0].is_closed and method_name not in LINEAR:
+        raise ExperimentError(
+            f"--diagnose measures linear heads on the features, and {method_name} has none",
+            remedy="Leave --diagnose out.",
+        )
+    if base.summed is not None:
+        _check_summed(base.summed, studies, diagnosed=diagnose is not None)
+    plan = TaskPlan(scenario, studies[0])
+    method = (ClosedForm if studies[0].is_closed else GradientHeads)(scenario, plan, head, studies)
+    learner = Learner(scenario, plan, studies, method, observer, diagnose)
+    with torch.no_grad():
+        learner.learn()
+    watch, load_s = learner.watch, base.load_s + new.load_s  # seconds of the whole bank
+    phases = {name: watch.seconds[name] for name in PHASES}
+    timings = {"load": load_s, **phases, "total": load_s + watch.total}
+    optimizer = {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"}
+    return records_of(learner, data, started, notes, timings, optimizer)
+
+
+def now() -> str:
+    """Return the time as records contain it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) -> None:
+    """Check that statistics of the base classes are enough for the runs.
+
+    Raises:
+        ExperimentError: If a run needs rows.
+        StatisticsError: If a run needs statistics with another weighting.
+    """
+    for study in studies:
+        method, start = study.stream.method, study.start
+        averages: dict[str, Weighting | None]
+        averages = {"slda": "sample", "simplecil": None, "ncm": "class"}
+        averages |= {"ridge": start.weighting, "lda": start.weighting}
+        if (
+            study.keeps_buffer
+            or method not in (*averages, "naive", "rehearsal")
+            or (method == "ridge" and isinstance(start.lam, str))
+            or (diagnosed and study.is_closed)
+        ):
+            raise ExperimentError(
+                f"{method} reads rows of the base classes here, but {base.path} has none",
+                remedy="Give their cache (--base CACHE). Statistics suffice for --old-rows"
+                " statistics and --method naive, ncm, lda, slda, simplecil, and ridge with a number"
+                " as --lambda.",
+            )
+        if (weighting := averages.get(method)) is not None:
+            base.averaging(weighting, method)
+        if study.keeps_statistics or (diagnosed and method != "naive"):
+            base.averaging("class", method)
+
+
+def started_heads(
+    head: Head, old: Source, new: Source, studies: Sequence[Study], *, came_with: int
+) -> list[tuple[Head, Initialisation]]:
+    """Return heads with initialised, untrained rows for the classes of `new`.
+
+    Args:
+        head: The head of the old classes.
+        old: Real or drawn rows of old classes; may be empty.
+        new: Features of the classes that arrive.
+        studies: Settings of the starts, for one stream without updates.
+        came_with: Number of base rows, at least 1. These are the first rows of the head, which no
+            earlier call added; or all rows if an earlier call added every row.
+
+    Returns:
+        Each head with its initialisation.
+
+    Raises:
+        ClinitError: As in `run_experiment`.
+    """
+    studies = [study.resolved() for study in studies]
+    scenario = build_scenario(old, new, head, studies[0].stream)
+    plan, device = TaskPlan(scenario, studies[0]), choose_device(studies[0].training.device)
+    (task,), train = scenario.tasks, scenario.train
+    seen = plan.start_rows(task, plan.rows(task))
+    rows = LabelledRows.on(device, train.features(seen.rows), seen.labels)
+    bank = Bank(Rows.of_head(head), [study.training for study in studies], device)
+    bank.grow(random_task_rows(studies[0].stream.seed, task.number, len(task.classes), head.dim))
+    shared = TaskStart(
+        task,
+        num_base=came_with,
+        seen=seen,
+        read=rows.arrays,
+        groups=lambda: train.groups_of(seen.rows),
+        solve=None,
+        device=device,
+        heads_alike=True,
+    )
+    found = []
+    with torch.no_grad(), torch_stream(device):
+        for index, study in enumerate(studies):
+            start, _ = shared.start(study, bank.rows(index))
+            bank.write(index, task.start, start.rows)
+            grown = bank.rows(index).as_head(scenario.class_names, head.fingerprint)
+            found.append((grown, start))
+    return found
+
+
+def grown_heads(
+    head: Head,
+    old: Source,
+    new: Source,
+    studies: Sequence[Study],
+    *,
+    came_with: int,
+    observer: Observer = ignore,
+) -> list[Head]:
+    """Return heads with rows for the classes of `new` too; nothing is recorded.
+
+    Args:
+        head: As in `started_heads`.
+        old: As in `started_heads`.
+        new: As in `started_heads`.
+        studies: Settings of starts and training by gradients, as in `run_experiment`.
+        came_with: As in `started_heads`.
+        observer: Called with each event as it happens.
+
+    Raises:
+        ClinitError: As in `run_experiment`.
+    """
+    studies = [study.resolved() for study in studies]
+    scenario = build_scenario(old, new, head, studies[0].stream)
+    plan = TaskPlan(scenario, studies[0])
+    method = GradientHeads(scenario, plan, head, studies)
+    method.came_with = came_with
+    learner = Learner(scenario, plan, studies, method, observer)
+    with torch.no_grad():
+        learner.learn()
+    return [method.head(index, scenario.class_names) for index in range(len(studies))]
+
+
+def records_of(
+    learner: Learner,
+    data: RunData,
+    started: str,
+    notes: Sequence[str],
+    timings_s: Mapping[str, float],
+    optimizer: Mapping[str, Any],
+    *,
+    facts: Mapping[str, Any] | None = None,
+    changed: Mapping[str, np.ndarray] | None = None,
+) -> list[RunRecord]:
+    """Return the records of a learner, one per study.
+
+    Args:
+        learner: The learner, after the last task.
+        data: Data and first heads of the runs.
+        started: When the runs started.
+        notes: Notes for the user about the data.
+        timings_s: Seconds by phase.
+        optimizer: Facts about the optimizer.
+        facts: Further fields of the record.
+        changed: The backbone's parameters that training has changed, by name.
+    """
+    scenario, entries, bank = learner.scenario, learner.entries, learner.studies
+    seen = [scenario.val_counts[: task.stop] for task in scenario.learnt]
+    loss = bank[0].training.loss
+    first = {"path": None, "digest": head_digest(data.head_for(loss)), **data.facts_for(loss)}
+    records = []
+    for index, (name, study) in enumerate(zip(learner.ids, bank, strict=True)):
+        head, why = learner.head(index), headless(study.settings())
+        info: RunInfo = {
+            "id": name,
+            "config": cast(Settings, study.settings()),
+            "seconds": float(learner.seconds[index]),
+            "base": cast(SideInfo, data.base.description) or None,
+            "new": cast(SideInfo, data.new.description),
+            "head": cast(BaseHead, dict(first)) if data.base.class_names else None,
+            "notes": [
+                *notes,
+                *([f"the record holds no head: {why}"] if why else []),
+                *([learner.diverged[name]] if name in learner.diverged else []),
+            ],
+            "timings_s": dict(timings_s),
+            "bank_size": len(bank),
+            "optimizer": dict(optimizer),
+            "loss_sample_rows": LOSS_SAMPLE_ROWS,
+            **provenance(),  # type: ignore[typeddict-item]
+            "device": device_name(learner.method.device),
+            "started": started,
+            "command": list(data.command),
+            "tasks": [entry.description(index) for entry in entries],
+        }
+        if 1 < len(bank) <= MOST_IN_BANK:
+            unsaid = set.intersection(*(each.unsaid for each in bank))
+            named = [name for name in PER_HEAD if name not in unsaid]
+            info["bank"] = [{name: each.value(name) for name in named} for each in bank]
+        if head is not None and head.feature_map is not None:
+            info["feature_map"] = dict(head.feature_map)
+        counts = zip(entries, seen, strict=True)
+        tables: dict[str, Any] = {
+            "steps": pl.concat(entry.steps(index) for entry in entries),
+            "evaluations": pl.concat(entry.evaluations(index, tested) for entry, tested in counts),
+            "points": pl.concat(entry.point_table(index) for entry in entries),
+            "mistakes": pl.concat(entry.mistake_table(index) for entry in entries),
+        }
+        records.append(
+            RunRecord(
+                path=None,
+                info=cast(RunInfo, {**info, **(facts or {})}),
+                classes=class_table(scenario),
+                **tables,
+                head=head,
+                top=changed,
+                study=study,
+            )
+        )
+    return records

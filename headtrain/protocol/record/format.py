@@ -1,0 +1,367 @@
+"""The record of a run: a folder with everything that training saw, and nothing computed from it.
+
+    run.json             configuration, data, notes, wall times, versions; sealed, with a
+                         SHA-256 of each other file
+    classes.parquet      row, name, task (0 = base), train_rows, val_rows
+    steps.parquet        task, iteration, loss, loss_new, loss_old: before the update
+    evaluations.parquet  task, iteration, row, correct, total, correct_in_task: after that many
+                         updates
+    points.parquet       task, iteration, loss_new, elapsed_s
+    mistakes.parquet     task, row, image, predicted: at the end of the task (absent in older
+                         records)
+    head.safetensors     the head after the last task (absent in older records)
+    top.safetensors      the backbone's changed parameters, if any were trained
+
+The folder is written under a temporary name and renamed: a record is complete or absent.
+Files are compared with their digests as they are read: the same bytes are hashed and parsed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from clinit.errors import ClinitError, HeadError, RecordError
+from clinit.extract.cache.head import Head, read_head, write_head
+from clinit.files import paths as occupied
+from clinit.files.commit import draft_of, flush_file, flush_folder, take_place
+from clinit.files.paths import check_readable, exists, is_file, obstacle
+from clinit.headtrain.protocol.record.info import DOCUMENT, RunInfo, check_info, damaged
+from clinit.headtrain.protocol.record.tables import (
+    LATER_TABLES,
+    TABLES,
+    parse_table,
+    table_file,
+)
+from clinit.headtrain.protocol.study.rules import settings_of
+from clinit.headtrain.protocol.study.study import Study
+
+INFO = "run.json"
+HEAD = "head.safetensors"
+TOP = "top.safetensors"
+_TABLE_FILES = frozenset(map(table_file, TABLES))
+"""The tables that every record has."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunRecord:
+    """One head's run over the stream."""
+
+    path: Path | None
+    """Folder of the record; None if it has not been written."""
+    info: RunInfo
+    """The content of run.json, without format and digests."""
+    classes: pl.DataFrame
+    steps: pl.DataFrame
+    evaluations: pl.DataFrame
+    points: pl.DataFrame
+    mistakes: pl.DataFrame | None = None
+    """Test images that are labelled wrong at the end of each task; None in older records."""
+    head: Head | None = None
+    """The head after the last task, in a record to be written; `final_head` reads a stored head."""
+    top: Mapping[str, np.ndarray] | None = None
+    """The backbone's parameters that training has changed, by their names in its state dict, in a
+    record to be written; None if it was frozen. `changed_parameters` reads stored parameters."""
+    study: Study | None = None
+    """The settings of the run, in a record to be written: a file for people and for `--config`.
+    Programs read the settings in run.json."""
+    digests: Mapping[str, str] | None = None
+    """SHA-256 of the files by name; None in records of earlier versions or not yet written."""
+
+    def __repr__(self) -> str:
+        tasks = len(self.info["tasks"])
+        place = self.path or "not written"
+        return (
+            f"<RunRecord {self.info['id']}: {tasks} tasks, {len(self.classes):,} classes, {place}>"
+        )
+
+
+def check_free(folders: Iterable[Path], *, overwrite: bool | None = None) -> None:
+    """Check, before anything is trained, that records can be written to `folders`.
+
+    Args:
+        folders: One for each record.
+        overwrite: Whether existing records may be replaced; None if the caller has no such option.
+
+    Raises:
+        RecordError: If a folder exists and may not be replaced, or cannot be created.
+    """
+    for folder in folders:
+        occupied.check_free(folder, "run record", _foreign, RecordError, overwrite=overwrite)
+        if why := obstacle(folder):
+            raise RecordError(
+                f"cannot write the record {folder}: {why}",
+                remedy="Choose another --out.",
+            )
+
+
+def _foreign(folder: Path) -> str | None:
+    """Return why an existing folder is no run record, or its other files; None for a record."""
+    if not is_file(folder / INFO):
+        return "it is no run record"
+    try:
+        known = {INFO, HEAD, TOP, *_TABLE_FILES, *(_read_info(folder)[1] or ())}
+    except RecordError as error:
+        return str(error)
+    others = sorted(path.name for path in folder.iterdir() if path.name not in known)
+    return f"it holds {', '.join(others)} next to the record" if others else None
+
+
+def write_record(record: RunRecord, folder: Path, *, overwrite: bool | None = None) -> None:
+    """Write `record` to `folder`.
+
+    Args:
+        record: The record.
+        folder: The folder; it must not exist, unless `overwrite`.
+        overwrite: Replace an existing record, once this record is complete.
+
+    Raises:
+        RecordError: If `folder` exists or cannot be written; an existing record is kept then.
+    """
+    check_free([folder], overwrite=overwrite)
+    draft = draft_of(folder)
+    try:
+        draft.mkdir(parents=True)
+        _write_files(record, draft)
+        take_place(draft, folder, overwrite=bool(overwrite))
+    except (OSError, ClinitError, SafetensorError) as error:  # ClinitError: has a cause
+        cause = error if isinstance(error, OSError) else error.__cause__
+        raise RecordError(
+            f"cannot write the record {folder}: {getattr(cause, 'strerror', None) or error}",
+            remedy="Free space or choose a folder you can write with --out, then run the same"
+            " command again.",
+        ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _write_files(record: RunRecord, folder: Path) -> None:
+    for name in TABLES:
+        table: pl.DataFrame | None = getattr(record, name)
+        if table is None:
+            continue
+        content = io.BytesIO()  # polars would raise its own error if the disk is full
+        table.write_parquet(content)
+        (folder / table_file(name)).write_bytes(content.getvalue())
+    if record.head is not None:
+        write_head(record.head, folder / HEAD)
+    if record.top is not None:
+        top = {name: np.ascontiguousarray(value) for name, value in record.top.items()}
+        (folder / TOP).write_bytes(save(top))
+    if record.study is not None:
+        (folder / STUDY).write_text(study_toml(record.study), encoding="utf-8")
+    digests = {file.name: _sha256(file.read_bytes()) for file in sorted(folder.iterdir())}
+    for file in folder.iterdir():
+        flush_file(file)
+    DOCUMENT.write(folder / INFO, {**finite(record.info), "files": digests})
+    flush_folder(folder)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def finite(value: Any) -> Any:
+    """Replace numbers that JSON lacks, such as the loss of a diverged head, by None."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def read_record(folder: Path) -> RunRecord:
+    """Read the record in `folder`, and compare its tables with their digests.
+
+    Raises:
+        RecordError: If the record is missing, incomplete, damaged or of another layout.
+    """
+    info, digests = _read_info(folder)
+    tables: dict[str, Any] = {
+        name: parse_table(name, _content(folder, table_file(name), digests), folder)
+        for name in TABLES
+        if name not in LATER_TABLES or table_file(name) in (digests or ())
+    }
+    return RunRecord(path=folder, info=info, digests=digests, **tables)
+
+
+def read_info(folder: Path) -> RunInfo:
+    """Read run.json of the record in `folder`, not its tables.
+
+    Raises:
+        RecordError: If run.json is missing, damaged or of another layout.
+    """
+    return _read_info(folder)[0]
+
+
+def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
+    path = folder / INFO
+    if not is_file(path):
+        raise RecordError(
+            f"no run record at {folder}: it has no {INFO}",
+            remedy="Give a folder written by `clinit train-head --out`, or its parent.",
+        )
+    info = DOCUMENT.load(path)
+    check_info(info, str(path))
+    digests = info.pop("files", None)
+    return cast(RunInfo, info), digests
+
+
+def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> bytes:
+    """Return the content of one file of a record, compared with its digest."""
+    path = folder / name
+    if exists(path):
+        check_readable(path, RecordError)  # reading a pipe would block
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise damaged(folder, f"it lacks {name}") from error
+    except OSError as error:
+        raise RecordError(
+            f"cannot read {path}: {error.strerror or error}",
+            remedy="Check its permissions and the disk, then run the same command again.",
+        ) from error
+    if digests is not None and digests.get(name) != _sha256(content):
+        raise damaged(path, "it has changed since it was written")
+    return content
+
+
+def final_head(record: RunRecord, *, linear: bool = True) -> Head:
+    """Read the final head of a stored record.
+
+    Args:
+        record: The record.
+        linear: Whether the head must be linear in the features of the backbone.
+
+    Raises:
+        RecordError: If the record contains no head, or if the head has changed.
+        HeadError: If the head is damaged or not linear, or if its training has diverged.
+    """
+    assert record.path is not None
+    if HEAD not in (record.digests or ()) and not is_file(record.path / HEAD):
+        if why := headless(record.info["config"]):
+            raise HeadError(
+                f"the record {record.path} holds no head: {why}",
+                remedy="Take the record of another method (ncm, lda, slda, rehearsal, …).",
+            )
+        raise RecordError(
+            f"the record {record.path} holds no {HEAD}",
+            remedy="Run it again: `clinit train-head` stores the final head in every record.",
+        )
+    _content(record.path, HEAD, record.digests)  # checks the file
+    return read_head(record.path / HEAD, linear=linear)
+
+
+def headless(config: Mapping[str, Any]) -> str | None:
+    """Return why runs of these settings end without a head; None if they end with a head."""
+    method = config.get("method")
+    if method == "fecam":
+        return "the distances of fecam are quadratic in the features, not a linear layer"
+    if method == "klda" and config.get("klda_members", 1) > 1:
+        return "an ensemble of klda adds probabilities, which is not a linear layer"
+    return None
+
+
+def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
+    """Read the backbone's parameters that a stored run has changed; empty if it was frozen.
+
+    Raises:
+        RecordError: If the parameters cannot be read, or have changed since they were written.
+    """
+    assert record.path is not None
+    path = record.path / TOP
+    if TOP not in (record.digests or ()) and not is_file(path):
+        return {}
+    try:
+        return dict(load(_content(record.path, TOP, record.digests)))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise damaged(path, f"it does not contain parameters ({error})") from error
+
+
+def read_records(paths: Sequence[Path]) -> list[RunRecord]:
+    """Read all records at or below `paths`, each once.
+
+    Raises:
+        RecordError: If a path contains no record, or a record cannot be read.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        folders = find_records(path) if exists(path) else []
+        if not folders:
+            looked = f"no folder contains {INFO}" if exists(path) else "no such path"
+            raise RecordError(
+                f"no run record at or below {path}: {looked}",
+                remedy="Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`,"
+                " then `clinit report runs`.",
+            )
+        found |= dict.fromkeys(folder.resolve() for folder in folders)
+    return [read_record(folder) for folder in found]
+
+
+def find_records(path: Path) -> list[Path]:
+    """Return the records at or below `path`, sorted.
+
+    Raises:
+        RecordError: If a folder has the tables of a record, but no run.json.
+    """
+    found = []
+    # Not rglob, which fails if a running sweep renames a draft that it is searching.
+    for folder, below, files in os.walk(path):
+        below[:] = [name for name in below if not name.startswith(".")]
+        if INFO in files:
+            found.append(Path(folder))
+        elif files.count("evaluations.parquet") and files.count("classes.parquet"):
+            raise damaged(folder, f"its {INFO} is gone")
+    return sorted(found)
+
+
+STUDY = "study.toml"
+
+
+def study_toml(study: Study) -> str:
+    """Return a resolved study as a file for `--config`, without settings that its method ignores.
+
+    >>> print(study_toml(Study.of({"method": "ridge", "seed": 3}).resolved()))
+    # The settings of this run. `clinit rerun` with the folder of the run repeats it;
+    # `clinit train-head --config` with this file trains the same on other caches.
+    <BLANKLINE>
+    [train-head]
+    method = "ridge"
+    tasks = 5
+    seed = 3
+    lambda = "auto"
+    weighting = "class"
+    loss = "ce"
+    device = "auto"
+    <BLANKLINE>
+    """
+    top = study.top is not None
+    command = "train-top" if top else "train-head"
+    idle, order = study.idle("method").keys() | study.unsaid, study.stream.class_order
+    lines = [
+        "# The settings of this run. `clinit rerun` with the folder of the run repeats it;",
+        f"# `clinit {command} --config` with this file trains the same on other caches.",
+        # This option takes a separate file.
+        *([f"# class order: {', '.join(map(json.dumps, order))}"] if order else []),
+        f"\n[{command}]",
+    ]
+    for name, setting in settings_of(top=top).items():
+        value = study.value(name)
+        if name not in idle and value is not None and not setting.file:
+            lines.append(f"{setting.key} = {json.dumps(value)}")  # which is TOML, too
+    return "\n".join([*lines, ""])

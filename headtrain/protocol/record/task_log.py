@@ -1,0 +1,180 @@
+"""Log of the training of a bank: one entry per task, one column per head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+from jaxtyping import Bool, Float, Int
+
+from clinit.headtrain.heads.start.scale import Initialisation
+from clinit.headtrain.protocol.record.info import TaskInfo
+from clinit.headtrain.protocol.record.tables import TABLES
+from clinit.headtrain.protocol.stream.buffer import TaskRows
+from clinit.headtrain.protocol.stream.scenario import Scenario, Task
+from clinit.headtrain.protocol.stream.task_plan import Schedule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """One evaluation of the bank."""
+
+    iteration: int
+    correct: Int[np.ndarray, "heads classes"]
+    correct_in_task: Int[np.ndarray, "heads classes"]
+    """Correct answers among the classes of the same task."""
+    loss_new: Float[np.ndarray, " heads"]
+    elapsed_s: Float[np.ndarray, " heads"]
+
+
+@dataclass(slots=True, eq=False)
+class TaskEntry:
+    """One task of the bank."""
+
+    task: int
+    facts: dict[str, Any]
+    """Fields of run.json about the task, except the initialisation."""
+    new_share: Float[np.ndarray, " iterations"]
+    """Share of new rows in each batch."""
+    starts: list[Initialisation] = field(default_factory=list)
+    """One per head."""
+    start_seconds: list[Mapping[str, float]] = field(default_factory=list)
+    """Seconds of the start by phase; one per head."""
+    diagnoses: list[dict[str, Any]] | None = None
+    """One per head, at the end of the task; None if not requested."""
+    points: list[Point] = field(default_factory=list)
+    corrections: list[dict[str, Any]] = field(default_factory=list)
+    """Correction of each head after the last update; empty without corrections."""
+    uncorrected: Int[np.ndarray, "heads origins"] | None = None
+    """Test images that each head labels right before the correction, by origin: base, each task."""
+    anchors: list[dict[str, Any] | None] = field(default_factory=list)
+    """The anchor of each head during training; None for a head without an anchor."""
+    losses: Float[np.ndarray, "iterations heads 2"] | None = None
+    """Mean losses of the new and the old rows of each batch; NaN without such rows."""
+    mistakes: Sequence[Int[np.ndarray, "3 _"]] = ()
+    """Class, number in its class and predicted class of each wrongly labelled test image at the
+    end of the task; one array per head, empty until then."""
+
+    @classmethod
+    def begin(
+        cls, scenario: Scenario, task: Task, rows: TaskRows, seen: TaskRows, schedule: Schedule
+    ) -> TaskEntry:
+        """Return the entry of a task that is trained on `rows` and started from `seen`."""
+        return cls(
+            task=task.number,
+            facts={
+                "classes": len(task.classes),
+                "train_rows": rows.num_new,
+                "val_rows": int(scenario.val_counts[task.rows].sum()),
+                "buffer_rows": len(rows.stored_old),
+                "buffer_classes": len(np.unique(rows.stored_old)),
+                "init_old_rows": seen.num_old,
+            },
+            new_share=schedule.new_share,
+        )
+
+    def description(self, head: int) -> TaskInfo:
+        """Return the fields of run.json about the task in the run of one head."""
+        start, seconds = self.starts[head], self.start_seconds[head]
+        description: dict[str, Any] = {
+            "task": self.task,
+            **self.facts,
+            "initialisation": {
+                "factor": start.factor,
+                "shift": start.shift,
+                "loss_before": start.loss_before,
+                "loss_after": start.loss_after,
+                "steps": start.steps,
+                "lam": start.lam,
+                **({} if start.shrinkage is None else {"shrinkage": start.shrinkage}),
+                **({} if start.quadratic is None else {"quadratic": start.quadratic}),
+                "library": start.library,
+                **({} if start.init is None else {"init": start.init}),
+                **({} if start.repeats is None else {"repeats": start.repeats}),
+                "seconds": sum(seconds.values()),
+                **{f"{phase}_s": value for phase, value in seconds.items()},
+            },
+        }
+        if start.curve is not None:
+            description["lambda_curve"] = {
+                "lam": list(start.curve.lams),
+                start.curve.measure.replace("-", "_").replace(" ", "_"): list(start.curve.errors),
+            }
+        if self.anchors and (anchor := self.anchors[head]):
+            description["anchor"] = anchor
+        if self.uncorrected is not None:
+            before = {"correct_before": self.uncorrected[head].tolist()}
+            description["correction"] = {**self.corrections[head], **before}
+        if self.diagnoses is not None:
+            description["diagnosis"] = self.diagnoses[head]
+        return cast(TaskInfo, description)
+
+    def steps(self, head: int) -> pl.DataFrame:
+        """Return the losses of one head before each update."""
+        assert self.losses is not None
+        new, old = self.losses[:, head, 0], self.losses[:, head, 1]
+        share = self.new_share
+        mixed = share * new + (1 - share) * old
+        return _table(
+            "steps",
+            task=np.full(len(new), self.task),
+            iteration=np.arange(len(new)),
+            loss=np.where(share == 1, new, np.where(share == 0, old, mixed)),
+            loss_new=_null_where(share == 0, new),
+            loss_old=_null_where(share == 1, old),
+        )
+
+    def evaluations(self, head: int, totals: Int[np.ndarray, " classes"]) -> pl.DataFrame:
+        """Return the correct counts of one head, for the tested classes."""
+        tested = np.flatnonzero(totals)
+        return pl.concat(
+            _table(
+                "evaluations",
+                task=np.full(len(tested), self.task),
+                iteration=np.full(len(tested), point.iteration),
+                row=tested,
+                correct=point.correct[head, tested],
+                correct_in_task=point.correct_in_task[head, tested],
+                total=totals[tested],
+            )
+            for point in self.points
+        )
+
+    def mistake_table(self, head: int) -> pl.DataFrame:
+        """Return the test images that one head labels wrong at the end of the task."""
+        row, image, predicted = self.mistakes[head]
+        task = np.full(len(row), self.task)
+        return _table("mistakes", task=task, row=row, image=image, predicted=predicted)
+
+    def point_table(self, head: int) -> pl.DataFrame:
+        """Return the new-task losses of one head."""
+        return _table(
+            "points",
+            task=np.full(len(self.points), self.task),
+            iteration=np.array([point.iteration for point in self.points]),
+            loss_new=np.array([point.loss_new[head] for point in self.points]),
+            elapsed_s=np.array([point.elapsed_s[head] for point in self.points]),
+        )
+
+
+def class_table(scenario: Scenario) -> pl.DataFrame:
+    """Return the classes of the experiment, one per head row."""
+    return _table(
+        "classes",
+        row=np.arange(scenario.num_classes),
+        name=list(scenario.class_names),
+        task=scenario.task_of_row,
+        train_rows=scenario.train_counts,
+        val_rows=scenario.val_counts,
+    )
+
+
+def _null_where(absent: Bool[np.ndarray, " rows"], values: Float[np.ndarray, " rows"]) -> pl.Series:
+    return pl.Series(values).set(pl.Series(absent), None)
+
+
+def _table(layout: str, /, **columns: Any) -> pl.DataFrame:
+    return pl.DataFrame(columns).cast(dict(TABLES[layout]))  # type: ignore[arg-type]

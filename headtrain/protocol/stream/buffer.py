@@ -1,0 +1,299 @@
+"""All rows of an experiment under one index, and the rehearsal buffer, a choice of these rows.
+
+The split of the buffer sets the number of rows of each class:
+
+    balanced    all classes seen share one space equally
+    sgm         base classes share one space, later classes another; balanced without a base
+    per class   every class has the same space, so that the buffer grows
+
+The rows of a class are ordered once, by the seed, and the buffer always contains the first of them.
+The share of a class never grows when classes are added. Every row in the buffer of a task therefore
+comes from the previous buffer or from the previous task, so that a learner that sees every row only
+once could maintain this buffer.
+
+For bias correction, every tenth row in the order of a class is held out, beginning at a row that is
+drawn per class. A tenth of the buffer is thus held out as well, even if it contains few rows per
+class. A held-out row is held out in all tasks, so that no head is ever trained on it. All rows that
+repeat it are held out with it; together they count as one row. If a new class has a single row, or
+only rows that repeat each other, none is held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from clinit.extract.cache.features import StoredRows
+from clinit.headtrain.heads.groups import in_whole_groups, repeating, water_level
+from clinit.headtrain.heads.repeats import find_groups
+from clinit.headtrain.heads.seeds import Draw, generator
+from clinit.headtrain.protocol.study.parts import Stream
+
+TAKEN_AT_ONCE = 8192
+"""Rows that are copied at a time: 6 MB if a row has 384 numbers in float16."""
+
+
+class Pool:
+    """Rows of several feature arrays under one index, without copying them.
+
+    A label is the number of a head row, or -1 if the class is not part of the experiment.
+    """
+
+    def __init__(
+        self,
+        *parts: tuple[Float[Any, "_ dim"], Int[np.ndarray, " _"]],
+        room: int | None = None,
+        groups: Callable[[], Int[np.ndarray, " rows"]] | None = None,
+    ) -> None:
+        """Join features with their labels.
+
+        Args:
+            parts: Arrays or `StoredRows`.
+            room: Maximum bytes of rows that are copied into memory at once; None: no limit.
+            groups: Returns the group of each row, as `find_groups`; default: no row repeats
+                another.
+        """
+        self._find_groups = groups
+        self.room = room
+        self._dtype = np.result_type(*(features.dtype for features, _ in parts))
+        self._features = [features for features, _ in parts]
+        self._ends = np.cumsum([len(features) for features in self._features])
+        self.labels: Int[np.ndarray, " rows"] = np.concatenate([labels for _, labels in parts])
+        self._order = np.argsort(self.labels, kind="stable")
+        self._sorted = self.labels[self._order]
+
+    def rows_between(self, start: int, stop: int) -> Int[np.ndarray, " rows"]:
+        """Return the rows of the classes `start` to `stop` - 1, each class in stored order."""
+        first, last = np.searchsorted(self._sorted, [start, stop])
+        return self._order[first:last]
+
+    @cached_property
+    def groups(self) -> Int[np.ndarray, " rows"]:
+        """The group of each row; rows of a group repeat each other."""
+        return np.arange(len(self.labels)) if self._find_groups is None else self._find_groups()
+
+    def groups_of(self, rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"] | None:
+        """Return the groups of `rows`; None if no row repeats another."""
+        return repeating(self.groups[rows])
+
+    def counts(self, num_classes: int) -> Int[np.ndarray, " classes"]:
+        """Return the number of rows of each class."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=num_classes)
+
+    @property
+    def dim(self) -> int:
+        """Width of the features."""
+        return int(self._features[0].shape[1])
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the features of a row."""
+        return self.dim * self._dtype.itemsize
+
+    def holds(self, rows: int) -> bool:
+        """Return whether `rows` rows may be copied into memory."""
+        return self.room is None or rows * self.row_bytes <= self.room
+
+    def features(self, rows: Int[np.ndarray, " rows"]) -> Float[Any, "rows dim"]:
+        """Return the features of `rows`: copied, or read on demand if they exceed `room`."""
+        return self.take(rows) if self.holds(len(rows)) else self.stored(rows)
+
+    def stored(self, rows: Int[np.ndarray, " rows"]) -> StoredRows:
+        """Return the features of `rows`, read on demand."""
+        return StoredRows(self.take, rows, self.dim, self._dtype)
+
+    def take(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "rows dim"]:
+        """Copy the features of `rows`, in this order and in their stored dtype."""
+        taken = np.empty((len(rows), self.dim), dtype=self._dtype)
+        part = np.searchsorted(self._ends, rows, side="right")
+        for index, features in enumerate(self._features):
+            here = np.flatnonzero(part == index)
+            first = self._ends[index] - len(features)
+            # In blocks, because all rows at once would be a second copy.
+            for start in range(0, len(here), TAKEN_AT_ONCE):
+                block = here[start : start + TAKEN_AT_ONCE]
+                taken[block] = features[rows[block] - first]
+        return taken
+
+
+LOSS_SAMPLE_ROWS = 2048
+"""Maximum number of rows on which the new-task loss is measured: a plain sample, not
+class-balanced."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskRows:
+    """Rows of the base classes, of earlier new classes and of the task's classes, in this order."""
+
+    number: int
+    """Number of the task."""
+    rows: Int[np.ndarray, " rows"]
+    """Rows of the pool of training data; -1 for a row that is drawn from statistics."""
+    labels: Int[np.ndarray, " rows"]
+    """Class of each row, as the number of a head row."""
+    num_base: int
+    """Number of rows of base classes."""
+    num_old: int
+    """Number of rows of all earlier classes, including the base."""
+
+    @property
+    def num_new(self) -> int:
+        """Number of rows of the new classes."""
+        return len(self.labels) - self.num_old
+
+    @property
+    def stored_old(self) -> Int[np.ndarray, " stored"]:
+        """Labels of the old rows that are stored."""
+        return self.labels[: self.num_old][self.rows[: self.num_old] >= 0]
+
+    def part(self, kept: Bool[np.ndarray, " rows"]) -> TaskRows:
+        """Return the rows that `kept` marks."""
+        num_base, num_old = (int(kept[:stop].sum()) for stop in (self.num_base, self.num_old))
+        return TaskRows(self.number, self.rows[kept], self.labels[kept], num_base, num_old)
+
+    def loss_sample(self, seed: int) -> Int[np.ndarray, " sample"]:
+        """Choose the new rows on which the new-task loss is measured, sorted."""
+        random = generator(seed, Draw.LOSS_SAMPLE, self.number)
+        chosen = random.permutation(self.num_new)[:LOSS_SAMPLE_ROWS]
+        return np.sort(chosen) + self.num_old
+
+
+SGM_LARGE = 192_000
+"""From this size on, an `sgm` buffer gives 20 % to later classes; below, 22.5 %."""
+
+
+Counts = Int[np.ndarray, " seen"]
+Quotas = Callable[[Counts, Float[np.ndarray, " seen"]], Counts]
+"""From the number of available rows and a rank of each class, computes how many rows are kept.
+If the space cannot be shared evenly, the classes of the lowest ranks keep one row more."""
+
+
+def balanced(size: int) -> Quotas:
+    """Share one space equally: a full buffer evicts from its largest class."""
+    return lambda counts, ranks: level(counts, size, ranks)
+
+
+def sgm(size: int, num_base: int) -> Quotas:
+    """Share one space among base classes and one among later classes, as in related work.
+
+    24K are 18,600 + 5,400 rows (77.5 % + 22.5 %), 192K are 153,600 + 38,400 (80 % + 20 %). Other
+    sizes: 22.5 % for later classes below 192,000 rows, 20 % above. Space that one part cannot fill
+    stays empty.
+
+    Source, by authors of the paper: M. Y. Harun, C. Kanan, "Overcoming the stability gap in
+    continual learning", TMLR 2024.
+    """
+    of_later = round(size * (0.2 if size >= SGM_LARGE else 0.225))
+
+    def quotas(counts: Counts, ranks: Float[np.ndarray, " seen"]) -> Counts:
+        base = level(counts[:num_base], size - of_later, ranks[:num_base])
+        return np.concatenate([base, level(counts[num_base:], of_later, ranks[num_base:])])
+
+    return quotas
+
+
+def per_class(size: int) -> Quotas:
+    """Keep `size` rows of every class, whatever the number of classes."""
+    return lambda counts, ranks: np.asarray(np.minimum(counts, size))
+
+
+def level(
+    counts: Int[np.ndarray, " classes"], size: int, ranks: Float[np.ndarray, " classes"]
+) -> Int[np.ndarray, " classes"]:
+    """Share `size` rows among classes that have `counts` rows.
+
+    Each class keeps rows up to the water level. If classes have more rows than this, fewer rows
+    remain than there are such classes; the ones with the lowest `ranks` keep one row more.
+    """
+    water = water_level(counts, size)
+    shares: np.ndarray = np.minimum(counts, water)
+    wanting = np.flatnonzero(counts > water)
+    left = min(size - int(shares.sum()), len(wanting))
+    shares[wanting[np.argsort(ranks[wanting], kind="stable")[:left]]] += 1
+    return shares
+
+
+def quotas_of(stream: Stream, num_base: int) -> Quotas:
+    """Return the quotas of the buffer of a stream with `num_base` base classes."""
+    if stream.buffer_per_class is not None:
+        return per_class(stream.buffer_per_class)
+    size = stream.buffer or 0
+    return sgm(size, num_base) if stream.buffer_split == "sgm" and num_base else balanced(size)
+
+
+MOST_DRAWN = 60_000
+
+
+def drawn_per_class(classes: int, dim: int) -> int:
+    """Return how many rows to draw from statistics if none is stored.
+
+    Enough for the covariance, and a few of each class.
+    """
+    wanted = max(8 * dim, 8 * classes)
+    return max(2, min(wanted, MOST_DRAWN) // max(1, classes))
+
+
+class Buffer:
+    """Chooses rows of the classes seen so far, as many of each class as the quotas allow."""
+
+    def __init__(self, pool: Pool, quotas: Quotas, *, seed: int) -> None:
+        self._quotas = quotas
+
+        @cache
+        def ordered(row: int) -> tuple[float, Int[np.ndarray, " rows"]]:
+            random = generator(seed, Draw.BUFFER, row)
+            return float(random.random()), random.permutation(pool.rows_between(row, row + 1))
+
+        self._ordered = ordered
+
+    def order(self, head_row: int) -> Int[np.ndarray, " rows"]:
+        """Return all pool rows of a class in the order in which the buffer takes them."""
+        return self._ordered(head_row)[1]
+
+    def rows(self, seen: int) -> Int[np.ndarray, " chosen"]:
+        """Return the pool rows in the buffer once the first `seen` head rows are seen."""
+        if not seen:
+            return np.empty(0, dtype=np.int64)
+        ranks, orders = zip(*(self._ordered(row) for row in range(seen)), strict=True)
+        counts = np.array([len(order) for order in orders])
+        kept = self._quotas(counts, np.array(ranks))
+        parts = [order[:quota] for order, quota in zip(orders, kept, strict=True)]
+        return np.concatenate(parts)
+
+
+EVERY = 10
+"""One in `EVERY` rows is held out, as in the experiments of BiC (its split of 9:1)."""
+
+
+def correction_rows(
+    train: Pool, buffer: Buffer, num_base: int, num_classes: int, *, seed: int
+) -> Bool[np.ndarray, " rows"]:
+    """Mark the rows that bias correction is fitted to, and that no task trains on.
+
+    Args:
+        train: All training rows.
+        buffer: The buffer, which orders the rows of each class.
+        num_base: Number of rows of the pretrained head.
+        num_classes: Number of planned head rows.
+        seed: Seed of the stream.
+    """
+    groups, base = train.groups.copy(), train.rows_between(0, num_base)
+    if train.groups_of(base) is None:  # the groups of base rows were not searched for
+        groups[base] = base[find_groups(train.stored(base), train.labels[base])]
+
+    def choose(firsts: Int[np.ndarray, " firsts"]) -> Int[np.ndarray, " chosen"]:
+        chosen = []
+        for head_row in range(num_classes):
+            order = buffer.order(head_row)
+            order = order[np.isin(order, firsts)]
+            if len(order) > 1 or head_row < num_base:
+                first = int(generator(seed, Draw.CORRECTION, head_row).integers(EVERY))
+                chosen.append(order[first::EVERY])
+        return np.concatenate(chosen)
+
+    return in_whole_groups(groups, choose)

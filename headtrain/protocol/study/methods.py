@@ -1,0 +1,100 @@
+"""Settings that belong to a method of top blocks: EWC and DER++."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from clinit.setting import Part, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EwcConfig(Part):
+    """Strength and anchors of EWC, whose penalties hold parameters near earlier values."""
+
+    panel: ClassVar[str] = "EWC"
+    lam: float = setting(
+        1e6,
+        "EWC: strength (default: the paper's); 0 is plain fine-tuning of the blocks.",
+        least=0,
+        alias="ewc-lambda",
+    )
+    samples: int = setting(
+        2048, "EWC: maximum number of rows on which the Fisher information is measured.", least=1
+    )
+    mode: Literal["task", "online"] = setting(
+        "task", "EWC: one anchor per task, or a single one that is updated.", decides=True
+    )
+    gamma: float = setting(
+        1.0, "EWC online: share of the older Fisher information that is kept.", above=0, most=1
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerppConfig(Part):
+    """Weights of the two terms of old rows in DER++, and the source of the former logits."""
+
+    panel: ClassVar[str] = "DER++"
+    alpha: float = setting(
+        0.1,
+        "DER++: weight of squared differences to former logits (default: the paper's).",
+        least=0,
+    )
+    beta: float = setting(
+        0.9, "DER++: weight of the loss of old rows (default: the paper's); 0 is DER.", least=0
+    )
+    teacher: Literal["snapshot", "stored"] = setting(
+        "snapshot",
+        "DER++: former logits from the network as it was at the task's start (as in related"
+        " code of the paper's authors), or stored with the buffer when a class was"
+        " learnt (Eq. 6 of DER++, which the paper names).",
+        alias="teacher",
+    )
+    distance: Literal["mean", "sum"] = setting(
+        "mean",
+        "DER++: the mean over classes of squared differences, as in the code of its authors,"
+        " so that alpha does not depend on the number of classes; or their sum, as in Eq. 6"
+        " of DER++.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Top(Part):
+    """Training of the top blocks of a backbone; the defaults are the paper's."""
+
+    panel: ClassVar[str] = "Top blocks"
+    top_blocks: int = setting(
+        2, "Number of trained blocks, from the end; everything below is frozen.", least=1
+    )
+    full_rank: bool = setting(
+        False,
+        "Train the blocks themselves, not low-rank updates of their two linear layers; EWC"
+        " always does.",
+        decides=True,
+    )
+    rank: int = setting(48, "Rank of the updates.", least=1, most=100_000)
+    alpha: float = setting(
+        1.0,
+        "Scale of the updates: W + (alpha / rank) B A. The paper's text has no factor, as with"
+        " alpha = rank; loralib's default is 1, a factor of 1/48 at rank 48. With alpha ="
+        " rank, random rows learn more, and with computed rows more is forgotten.",
+        above=0,
+    )
+    a_init: Literal["gaussian", "kaiming"] = setting(
+        "gaussian",
+        "Distribution of A at the start: normal, or uniform as in loralib; B starts at zero.",
+    )
+    layer_decay: float = setting(
+        0.9, "Ratio of a layer's learning rate to the rate of the layer above it.", above=0, most=1
+    )
+    compile: bool = setting(False, "Run the top through torch.compile; needs a C++ compiler.")
+    probe: bool = setting(
+        True,
+        "Measure forward transfer after each task but the last: a linear probe on the next"
+        " task's classes.",
+        panel="Evaluation",
+        recorded=False,
+        identifies=False,
+    )
+    ewc: EwcConfig = field(default_factory=EwcConfig)
+    derpp: DerppConfig = field(default_factory=DerppConfig)

@@ -1,0 +1,238 @@
+"""All settings by name, and rules: which settings are idle in a run, which exclude each other.
+
+Refusals, records, identities and reports use the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass, replace
+from functools import cache
+from typing import Any, Literal, get_args, get_type_hints
+
+from clinit.headtrain.heads.closed.settings import Closed
+from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.protocol.study.methods import DerppConfig, EwcConfig
+from clinit.headtrain.protocol.study.parts import (
+    CLOSED_METHODS,
+    HEAD_METHODS,
+    SOLVED_METHODS,
+    TOP_METHODS,
+    Parts,
+    Training,
+    default_init_rows,
+)
+from clinit.setting import Setting, fields_of
+from clinit.words import did_you_mean, listed
+
+PARTS: Mapping[str, type] = {
+    name: kind
+    for name, hint in get_type_hints(Parts).items()
+    for kind in (hint, *get_args(hint))  # Top | None
+    if isinstance(kind, type) and is_dataclass(kind)
+}
+LOW_RANK = ("rank", "alpha", "a_init")
+EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
+DERPP = tuple(f"derpp_{name}" for name in fields_of(DerppConfig))
+CLOSED = tuple(fields_of(Closed))
+_OF_TRAINED_HEADS = (
+    *({*fields_of(Start), *fields_of(Training)} - {"lam", "weighting", "loss", "device"}),
+    *("iterations", "batch_size", "eval_every"),
+)
+
+
+@cache
+def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
+    """Return the settings of a study by name, if `top` with the settings of top blocks.
+
+    Their paths start with the part: `("stream", "seed")`.
+    """
+    parts = {name: part for name, part in PARTS.items() if name != ("closed" if top else "top")}
+    return {
+        name: replace(each.of_top if top else each, path=(part, *each.path))
+        for part, owner in parts.items()
+        for name, each in fields_of(owner).items()
+        if not (top and each.of_heads)
+    }
+
+
+_EVERY = {**settings_of(), **settings_of(top=True)}
+PER_HEAD = tuple(name for name, each in fields_of(Start, Training).items() if not each.shared)
+"""Settings in which the heads of one bank may differ; all other settings are the same."""
+EARLIER = {name: each.earlier for name, each in _EVERY.items() if each.earlier is not None}
+"""Settings that earlier versions lacked, with their values in records and identities that omit
+them."""
+PLACES = tuple(name for name, each in _EVERY.items() if not each.identifies)
+"""Settings that do not change the identity of a run."""
+DECIDING = tuple(name for name, each in _EVERY.items() if each.decides)
+"""Settings that decide which other settings are read."""
+BUFFER = tuple(name for name in _EVERY if name.startswith("buffer"))
+
+By = Literal["method", "start"]
+"""Why settings are idle: by the method, or by the start of new rows."""
+Rules = Iterator[tuple[tuple[str, ...], str]]
+
+
+def _idle_by_method(study: Parts) -> Rules:
+    """Yield settings that the method makes idle, and why; the more specific reason first."""
+    method, top = study.stream.method, study.top
+    named = f"--method {method}"
+    for closed in ("slda", "fecam", "klda", "ranpac"):
+        if method != closed:
+            own = tuple(name for name in CLOSED if name.startswith(closed))
+            yield own, f"{named}: it is a setting of {closed}"
+    if method == "ranpac":
+        yield ("lam",), f"{named}: its lambda is --ranpac-lambda"
+    if method in ("ncm", "lda", *CLOSED_METHODS):
+        yield ("lam",), f"{named}: its head has no lambda"
+    if method == "ncm":
+        yield ("weighting",), f"{named}: its head consists of class means"
+    if study.is_closed:
+        yield ("weighting",), f"{named}: every row counts the same in its sums"
+        yield BUFFER, f"{named}: it keeps statistics, not rows"
+    if study.is_solved:
+        yield _OF_TRAINED_HEADS, f"{named}: its head is solved, not trained"
+    if not study.rehearses:
+        yield ("old_rows",), f"{named}: its batches contain no rows of a buffer"
+    if study.draws_old_rows:
+        yield BUFFER, "--old-rows statistics: no row is stored"
+        if study.training.correct == "bic":
+            yield ("correct",), "--old-rows statistics: no old row is held out for the correction"
+    if method in ("naive", "ewc") and not study.keeps_buffer:
+        new_only = "it trains on new rows only; --init-rows buffer keeps a buffer for"
+        yield BUFFER, f"{named}: {new_only} initialisation"
+    if method in ("joint", *SOLVED_METHODS):
+        yield BUFFER, f"{named}: it reads all rows of all classes seen"
+    if not study.rehearses and (method, study.stream.mix) != ("joint", "uniform"):
+        yield ("mix",), f"{named}: its batches contain no rows of a buffer"
+    if method == "naive" and study.training.correct == "bic":
+        yield ("correct",), f"{named}: it holds out no old rows for the correction"
+    if study.stream.iterations == 0:
+        yield ("correct",), "--iterations 0: there is no training to correct"
+    if study.anchor == "none":
+        yield ("anchor_strength",), "--anchor none: there is no penalty"
+    if method == "ewc":
+        yield LOW_RANK, f"{named}: it trains the blocks themselves"
+    if top is not None and top.full_rank:
+        yield LOW_RANK, "--full-rank: the blocks themselves are trained"
+    if method != "ewc":
+        yield EWC, f"{named}: it is a setting of ewc"
+    if top is not None and top.ewc.mode == "task":
+        yield ("ewc_gamma",), "--ewc-mode task: each task keeps its own anchor"
+    if method != "derpp":
+        yield DERPP, f"{named}: it keeps no former logits"
+
+
+def _idle_by_start(study: Parts) -> Rules:
+    start, init = study.start, study.start.init
+    if init == "random":
+        yield ("scale", "bias", "init_rows"), "--init random: random rows depend on no data"
+    if init == "fitted":
+        yield ("scale",), "--init fitted: its rows start from calibrated rows"
+    if init == "discriminant":
+        own = "--init discriminant: one objective chooses its scale, balance and covariance"
+        yield ("scale", "calibration", "new_share", "bias", "weighting"), own
+    else:
+        yield ("max_old_loss",), "--init: only discriminants use this setting"
+    if init in ("random", "zero"):
+        yield ("calibration",), "--init: random and zero rows are not computed from images"
+    if not start.is_calibrated:
+        yield ("calibration",), "--scale: only calibrated rows depend on logits"
+    if init == "random" or not start.looks_around:
+        yield ("new_share",), "--init, --scale, --lambda: the loss fits neither scale nor lambda"
+    if init != "fitted":
+        yield ("fit_ridge",), "--init: only fitted rows use this setting"
+    if not study.is_solved and not start.reads_lambda:
+        yield ("lam",), "--init: only least-square rows have a lambda"
+    if not study.is_solved and not start.reads_weighting:
+        yield ("weighting",), "--init: only least squares and LDA average over classes"
+    if init != "class-mean":
+        yield ("class_mean",), "--init: only class-mean rows use this setting"
+    if study.stream.iterations == 0:
+        trained = ("lr", "schedule", "weight_decay", "precision", "mix", "anchor")
+        yield (*trained, "anchor_strength"), "--iterations 0: nothing is trained"
+
+
+def idle(study: Parts, *by: By) -> dict[str, str]:
+    """Return the settings that change nothing in the run, each with the reason.
+
+    Args:
+        study: The settings of the run.
+        by: Only settings that are idle for this cause; default: for any cause.
+    """
+    every = settings_of(top=study.top is not None)
+    rules = {"method": _idle_by_method, "start": _idle_by_start}
+    found: dict[str, str] = {}
+    for each in by or rules:
+        for names, why in rules[each](study):
+            found |= {name: why for name in names if name in every and name not in found}
+    return found
+
+
+def refusals(asked: Iterable[str], studies: Sequence[Parts]) -> list[str]:
+    """Return a sentence for each requested setting that no study reads.
+
+    Args:
+        asked: Names of the settings that a user gave.
+        studies: The requested studies, not resolved.
+    """
+    unread = [idle(study, "method") for study in studies]
+    every = settings_of(top=studies[0].top is not None)
+    return [
+        f"{every[name].option} does not go with {unread[0][name]}"
+        for name in asked
+        if all(name in each for each in unread)
+    ]
+
+
+DEFAULT_BUFFER = 24_000
+
+
+def defaults(study: Parts) -> dict[str, Any]:
+    """Return the defaults that depend on other settings, by name."""
+    method, top = study.stream.method, study.top is not None
+    ewc, joint = method == "ewc", method == "joint"
+    found: dict[str, Any] = {
+        "mix": "uniform" if study.keeps and (study.rehearses or joint) else "text",
+        "anchor": study.anchor,
+        "schedule": "linear" if study.keeps else "constant",
+        "lr": (8e-4 if ewc else 1.5e-3) if top else 1e-3,
+        "batch_size": 128 if ewc else 256,
+        "init_rows": default_init_rows(method),
+    }
+    if study.keeps_buffer and study.stream.buffer_per_class is None:
+        found["buffer"] = DEFAULT_BUFFER
+    return found
+
+
+def check(study: Parts) -> None:
+    """Check that no settings exclude each other.
+
+    Raises:
+        ValueError: If two settings do.
+    """
+    method, stream, training = study.stream.method, study.stream, study.training
+    methods = HEAD_METHODS if study.top is None else TOP_METHODS
+    if method not in methods:
+        near = did_you_mean(method, methods, lead=". ")
+        raise ValueError(f"method must be one of {listed(methods, 'or')}, got {method!r}{near}")
+    if stream.stop_after is not None and stream.stop_after > stream.tasks:
+        most = f"the number of tasks, {stream.tasks}"
+        raise ValueError(f"stop_after must be at most {most}, got {stream.stop_after}")
+    if stream.buffer_per_class is not None:
+        if stream.buffer is not None:
+            raise ValueError("buffer and buffer_per_class exclude each other: give one")
+        if stream.buffer_split != "balanced":
+            split = f"buffer_split {stream.buffer_split!r}"
+            raise ValueError(f"{split} needs a total buffer, not buffer_per_class")
+    is_auto = training.anchor == "l2" and training.anchor_strength == "auto"
+    if study.top is not None and (is_auto or training.anchor == "moments"):
+        raise ValueError("anchor of top blocks must be l2, with a number for anchor_strength")
+    none_kept = 0 in (stream.buffer, stream.buffer_per_class)
+    if training.correct == "bic" and study.keeps_buffer and none_kept:
+        raise ValueError("correct 'bic' needs old rows: keep a buffer")
+    is_judged = study.draws_old_rows or not (method == "naive" or none_kept)
+    if is_auto and not is_judged:
+        raise ValueError("anchor 'l2' has no old row to choose anchor_strength by: give a number")
+    if study.top is not None and training.precision == "tf32":
+        raise ValueError("precision must be float32 or bf16 for top blocks, got 'tf32'")

@@ -1,0 +1,295 @@
+"""Plan and train the runs of a grid, under unique names, in banks that fit into memory.
+
+A sweep reads its folder, which has one record per run, before it trains. It does not train recorded
+runs again, and refuses records of other data. Banks are trained here or as tasks of a Ray cluster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from clinit.headtrain.protocol.events import BankStarted, Event
+from clinit.headtrain.protocol.experiment import RunData, run_experiment
+from clinit.headtrain.protocol.record.format import (
+    RunRecord,
+    check_free,
+    find_records,
+    read_info,
+    write_record,
+)
+from clinit.headtrain.protocol.record.info import settings_of
+from clinit.headtrain.protocol.runs import check_data
+from clinit.headtrain.protocol.study.parts import Training
+from clinit.headtrain.protocol.study.rules import EARLIER, PLACES
+from clinit.headtrain.protocol.study.study import Study, by_stream, identity_of, run_name, study_of
+from clinit.headtrain.protocol.train.heads import check_precision
+from clinit.machine import choose_device, free_memory
+from clinit.ray_tasks import connected, run_tasks
+
+MEMORY_SHARE = 0.5
+"""Share of the free memory that the heads of a bank may take; the rest is for the data."""
+CPU_BANK_SIZE = 12
+"""Maximum runs per bank on a CPU: larger banks are hardly faster, and a kill loses more runs."""
+_PARAMETER_COPIES = 4
+"""Copies of weight and bias: parameters, gradient, the two moments of AdamW."""
+_LOGIT_COPIES = 5
+"""Copies of the logits of a batch: logits, gradient, intermediates of the losses."""
+
+
+Bank = Sequence[Study]
+"""Runs that are trained together: they share stream, seed, batches and pretrained head."""
+
+
+def head_bytes(*, num_classes: int, dim: int, batch_size: int) -> int:
+    """Estimate the memory that one more head of a bank takes while it is trained."""
+    parameters = _PARAMETER_COPIES * num_classes * (dim + 1)
+    return 4 * (parameters + _LOGIT_COPIES * batch_size * num_classes)
+
+
+def bank_limit(study: Study, *, num_classes: int, dim: int, asked: int | None = None) -> int:
+    """Return the largest size of a bank that fits into memory, at most `asked`."""
+    each = head_bytes(num_classes=num_classes, dim=dim, batch_size=study.stream.rows_per_batch)
+    device = choose_device(study.training.device)
+    fitting = max(1, int(MEMORY_SHARE * free_memory(device)) // each)
+    if asked is None and device.type == "cpu":
+        asked = CPU_BANK_SIZE
+    return min(fitting, asked or fitting)
+
+
+def compile_banks(runs: Iterable[Study], data: RunData, *, asked: int | None = None) -> list[Bank]:
+    """Put distinct runs that differ only in their heads into banks, in the order of the runs.
+
+    All runs of a bank start from the same pretrained head.
+
+    Raises:
+        DeviceError: If the device is absent.
+    """
+    banks: list[Bank] = []
+    for group in by_stream(runs, data.by_head):
+        classes, dim = data.num_classes, data.base.train.dim
+        limit = bank_limit(group[0], num_classes=classes, dim=dim, asked=asked)
+        # Equal neighbours share a launch of the loss and of the optimizer.
+        group.sort(
+            key=lambda run: (run.training.loss, run.training.rate, run.training.weight_decay)
+        )
+        banks += [group[start : start + limit] for start in range(0, len(group), limit)]
+    return banks
+
+
+def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[Bank]:
+    """Return the banks of which some runs are recorded and some are left.
+
+    Such banks are trained again as a whole, because last bits of a loss depend on the whole bank.
+    """
+    by_identity = {run.identity: run for run in runs}
+    recorded: dict[tuple[Study, str], list[Study]] = {}
+    for run in runs:
+        if told := folder.banks.get(run.identity):
+            recorded.setdefault((run.shared, str(told)), []).append(run)
+    banks: list[Bank] = []
+    for first, *others in recorded.values():
+        told = folder.banks[first.identity]
+        if 1 + len(others) < len(told):
+            names = (first.changed(each).identity for each in told)
+            bank = [by_identity[name] for name in names if name in by_identity]
+            if len(bank) == len(told):
+                banks.append(bank)
+    return banks
+
+
+def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ()) -> list[str]:
+    """Name each run by its initialisation and scale, and by its varied settings.
+
+    Varied settings include settings that differ from `recorded`, the settings of existing runs in
+    the folder, so that no two runs in a folder have the same name.
+    """
+    recorded = list(recorded)
+    share = next((run.start.new_share for run in runs if run.reads_share), None)
+    configs = [run.values() | ({} if run.reads_share else {"new_share": share}) for run in runs]
+    # `top_blocks` 0 distinguishes runs of heads alone from runs of top blocks.
+    known = [*configs]
+    for config in recorded if configs else ():
+        before = {} if config.get("init", "random") == "random" else EARLIER
+        known.append({**configs[0], **before, "top_blocks": 0, **config})
+        study = study_of(config)
+        if study is not None and not study.reads_share:
+            known[-1]["new_share"] = share
+    varied = [
+        name
+        for name in (configs[0] if configs else {})
+        if name not in ("method", "init", "scale", *PLACES)
+        and len({str(each[name]) for each in known}) > 1
+    ]
+    names = []
+    for run in runs:
+        idle = run.idle()
+        told = [name for name in varied if name not in idle and run.value(name) is not None]
+        names.append(run_name(run.settings(), told).replace("/", "_"))
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class RunsRecorded:
+    """`runs` more runs are recorded."""
+
+    runs: int
+
+
+SweepEvent = Event | RunsRecorded
+SweepObserver = Callable[[SweepEvent], None]
+Trained = Iterator[tuple[Bank, list[RunRecord]]]
+Train = Callable[[Sequence[Bank]], Trained]
+"""Trains banks and yields each with its records, in any order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepPlan:
+    """The runs of a sweep that are left, and the banks in which they are trained."""
+
+    names: dict[str, str]
+    """Name of each run that is left, by its identity."""
+    banks: Sequence[Bank]
+
+
+def plan_sweep(
+    runs: Sequence[Study], folder: SweepFolder, data: RunData, *, bank_size: int | None = None
+) -> SweepPlan:
+    """Group the runs that the folder lacks into banks."""
+    begun = begun_banks(runs, folder)
+    again = {run for bank in begun for run in bank}
+    left = [run for run in runs if folder.record_of(run) is None and run not in again]
+    banks = [*begun, *compile_banks(left, data, asked=bank_size)]
+    for training in (bank[0].training for bank in banks):
+        check_precision(training.precision, choose_device(training.device))
+    named = zip(runs, run_names(runs, folder.configs), strict=True)
+    names = {run.identity: name for run, name in named if folder.record_of(run) is None}
+    return SweepPlan(names, banks)
+
+
+def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: SweepObserver) -> None:
+    """Train the banks of `plan`; record each run as soon as its bank is trained.
+
+    Raises:
+        RecordError: If a record cannot be written; earlier records are kept.
+        ClinitError: If a bank cannot be trained; runs of earlier banks are recorded.
+    """
+    check_free(folder.path / name for name in plan.names.values())
+    for bank, records in train(plan.banks):
+        trained = zip(bank, records, strict=True)
+        fresh = {run: record for run, record in trained if folder.record_of(run) is None}
+        for run, record in fresh.items():
+            place = folder.path / plan.names[run.identity]
+            write_record(replace(record, info={**record.info, "id": place.name}), place)
+            folder.add(run, place)
+        observer(RunsRecorded(len(fresh)))
+
+
+def train_here(data: RunData, observer: SweepObserver) -> Train:
+    """Return the function that trains banks one after another in this process."""
+
+    def train(banks: Sequence[Bank]) -> Trained:
+        for number, bank in enumerate(banks, start=1):
+            observer(BankStarted(bank, number, len(banks)))
+            yield bank, run_experiment(data, bank, observer=observer)
+
+    return train
+
+
+_KEPT = (
+    "Existing records there are kept. Give the caches and heads that they were made with, or"
+    " another --out."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepFolder:
+    """The folder of a sweep, claimed by this process."""
+
+    path: Path
+    recorded: dict[str, Path]
+    """Records by the identity of their run."""
+    configs: list[Mapping[str, Any]]
+    """The settings of all recorded runs."""
+    banks: dict[str, Sequence[Mapping[str, Any]]]
+    """Differing settings of all heads in the bank of each recorded run, by its identity."""
+
+    def record_of(self, run: Study) -> Path | None:
+        """Return the record of `run`; None if it is not recorded."""
+        return self.recorded.get(run.identity)
+
+    def add(self, run: Study, folder: Path) -> None:
+        """Remember a record that was just written."""
+        self.recorded[run.identity] = folder
+        self.configs.append(run.values())
+
+
+def run_digest(run: Study) -> str:
+    """Return the digest that names the checkpoint of a run."""
+    return hashlib.sha256(run.identity.encode()).hexdigest()[:32]
+
+
+def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:
+    """Read the folder of a sweep, which this process has claimed.
+
+    Args:
+        path: The folder.
+        data: The data of the sweep's runs.
+        losses: Losses of the sweep's runs; each loss has its pretrained head.
+
+    Raises:
+        RecordError: If a record was made with other caches or another pretrained head, or is
+            damaged.
+    """
+    recorded: dict[str, Path] = {}
+    configs: list[Mapping[str, Any]] = []
+    banks: dict[str, Sequence[Mapping[str, Any]]] = {}
+    for folder in find_records(path):
+        stored = read_info(folder)
+        with_head = stored["config"].get("loss", Training().loss) in losses
+        check_data(folder, stored, data, with_head=with_head, remedy=_KEPT)
+        configs.append(settings_of(stored))
+        identity = identity_of(configs[-1])
+        recorded[identity], banks[identity] = folder, stored.get("bank", ())
+    return SweepFolder(path, recorded, configs, banks)
+
+
+SHARED = (
+    "features that stay on disk are read by every node: the caches must be in a folder that all"
+    " nodes share, under the same path"
+)
+
+
+@contextmanager
+def train_on_ray(data: RunData, address: str) -> Iterator[Train]:
+    """Connect to a Ray cluster; yield a function that trains each bank on one GPU or one core.
+
+    Ray's object store sends the data once per node, and returns the records, so that no shared
+    folder is needed. Only features that stay on disk must be readable by every node.
+
+    Raises:
+        ClusterError: If Ray is not installed, or if no cluster runs at `address`.
+    """
+    with connected(address) as ray:
+        share: dict[str, Any] = (
+            {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
+        )
+        stored = ray.put(data)
+
+        def train(banks: Sequence[Bank]) -> Trained:
+            return run_tasks(ray, _train_on_node, [(stored, bank) for bank in banks], **share)
+
+        yield train
+
+
+def _train_on_node(data: RunData, bank: Bank) -> tuple[Bank, list[RunRecord]]:
+    """Train one bank on a node of the cluster; its events are not reported."""
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    records = run_experiment(data, bank)
+    return bank, [replace(each, info={**each.info, "ray_node": node}) for each in records]

@@ -1,0 +1,233 @@
+"""Correct answers of the heads of a bank, in float32 whatever the precision of the training.
+
+Features stay in their stored dtype. One block at a time is widened to float32 and multiplied with
+all heads. Of equal logits, the first wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from clinit.headtrain.heads.losses import loss_named
+from clinit.headtrain.protocol.train.heads import Bank, LabelledRows, products_in
+
+BLOCK_VALUES = 2**19
+"""Logits computed at a time: 2 MB stay in a core's cache while they are reduced."""
+MIN_BLOCK_ROWS = 256
+"""Fewer rows would make the matrix product inefficient; the heads are divided instead."""
+CUDA_BLOCK_VALUES = 2**28
+"""Logits at a time on a CUDA device: 1 GB, so that a few launches cover the whole test set."""
+
+Mistakes = Int[np.ndarray, "3 _"]
+"""Class, number among the rows of its class, and predicted class of each wrongly labelled row."""
+Group = tuple[slice, slice]
+"""Rows of one task, and the classes of this task."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """Numbers of correct answers of the heads of a bank."""
+
+    correct: Int[np.ndarray, "heads classes"]
+    correct_in_task: Int[np.ndarray, "heads classes"]
+    """Correct answers if a head chooses only among the classes of the row's task."""
+    mistakes: tuple[Mistakes, ...] | None
+    """One per head; None if not requested."""
+
+
+def evaluate(
+    bank: Bank, test: LabelledRows, ends: Sequence[int], *, list_mistakes: bool = False
+) -> Evaluation:
+    """Count the rows of each class that each head labels right.
+
+    Args:
+        bank: Heads.
+        test: Rows, sorted by label.
+        ends: Head row after the last class of each task, in order.
+        list_mistakes: Whether to list the rows that are labelled wrong.
+    """
+    right, right_in_task = _judge(bank, test, ends)
+    return Evaluation(
+        correct=_counts(right, test.labels, bank.num_classes),
+        correct_in_task=_counts(right_in_task, test.labels, bank.num_classes),
+        mistakes=_mistakes(bank, test, right) if list_mistakes else None,
+    )
+
+
+def count_correct(bank: Bank, test: LabelledRows) -> Int[np.ndarray, "heads classes"]:
+    """Count the rows of each class that each head labels right."""
+    return _counts(_judge(bank, test)[0], test.labels, bank.num_classes)
+
+
+def mean_losses(
+    bank: Bank, sample: LabelledRows, weights: Float[Tensor, " rows"] | None = None
+) -> Float[np.ndarray, " heads"]:
+    """Return the mean loss of each head over `sample`, each with its own training loss.
+
+    `weights` are the weights of the rows and add up to one; default: equal weights.
+    """
+    totals = torch.zeros(bank.num_heads, dtype=torch.float64, device=bank.device)
+    losses = [loss_named(head.loss) for head in bank.heads]
+    for part, blocks in blocks_of(bank, len(sample)):
+        features, labels = sample.widened(part), sample.labels[part]
+        for heads in blocks:
+            logits = logits_of(bank, features, heads)
+            for column, head in enumerate(range(heads.start, heads.stop)):
+                each = losses[head].value(logits[:, column], labels).double()
+                totals[head] += each.sum() if weights is None else each @ weights[part]
+    means: np.ndarray = (totals / (len(sample) if weights is None else 1)).cpu().numpy()
+    return means
+
+
+def logits_of(
+    bank: Bank, features: Float[Tensor, "rows dim"], heads: slice, space: Tensor | None = None
+) -> Float[Tensor, "rows heads classes"]:
+    """Return float32 logits of some heads, in the memory of `space` if it is given."""
+    shape = (len(features), heads.stop - heads.start, bank.num_classes)
+    out = features.new_empty(shape) if space is None else space.resize_(shape)
+    with products_in("float32"):
+        return bank.logits(features, out, heads)
+
+
+def blocks_of(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
+    """Yield slices of `total` rows, each with the slices of heads to compute in turn."""
+    values = CUDA_BLOCK_VALUES if bank.device.type == "cuda" else BLOCK_VALUES
+    rows = max(MIN_BLOCK_ROWS, values // (bank.num_heads * bank.num_classes))
+    heads = min(bank.num_heads, max(1, values // (rows * bank.num_classes)))
+    firsts = range(0, bank.num_heads, heads)
+    split = [slice(first, min(first + heads, bank.num_heads)) for first in firsts]
+    for start in range(0, total, rows):
+        yield slice(start, min(start + rows, total)), split
+
+
+def _judge(
+    bank: Bank, test: LabelledRows, ends: Sequence[int] = ()
+) -> tuple[Bool[Tensor, "rows heads"], Bool[Tensor, "rows heads"]]:
+    """Return whether each head labels each row right, among all classes and within its task.
+
+    Args:
+        bank: Heads.
+        test: Rows; with `ends`, they must be sorted by label.
+        ends: Head row after the last class of each task, in order; default: a single task.
+    """
+    shape = (len(test), bank.num_heads)
+    right, in_task = (torch.zeros(shape, dtype=torch.bool, device=bank.device) for _ in range(2))
+    groups = _groups(test.labels, ends, bank.num_classes)
+    space = bank.weight.new_empty(0)
+    for part, blocks in blocks_of(bank, len(test)):
+        features, labels = test.widened(part), test.labels[part]
+        inside = [*_inside(groups, part)]
+        for heads in blocks:
+            logits = logits_of(bank, features, heads, space)
+            own, rival, rival_in_task = compared(logits, labels, inside)
+            right[part, heads], in_task[part, heads] = own > rival, own > rival_in_task
+            equal = (own == rival) | (own == rival_in_task)
+            if equal.any():
+                _first_of_equals(
+                    (right[part, heads], in_task[part, heads]), equal, logits, own, labels, inside
+                )
+    return right, in_task
+
+
+def compared(
+    logits: Float[Tensor, "rows heads classes"],
+    labels: Int[Tensor, " rows"],
+    groups: Sequence[Group],
+) -> tuple[Float[Tensor, "rows heads"], Float[Tensor, "rows heads"], Float[Tensor, "rows heads"]]:
+    """Return the logit of the label, the largest other logit, and the largest other in its task.
+
+    In `logits`, the logit of the label is overwritten. Each logit is read once, which is several
+    times as fast as `argmax`.
+    """
+    index = labels[:, None, None].expand(*logits.shape[:2], 1)
+    own = logits.gather(2, index)[..., 0]
+    logits.scatter_(2, index, -torch.inf)
+    rival, in_task = torch.empty_like(own), torch.empty_like(own)
+    for rows, classes in groups:
+        inside = logits[rows, :, classes].amax(2)
+        in_task[rows] = inside
+        for others in (slice(0, classes.start), slice(classes.stop, None)):
+            if len(range(*others.indices(logits.shape[2]))):
+                inside = torch.maximum(inside, logits[rows, :, others].amax(2))
+        rival[rows] = inside
+    return own, rival, in_task
+
+
+def _first_of_equals(
+    found: tuple[Bool[Tensor, "rows heads"], Bool[Tensor, "rows heads"]],
+    equal: Bool[Tensor, "rows heads"],
+    logits: Float[Tensor, "rows heads classes"],
+    own: Float[Tensor, "rows heads"],
+    labels: Int[Tensor, " rows"],
+    groups: Sequence[Group],
+) -> None:
+    """Correct `found`, in place, for rows in which another class ties with the label."""
+    label = labels[:, None].expand(own.shape)
+    logits.scatter_(2, label[..., None], own[..., None])
+    right, in_task = found
+    for rows, classes in groups:
+        which = equal[rows]
+        tied, of_tied = logits[rows][which], label[rows][which]
+        right[rows][which] = tied.argmax(1) == of_tied
+        in_task[rows][which] = tied[:, classes].argmax(1) + classes.start == of_tied
+
+
+def _groups(labels: Int[Tensor, " rows"], ends: Sequence[int], num_classes: int) -> list[Group]:
+    """Return the rows and the classes of each task; without `ends`, of one task."""
+    if not ends:
+        return [(slice(0, len(labels)), slice(0, num_classes))]
+    last = torch.searchsorted(labels, torch.tensor(ends, device=labels.device)).tolist()
+    tasks = zip(pairwise((0, *last)), pairwise((0, *ends)), strict=True)
+    return [(slice(*rows), slice(*classes)) for rows, classes in tasks if rows[0] < rows[1]]
+
+
+def _inside(groups: Sequence[Group], part: slice) -> Iterator[Group]:
+    """Yield the groups within a part of the rows, with rows counted from the start of the part."""
+    for rows, classes in groups:
+        first, last = max(rows.start, part.start), min(rows.stop, part.stop)
+        if first < last:
+            yield slice(first - part.start, last - part.start), classes
+
+
+def _counts(
+    right: Bool[Tensor, "rows heads"], labels: Int[Tensor, " rows"], num_classes: int
+) -> Int[np.ndarray, "heads classes"]:
+    """Count by label: like bincount, but without waiting for a CUDA device."""
+    counts = labels.new_zeros(right.shape[1], num_classes)
+    counts.scatter_add_(1, labels.expand(len(counts), -1), right.T.long())
+    counted: np.ndarray = counts.cpu().numpy()
+    return counted
+
+
+def _mistakes(
+    bank: Bank, test: LabelledRows, right: Bool[Tensor, "rows heads"]
+) -> tuple[Mistakes, ...]:
+    first = torch.searchsorted(test.labels, test.labels)  # of the same class
+    number = torch.arange(len(test), device=test.labels.device) - first
+    found = []
+    for head in range(bank.num_heads):
+        wrong = (~right[:, head]).nonzero()[:, 0]
+        rivals = best_rivals(bank, head, test, wrong)
+        columns = torch.stack([test.labels[wrong], number[wrong], rivals])
+        found.append(columns.to("cpu", torch.int32).numpy())
+    return tuple(found)
+
+
+def best_rivals(
+    bank: Bank, head: int, test: LabelledRows, rows: Int[Tensor, " rows"]
+) -> Int[Tensor, " rows"]:
+    """Return the class with the largest logit besides the label, for one head and each row."""
+    found = torch.empty(len(rows), dtype=torch.int64, device=bank.device)
+    for part, _ in blocks_of(bank, len(rows)):
+        block = test.take(rows[part])
+        logits = logits_of(bank, block.features.float(), slice(head, head + 1))[:, 0]
+        logits.scatter_(1, block.labels[:, None], -torch.inf)
+        found[part] = logits.argmax(dim=1)
+    return found

@@ -1,0 +1,270 @@
+"""The updates of one task in order, with evaluations in between.
+
+Each update makes the same calls on the same tensors, and its number is a tensor on the device, too.
+A step therefore depends on device memory only: on a CUDA device it is captured in a graph once and
+then replayed, with one launch instead of some thirty.
+
+A step reads `features[batches[i]]` and `labels[batches[i]]`, which a feed provides.
+
+`train_epochs` passes over rows in shuffled batches, and lowers each learning rate to zero by a
+cosine.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.headtrain.heads.seeds import Draw, generator
+from clinit.headtrain.protocol.stream.buffer import TaskRows
+from clinit.headtrain.protocol.stream.ram import STEPS_AT_ONCE
+from clinit.headtrain.protocol.stream.task_plan import Schedule
+from clinit.headtrain.protocol.study.parts import RateSchedule, Stream
+from clinit.headtrain.protocol.train.anchor import Anchor
+from clinit.headtrain.protocol.train.feeds import DrawnFeed, Feed, ResidentFeed, StreamedFeed
+from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
+from clinit.headtrain.protocol.train.old_classes import OldClasses
+from clinit.headtrain.protocol.train.step import Updates
+from clinit.stopwatch import Stopwatch
+
+WARM_UP_STEPS = 3
+"""Steps before the capture, in which libraries and the optimizer create their state, which a
+capture cannot do."""
+
+
+class CaptureWarning(UserWarning):
+    """A step could not be captured, and is launched call by call, which is slower."""
+
+
+class Replayed:
+    """Does a step a few times, then captures it and replays the capture.
+
+    Each call must pass the same step, which must read and write the same device memory and must not
+    wait for the device. The step is not stored: its owner refers to this object, and a reference
+    cycle would keep the rows of a task in memory during the next task. Every call, before the
+    capture too, does exactly one step, so that no state has to be restored.
+    """
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._replay: Callable[[], None] | None = None
+
+    def __call__(self, step: Callable[[], None]) -> None:
+        """Do one step."""
+        if self._steps < WARM_UP_STEPS:
+            self._warm_up(step)
+        else:
+            if self._steps == WARM_UP_STEPS:
+                self._replay = self._captured(step)
+            (self._replay or step)()
+        self._steps += 1
+
+    def _warm_up(self, step: Callable[[], None]) -> None:
+        """Do a step on a separate stream, as a capture does."""
+        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            step()
+        current.wait_stream(stream)
+
+    def _captured(self, step: Callable[[], None]) -> Callable[[], None] | None:
+        """Return a function that replays a step; None if it cannot be captured."""
+        try:
+            return _capture(step)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            warnings.warn(
+                "the update of the heads could not be captured in a CUDA graph and is launched"
+                f" call by call, which is slower: {error}",
+                CaptureWarning,
+                stacklevel=2,
+            )
+            return None
+
+
+def _capture(step: Callable[[], None]) -> Callable[[], None]:
+    """Record the launches of `step` without doing them; return a function that does them all."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+REPORT_STEPS = STEPS_AT_ONCE
+"""Maximum number of steps between two reports of progress."""
+
+
+def rate_shares(schedule: RateSchedule, steps: int) -> Float[Tensor, " steps"] | None:
+    """Return the share of the learning rate at each step of a task, above 0; None: always 1."""
+    done = np.arange(1, steps + 1) / (steps + 1)
+    if schedule == "constant":
+        return None
+    if schedule == "linear":
+        return torch.from_numpy(1 - done).float()
+    turn = np.interp(done, (0, 0.3, 1), (-np.pi, 0, np.pi))
+    return torch.from_numpy((1 + np.cos(turn)) / 2).float()
+
+
+class TaskSteps:
+    """The updates of one task, done in order; captured on a CUDA device, plain on a CPU."""
+
+    def __init__(
+        self,
+        updates: Updates,
+        feed: Feed,
+        schedule: Schedule,
+        shares: Float[Tensor, " iterations"] | None = None,
+    ) -> None:
+        device = updates.labels.device
+        iterations, batch = schedule.batches.shape
+        heads = updates.losses.shape[1]
+        self._updates, self._feed = updates, feed
+        self._stored = feed.features.new_empty(batch, feed.features.shape[1])
+        self._number = torch.zeros(1, dtype=torch.int64, device=device)
+        is_new = torch.from_numpy(np.arange(batch) < schedule.num_new[:, None])
+        self._kinds = torch.stack([is_new, ~is_new], dim=1)[..., None].to(device)
+        self._kind_rows = self._kinds.sum(2, dtype=torch.float32)
+        self._zero = torch.zeros((), device=device)
+        self._losses = torch.zeros(iterations, 2, heads, device=device)
+        self._shares = None if shares is None else shares.to(device)
+        self._replayed = Replayed() if device.type == "cuda" else None
+
+    @property
+    def losses(self) -> Float[np.ndarray, "iterations heads 2"]:
+        """Mean losses of new and old rows before each update; NaN without a row."""
+        recorded: np.ndarray = self._losses.transpose(1, 2).cpu().numpy()
+        return recorded
+
+    def run(self, start: int, stop: int) -> None:
+        """Do the steps `start` to `stop` - 1; calls must follow each other without gaps."""
+        self._feed.prepare(start, stop)
+        for _ in range(start, stop):
+            if self._replayed is None:
+                self._advance()
+            else:
+                self._replayed(self._advance)
+
+    def _advance(self) -> None:
+        feed, updates, number = self._feed, self._updates, self._number
+        batch = torch.index_select(feed.batches, 0, number).view(-1)
+        torch.index_select(feed.features, 0, batch, out=self._stored)
+        torch.index_select(feed.labels, 0, batch, out=updates.labels)
+        updates.features.copy_(self._stored)
+        shares = self._shares
+        updates.update(1.0 if shares is None else torch.index_select(shares, 0, number)[0])
+        self._record(updates.losses, number)
+        number.add_(1)
+
+    def _record(self, losses: Float[Tensor, "batch heads"], number: Tensor) -> None:
+        """Record the mean loss of new and of old rows; NaN (0 / 0) without rows."""
+        kinds = torch.index_select(self._kinds, 0, number)[0]
+        sums = torch.where(kinds, losses, self._zero).sum(1)
+        means = sums / torch.index_select(self._kind_rows, 0, number)[0]
+        self._losses.index_copy_(0, number, means[None])
+
+
+def train_task(
+    bank: Bank,
+    rows: LabelledRows,
+    data: TaskRows,
+    schedule: Schedule,
+    stream: Stream,
+    *,
+    evaluate: Callable[[int, LabelledRows], None],
+    stepped: Callable[[int], None],
+    watch: Stopwatch,
+    anchors: Sequence[Anchor | None] | None = None,
+    drawn: OldClasses | None = None,
+) -> Float[np.ndarray, "iterations heads 2"]:
+    """Train `bank` on a task; return the mean losses of new and old rows before each update.
+
+    Args:
+        bank: Heads with the rows of the new classes initialised.
+        rows: Features and labels of old and new rows; only of new rows if old rows are drawn.
+        data: Numbers and labels of these rows.
+        schedule: The batches.
+        stream: Evaluation points, batch size and seed.
+        evaluate: Called at each evaluation point, also before the first step, with the number of
+            finished updates and the sample for the new-task loss.
+        stepped: Called with the number of updates since its last call.
+        watch: Adds up the time of training.
+        anchors: The penalty that holds each head near its present state; None: no penalties.
+        drawn: Statistics that old rows are drawn from; None: old rows are stored.
+    """
+    with watch.phase("prepare"):
+        chosen = data.loss_sample(stream.seed) - (0 if drawn is None else data.num_old)
+        sample = rows.take(torch.from_numpy(chosen))
+        batches = torch.from_numpy(schedule.batches)
+        feed: Feed
+        if drawn is not None:
+            seed = int(generator(stream.seed, Draw.OLD_ROWS, data.number).integers(2**63))
+            feed = DrawnFeed(rows, batches, REPORT_STEPS, drawn, seed)
+        elif rows.is_resident:
+            feed = ResidentFeed(rows, batches)
+        else:
+            feed = StreamedFeed(rows, batches, REPORT_STEPS)
+        updates = Updates(bank, stream.rows_per_batch, anchors)
+        shares = rate_shares(bank.heads[0].schedule or "constant", stream.iterations)
+        steps = TaskSteps(updates, feed, schedule, shares)
+    for start, stop in pairwise((0, *stream.evaluation_points)):
+        for first in range(start, stop, REPORT_STEPS):
+            last = min(first + REPORT_STEPS, stop)
+            with watch.phase("train"):
+                steps.run(first, last)
+            stepped(last - first)
+        evaluate(stop, sample)
+    return steps.losses
+
+
+def train_epochs(
+    bank: Bank,
+    rows: Iterator[LabelledRows],
+    sizes: Sequence[int],
+    *,
+    batch_size: int,
+    seed: int,
+    on_epoch: Callable[[int, Float[np.ndarray, " heads"]], None],
+    prepare: Callable[[Tensor], Tensor] | None = None,
+) -> Float[np.ndarray, "epochs heads"]:
+    """Train all heads of a bank on the same batches; return the mean loss of each epoch.
+
+    Args:
+        bank: Heads, each with its own learning rate at the start of the cosine.
+        rows: Yields the rows of one epoch after another.
+        sizes: Number of rows in each epoch.
+        batch_size: At most the smallest size. Rows that do not fill a batch are left out of the
+            epoch.
+        seed: Seed of the order of the rows.
+        on_epoch: Called with the number of finished epochs and the mean losses of the last epoch.
+        prepare: Changes the features of a batch, in any type, before the heads read them.
+    """
+    updates = Updates(bank, batch_size)
+    steps = sum(size // batch_size for size in sizes)
+    shares = iter(np.cos(np.linspace(0, np.pi, steps, endpoint=False)) / 2 + 0.5)
+
+    def train_on(rows: LabelledRows, epoch: int) -> Float[np.ndarray, " heads"]:
+        count = len(rows) // batch_size
+        order = generator(seed, Draw.ALIGNMENT, epoch).permutation(len(rows))
+        batches = torch.from_numpy(order[: count * batch_size].reshape(count, batch_size))
+        total = torch.zeros(bank.num_heads, dtype=torch.float64, device=bank.device)
+        for batch in batches.to(bank.device):
+            taken = rows.take(batch)
+            features = prepare(taken.features) if prepare else taken.features
+            found = updates.step(features, taken.labels, float(next(shares)))
+            total += found.double().mean(0)
+        means: np.ndarray = (total / count).cpu().numpy()
+        return means
+
+    losses = np.empty((len(sizes), bank.num_heads))
+    for epoch in range(len(sizes)):
+        # No name for the rows here: it would keep a view in memory while the next is read.
+        losses[epoch] = train_on(next(rows), epoch)
+        on_epoch(epoch + 1, losses[epoch])
+    return losses

@@ -1,0 +1,196 @@
+"""Start of a task for heads of a bank: initialise the new rows of a head, or solve all its rows.
+
+A solved head is computed from the data of all classes seen so far, and is not trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from clinit.headtrain.heads.array import (
+    FeatureRows,
+    library,
+    library_for,
+    placed,
+    torch_stream,
+)
+from clinit.headtrain.heads.closed.solved import Solve
+from clinit.headtrain.heads.groups import count_repeats
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.start.initialise import initialise
+from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.scale import Initialisation
+from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve, lambda_curve
+from clinit.headtrain.heads.statistics.solve import LambdaPath
+from clinit.headtrain.protocol.stream.buffer import TaskRows
+from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.protocol.train.past import RunningStatistics
+from clinit.stopwatch import Stopwatch
+
+FIRST = Start(init="least-square", scale="calibrated", lam="auto", calibration="leave-one-out")
+"""Start of the first task of a stream without base classes, for every `--init`: starts are compared
+from the second task on."""
+PHASES = ("features", "statistics", "lambda", "solve", "calibrate", "fit")
+Shared = TypeVar("Shared")
+Spent = dict[str, float]
+"""Seconds per phase, for the `PHASES` that ran."""
+
+
+def warm_up(device: torch.device) -> None:
+    """Start an invented task, so that no run's time includes loading CuPy and its kernels."""
+    if library_for(device) == "numpy":
+        return
+    with torch_stream(device):
+        features = np.array([[0, 1], [0, 2], [3, 0], [4, 0]], dtype=np.float32)
+        weight, bias = (placed(np.ones(shape), device) for shape in ((2, 2), 2))
+        labels, head = np.array([0, 0, 1, 1]), Rows(weight, bias)
+        for init in ("least-square", "class-mean"):
+            initialise(Start(init=init), NewClasses(placed(features, device), labels, head, 1, 2))
+
+
+@dataclass(eq=False)
+class TaskStart:
+    """Work that heads share at the start of a task.
+
+    Features, statistics and the curve of lambda are computed once, at their first use. Their time
+    counts for every head that needs them, because a single run would have to compute them too.
+    """
+
+    task: Task
+    """The task whose classes arrive."""
+    num_base: int
+    """Number of rows of the base head or, without base classes, of the first task."""
+    seen: TaskRows
+    """Old and new data rows that the start may use."""
+    read: Callable[[], FeatureRows]
+    """Returns the features of `seen`; not called for random rows."""
+    groups: Callable[[], Int[np.ndarray, " rows"] | None]
+    """Returns the group of each row of `seen`; None if no rows repeat each other."""
+    solve: Solve | None
+    """Solves the whole head; None if new rows are initialised."""
+    device: torch.device
+    """Device of the timed work."""
+    summed: RunningStatistics = field(default_factory=RunningStatistics)
+    """Statistics of the rows summed so far."""
+    heads_alike: bool = False
+    """Whether all heads still have the same rows, as before the first task. Equal starts then give
+    equal new rows, which are computed once."""
+
+    def __post_init__(self) -> None:
+        """Begin without shared results."""
+        self._starts: dict[tuple[Start, str, float], tuple[Initialisation, Spent]] = {}
+        self._watch = Stopwatch(self.device)
+        self._shared: dict[str, Any] = {}
+
+    def start(self, study: Study, head: Rows) -> tuple[Initialisation, Spent]:
+        """Return the new rows of a head, or all rows of a solved head, and seconds per phase."""
+        if self.solve is not None:
+            return self._solved(study, self.solve)
+        if not self.task.start:
+            study = replace(study, start=FIRST)
+        init, new = study.start, (self.task.start, self.task.stop)
+        if init.init == "random":
+            return Initialisation(head.between(*new)), {}
+        features, groups = self._read
+        data = NewClasses(features, self.seen.labels, head, *new, self.num_base, groups)
+        # How far training can move a weight: AdamW moves it by about the rate per update.
+        updates = 0 if study.is_held else study.stream.iterations
+        travel = updates * study.training.rate if updates else 0.0
+        if not self.heads_alike:
+            return self._initialised(study, data, travel)
+        # `travel` matters only for classes of a single image.
+        key = init, study.training.loss, 0.0 if data.has_pairs else travel
+        if key not in self._starts:
+            self._starts[key] = self._initialised(study, data, travel)
+        return self._starts[key]
+
+    @property
+    def features(self) -> FeatureRows:
+        """The features of `seen`."""
+        return self._read[0]
+
+    @cached_property
+    def _read(self) -> tuple[FeatureRows, Int[np.ndarray, " rows"] | None]:
+        with self._watch.phase("features"):
+            return self.read(), self.groups()
+
+    def _initialised(
+        self, study: Study, data: NewClasses, travel: float
+    ) -> tuple[Initialisation, Spent]:
+        init, statistics, needed = study.start, None, ["features"]
+        if init.reads_statistics:
+            statistics = self.statistics(init.weighting)
+            needed.append(f"statistics {init.weighting}")
+        path = None
+        if init.chooses_lambda and init.lam != "held-out":
+            path = self._once(f"lambda {init.weighting}", LambdaPath.of, statistics)
+            needed.append(f"lambda {init.weighting}")
+        watch = Stopwatch(self.device)
+        start = initialise(
+            init,
+            data,
+            loss=study.training.loss,
+            travel=travel,
+            statistics=statistics,
+            path=path,
+            watch=watch,
+        )
+        if not self.task.start:
+            start = replace(start, init=f"{init.init}, {init.scale}")
+        start = replace(start, repeats=count_repeats(data.labels, data.groups))
+        return start, self._with_shared(needed, watch)
+
+    def _once(self, phase: str, compute: Callable[..., Shared], *given: Any) -> Shared:
+        """Return a result that heads share; at first use, compute and time it under `phase`."""
+        if phase not in self._shared:
+            with self._watch.phase(phase):
+                self._shared[phase] = compute(*given)
+        shared: Shared = self._shared[phase]
+        return shared
+
+    def statistics(self, weighting: Weighting) -> ClassStatistics:
+        """Return the class statistics of `seen`."""
+        features, groups = self._read
+        given = self.seen, features, self.task.stop, weighting, groups
+        return self._once(f"statistics {weighting}", self.summed.of, *given)
+
+    def _curve(self, weighting: Weighting) -> LambdaCurve:
+        features, groups = self._read
+        given = features, self.seen.labels, self.task.stop
+        return lambda_curve(*given, weighting=weighting, groups=groups)
+
+    def _solved(self, study: Study, solve: Solve) -> tuple[Initialisation, Spent]:
+        idle = study.idle("method")
+        weighting: Weighting = "class" if "weighting" in idle else study.start.weighting
+        statistics = self.statistics(weighting)
+        needed = ["features", f"statistics {weighting}"]
+        curve, lam = None, None
+        if "lam" not in idle and isinstance(study.start.lam, str):
+            needed.append(f"lambda {weighting}")
+            curve = self._once(needed[-1], self._curve, weighting)
+            lam = curve.best
+        elif "lam" not in idle:
+            lam = study.start.ridge_parameter
+        watch = Stopwatch(self.device)
+        with watch.phase("solve"):
+            rows = solve(statistics, lam or 0.0)
+        start = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
+        return start, self._with_shared(needed, watch)
+
+    def _with_shared(self, needed: list[str], own: Stopwatch) -> Spent:
+        shared = {name.split()[0]: self._watch.seconds[name] for name in needed}
+        return {
+            phase: shared.get(phase, 0.0) + own.seconds.get(phase, 0.0)
+            for phase in PHASES
+            if phase in shared or phase in own.seconds
+        }

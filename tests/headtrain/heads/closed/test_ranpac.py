@@ -1,0 +1,117 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.heads.closed.interface import Arrival
+from clinit.headtrain.heads.closed.moments import FeatureMap
+from clinit.headtrain.heads.closed.ranpac import LAMBDAS, Ranpac
+from clinit.headtrain.heads.closed.settings import RanpacConfig
+from clinit.headtrain.heads.seeds import Draw, generator
+from tests.headtrain.heads.closed.made import COUNTS, DIM, queries, rows_of, stream
+
+SEED = 4
+
+
+def learner(width: int, lam: Any = "auto") -> Ranpac:
+    return Ranpac(RanpacConfig(width=width, lam=lam), np.zeros(DIM), seed=SEED)
+
+
+def mapped(features: np.ndarray, width: int = 12) -> np.ndarray:
+    return np.asarray(FeatureMap.relu(DIM, width, seed=SEED)(features), dtype=float)
+
+
+def naive_head(width: int, lam: float) -> np.ndarray:
+    features, labels = rows_of(0, len(COUNTS))
+    gram, sums = np.zeros((width, width)), np.zeros((width, len(COUNTS)))
+    for row, label in zip(mapped(features, width), labels, strict=True):
+        gram += np.outer(row, row)
+        sums += np.outer(row, np.eye(len(COUNTS))[label])
+    return np.linalg.solve(gram + lam * np.eye(width), sums).T
+
+
+def naive_curve(start: int, stop: int, task: int, width: int) -> list[float]:
+    """The authors' choice of lambda: their two parts of the rows, one solve a lambda."""
+    features, labels = rows_of(start, stop)
+    order = generator(SEED, Draw.RIDGE, task).permutation(len(labels))
+    rows, targets = mapped(features[order], width), np.eye(len(COUNTS))[labels[order]]
+    fitted = int(len(rows) * 0.8)
+    errors = []
+    for lam in LAMBDAS:
+        gram = rows[:fitted].T @ rows[:fitted] + lam * np.eye(width)
+        head = np.linalg.lstsq(gram, rows[:fitted].T @ targets[:fitted], rcond=1e-14)[0]
+        answers = rows[fitted:] @ head
+        errors.append(float(((answers - targets[fitted:]) ** 2).sum(1).mean()) / 2)
+    return errors
+
+
+def test_a_fixed_lambda_is_the_recursion_of_acil() -> None:
+    width, gamma = 12, 0.5
+    scale = np.sqrt(3 * DIM)  # ACIL draws the map from U(-1, 1) / sqrt(d), of variance 1 / (3 d)
+    inverse, weight = np.eye(width) / gamma, np.zeros((width, len(COUNTS)))
+    for start, stop in ((0, 4), (4, 6), (6, 9)):
+        features, labels = rows_of(start, stop)
+        rows = mapped(features, width) / scale
+        gain = np.linalg.inv(np.eye(len(rows)) + rows @ inverse @ rows.T)
+        inverse -= inverse @ rows.T @ gain @ rows @ inverse
+        weight += inverse @ rows.T @ (np.eye(len(COUNTS))[labels] - rows @ weight)
+    form = learner(width, 3 * DIM * gamma)
+    stream(form)
+    np.testing.assert_allclose(
+        form.scores(queries()), mapped(queries(), width) / scale @ weight, rtol=1e-3, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("width", [5, 12, 80])
+def test_lambda_has_the_least_error_on_the_last_fifth_of_the_task(width: int) -> None:
+    form = learner(width)
+    base, first, second = stream(form)
+    assert base.lam is None
+    assert base.curve is None
+    for solution, start, stop, task in ((first, 4, 6, 1), (second, 6, 9, 2)):
+        errors = naive_curve(start, stop, task, width)
+        assert solution.curve is not None
+        assert solution.curve.lams == LAMBDAS
+        assert len(LAMBDAS) == 17
+        large = np.array(LAMBDAS) >= 1e-4  # below, the naive solve has lost its digits
+        np.testing.assert_allclose(
+            np.array(solution.curve.errors)[large], np.array(errors)[large], rtol=1e-4, atol=1e-7
+        )
+        assert solution.lam == solution.curve.best
+    head = form.head()
+    assert head is not None
+    assert second.lam is not None
+    np.testing.assert_allclose(
+        head.rows.weight, naive_head(width, second.lam), rtol=1e-3, atol=1e-4
+    )
+
+
+def test_a_lambda_that_rounding_would_drown_is_not_chosen_and_refused_if_given() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 2
+    features = 1e3 * rng.normal(size=(2, DIM))[labels] + 1e-6 * rng.normal(size=(40, DIM))
+    # No copies, but without noise in float32, to which they are mapped: the least would be best.
+    arrival = Arrival(1, features, labels, 2)
+    form = learner(60)
+    solution = form.learn(arrival)
+    assert solution.curve is not None
+    assert solution.lam is not None
+    assert solution.lam > solution.curve.best
+    assert form.scores(features).argmax(1).tolist() == labels.tolist()
+    with pytest.raises(StatisticsError, match="singular at lambda = 1e-12, with 40 rows") as error:
+        learner(60, 1e-12).learn(arrival)
+    assert "--ranpac-lambda" in error.value.remedy
+
+
+def test_rows_that_are_held_out_are_mapped_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [solution.curve for solution in stream(learner(5))][1:]
+    monkeypatch.setattr(FeatureMap, "block_rows", 2)
+    found = [solution.curve for solution in stream(learner(5))][1:]
+    # Rows are mapped in float32, and some kernels round a product of two rows otherwise than one
+    # of many.
+    rtol = np.linalg.cond(mapped(rows_of(0, len(COUNTS))[0], 5)) * np.finfo(np.float32).eps
+    for one, other in zip(expected, found, strict=True):
+        assert one is not None
+        assert other is not None
+        np.testing.assert_allclose(other.errors, one.errors, rtol=rtol)

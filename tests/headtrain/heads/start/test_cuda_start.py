@@ -1,0 +1,101 @@
+"""Initialisation and diagnosis on a CUDA device, through CuPy."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clinit.headtrain.heads.array import as_array, as_tensor, library, to_numpy, torch_stream
+from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.stream import ram as residency
+from tests.headtrain.protocol.test_experiment import run as train
+
+HEADS = [
+    {"init": "random"},
+    {"lam": "auto"},
+    *({"init": init} for init in ("class-mean", "imprint", "lda", "zero")),
+    {"init": "class-mean", "class_mean": "unit", "scale": "row-norm", "bias": "keep"},
+    *({"loss": loss} for loss in ("mse", "sqen")),
+    {"weighting": "sample", "scale": "norm"},
+]
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+"""On the CPU the tests compare it with itself: they are rehearsed."""
+
+
+@pytest.fixture(autouse=True)
+def _needs_cupy(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("gpu"):
+        pytest.importorskip("cupy")
+
+
+def run(device: str, *heads: Mapping[str, Any], **changes: Any) -> list[RunRecord]:
+    settings = {"tasks": 2, "iterations": 6, "batch_size": 16, "buffer": 60, "device": device}
+    return train({**settings, **changes}, heads)
+
+
+@pytest.fixture(scope="module")
+def on_the_cpu() -> list[RunRecord]:
+    """Runs from every start; not to be changed."""
+    return run("cpu", *HEADS)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.0])
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_start_is_that_of_the_cpu(
+    on_the_cpu: list[RunRecord], monkeypatch: pytest.MonkeyPatch, device: str, share: float
+) -> None:
+    """With rows on the device, and with rows streamed to it."""
+    monkeypatch.setattr(residency, "DEVICE_SHARE", share)
+    library = "cupy" if device == "cuda" else "numpy"
+    for near, far in zip(on_the_cpu, run(device, *HEADS), strict=True):
+        for one, other in zip(near.info["tasks"], far.info["tasks"], strict=True):
+            ours, theirs = one["initialisation"], other["initialisation"]
+            assert theirs["library"] == (library if ours["library"] else None)
+            # Not closer: the old rows of the second task are trained in float32.
+            for name in ("factor", "shift", "loss_after"):
+                expected = ours[name]
+                if expected is not None:
+                    expected = pytest.approx(expected, rel=1e-3, abs=1e-3)
+                assert theirs[name] == expected
+        assert near.head is not None
+        assert far.head is not None
+        np.testing.assert_allclose(far.head.weight, near.head.weight, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["ncm", "ridge", "lda"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_solved_head_is_that_of_the_cpu(device: str, method: str) -> None:
+    (near,), (far,) = (run(each, {}, method=method) for each in ("cpu", device))
+    assert near.head is not None
+    assert far.head is not None
+    np.testing.assert_allclose(far.head.weight, near.head.weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_arrays_and_tensors_share_memory_and_stream() -> None:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        tensor = torch.arange(6.0, device="cuda").view(2, 3)
+        with torch_stream(tensor):
+            array = as_array(tensor)
+            assert library(array) == "cupy"
+            array += 1
+            back = as_tensor(array * 2)
+        assert back.device.type == "cuda"
+        assert tensor.data_ptr() == as_tensor(array).data_ptr()
+    stream.synchronize()
+    np.testing.assert_array_equal(back.cpu(), 2 * (np.arange(6.0).reshape(2, 3) + 1))
+    np.testing.assert_array_equal(to_numpy(array), tensor.cpu())
+
+
+@pytest.mark.gpu
+def test_a_system_that_cannot_be_factorised_raises() -> None:
+    from clinit.headtrain.heads.array import Cholesky
+
+    tensor = -torch.eye(3, dtype=torch.float64, device="cuda")
+    with torch_stream(tensor), pytest.raises(np.linalg.LinAlgError):
+        Cholesky.of(as_array(tensor))

@@ -1,0 +1,249 @@
+"""Shrunken discriminants: rows, what is left out, the refinement, the price."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.start import discriminant
+from clinit.headtrain.heads.start.discriminant import ALL, Discriminants, Problem, discriminant_rows
+from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.scale import Balance
+
+OLD, DIM = 6, 5
+
+
+def made(images: list[int], seed: int = 0, old_images: int = 12, spread: float = 1.0) -> NewClasses:
+    """Return Gaussian classes: six old classes, whose head is their discriminants, and new ones."""
+    random = np.random.default_rng(seed)
+    counts = [old_images] * OLD + images
+    labels = np.repeat(np.arange(len(counts)), counts)
+    means = 2 * random.standard_normal((len(counts), DIM))
+    features = means[labels] + spread * random.standard_normal((len(labels), DIM))
+    weight, bias = means.copy(), -(means**2).sum(1) / 2
+    weight[OLD:], bias[OLD:] = 0, 0
+    return NewClasses(features, labels, Rows(weight, bias), OLD, len(counts))
+
+
+def naive_moments(data: NewClasses, kept: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return means of new classes, mean of all means, S, by the definition."""
+    shares = np.ones(len(data.labels)) if data.shares is None else data.shares
+    means, scatter, freedom = [], np.zeros((DIM, DIM)), 0.0
+    for each in range(data.stop):
+        rows = kept & (data.labels == each)
+        mean = np.average(data.features[rows], axis=0, weights=shares[rows])
+        deviations = data.features[rows] - mean
+        scatter += (shares[rows, None] * deviations).T @ deviations
+        freedom += shares[rows].sum() - 1
+        means.append(mean)
+    return np.array(means[OLD:]), np.mean(means, axis=0), scatter / freedom
+
+
+@pytest.mark.parametrize("left", [None, 0, 3])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_remains_without_a_fold_is_what_the_other_rows_give(
+    left: int | None, grouped: bool
+) -> None:
+    data = made([4, 5, 6])
+    if grouped:
+        groups = np.arange(len(data.labels))
+        groups[-2:] = groups[-3]  # three rows of the last class are one image
+        data = replace(data, groups=groups)
+    problem = Problem.of(data)
+    kept = np.ones(len(data.labels), dtype=bool)
+    if left is not None:
+        gone = problem.new.fold == left
+        kept[problem.numbers[len(problem.old.labels) :][gone]] = False
+    for found, wanted in zip(problem.moments(left), naive_moments(data, kept), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("quadratic", [0.0, 1.0])
+def test_rows_are_the_formula(shrinkage: float, quadratic: float) -> None:
+    moments = Problem.of(made([3, 3])).moments(None)
+    means, centre, within = moments
+    even = np.trace(within) / DIM * np.eye(DIM)
+    system = np.linalg.inv((1 - shrinkage) * within + shrinkage * even)
+    found = Discriminants.of(moments, shrinkage)
+    rows = found.rows(quadratic)
+    for mean, weight, bias in zip(means, rows.weight, rows.bias, strict=True):
+        row = system @ (mean - centre)
+        np.testing.assert_allclose(weight, row, rtol=1e-9)
+        wanted = -row @ centre - quadratic / 2 * (mean - centre) @ row
+        np.testing.assert_allclose(bias, wanted, rtol=1e-9)
+    assert found.own_part() == pytest.approx(np.trace(system @ within), rel=1e-9)
+
+
+def test_without_variance_within_classes_the_rows_are_class_means() -> None:
+    moments = Problem.of(made([1, 1], old_images=1)).moments(None)
+    found = Discriminants.of(moments, 0.5).rows(0.0)
+    np.testing.assert_allclose(found.weight, moments.means - moments.centre, rtol=1e-12)
+
+
+def test_the_logit_of_the_only_image_owes_its_own_part_to_itself_on_average() -> None:
+    random, rows = np.random.default_rng(1), 20_000
+    moments = Problem.of(made([3, 3])).moments(None)
+    system = Discriminants.of(moments, 0.4)
+    noise = random.multivariate_normal(np.zeros(DIM), moments.within, rows)
+    solved = np.linalg.solve(system.factor @ system.factor.T, noise.T).T
+    sample = (noise * solved).sum(1)
+    error = sample.std() / np.sqrt(rows)
+    assert sample.mean() == pytest.approx(system.own_part(), abs=5 * error)
+
+
+def loss_of(data: NewClasses, rows: Rows, *, independent: bool = False) -> float:
+    """Return the mean loss of old rows plus the class-balanced loss of new rows.
+
+    The classes of an independent head have a logistic loss each; old ones do not change.
+    """
+    head = np.concatenate([data.head.weight[:OLD], rows.weight])
+    logits = data.features @ head.T + np.concatenate([data.head.bias[:OLD], rows.bias])
+    losses = logsumexp(logits, axis=1) - logits[np.arange(len(logits)), data.labels]
+    if independent:
+        is_label = np.arange(data.stop) == data.labels[:, None]
+        losses = np.where(is_label, np.log1p(np.exp(-logits)), np.log1p(np.exp(logits)))
+        losses = losses[:, OLD:].sum(1)
+    means = np.array([losses[data.labels == each].mean() for each in range(data.stop)])
+    return float(means[:OLD].mean() + means[OLD:].mean())
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_refined_rows_have_the_least_penalised_loss(independent: bool) -> None:
+    data = made([4, 6], seed=2)
+    problem = Problem.of(data, independent=independent)
+    choice = problem.chosen()
+    refined = dict(problem.refined(choice))[ALL]
+    system = Discriminants.of(problem.moments(None), choice.shrinkage)
+    raw = system.rows(choice.quadratic)
+    start = Rows(choice.scale * raw.weight, choice.scale * raw.bias + choice.shift)
+    centre, strength = system.moments.centre, discriminant.KEPT / 10
+
+    def penalised(rows: Rows) -> float:
+        moved = (rows.weight - start.weight) @ system.factor
+        at_centre = rows.bias - start.bias + (rows.weight - start.weight) @ centre
+        size = float((moved**2).sum() + (at_centre**2).sum())
+        return loss_of(data, rows, independent=independent) + strength / 2 * size
+
+    least, random = penalised(refined), np.random.default_rng(0)
+    assert least < penalised(start)
+    for _ in range(20):
+        step = 1e-2 * random.standard_normal((2, DIM + 1))
+        near = Rows(refined.weight + step[:, :-1], refined.bias + step[:, -1])
+        assert penalised(near) > least - 1e-5
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_scale_and_shift_are_the_least_of_loss_and_prior(independent: bool) -> None:
+    problem = Problem.of(made([4, 6], seed=2), independent=independent)
+    raw = Discriminants.of(problem.moments(None), 0.5).rows(0.5)
+    old, new = (side.features @ raw.weight.T + raw.bias for side in (problem.old, problem.new))
+    usual = 0.5 * np.log(problem.old.spread / old.var(0).mean())
+
+    def objective(point: np.ndarray) -> float:
+        moved = Rows(np.exp(point[0]) * raw.weight, np.exp(point[0]) * raw.bias + point[1])
+        loss = loss_of(made([4, 6], seed=2), moved, independent=independent)
+        return float(10 * loss + (point[0] - usual) ** 2 / (2 * 0.5**2))
+
+    value, scale, shift = problem._calibrated(old, new)
+    expected = minimize(objective, [usual, 0.0], method="Nelder-Mead", options={"xatol": 1e-6})
+    assert value == pytest.approx(expected.fun, rel=1e-6)
+    assert [np.log(scale), shift] == pytest.approx(expected.x, abs=1e-3)
+
+
+BALANCE = Balance(
+    room=np.array([-1.0, 0.5, 1.0, 2.0, 4.0]),
+    judged=10,
+    needed=np.array([0.7, 1.5]),
+    untested=0.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("points", "shift"), [(0, -1.0), (10, 0.5), (20, 0.7), (30, 1.5), (40, 1.5), (100, 1.5)]
+)
+def test_the_price_is_paid_only_for_new_images(points: float, shift: float) -> None:
+    assert BALANCE.shift(points) == pytest.approx(shift, abs=1e-3)
+    lost = BALANCE.moved(BALANCE.shift(points)).lost
+    assert lost <= points / 100 * BALANCE.judged
+
+
+@pytest.mark.parametrize("share", [0.0, 0.04, 1.0])
+def test_classes_of_a_single_image_take_their_share_of_the_price(share: float) -> None:
+    wanted = 1.5 + share * (4.0 - 1.5)
+    assert BALANCE._replace(untested=share).shift(40) == pytest.approx(wanted, abs=1e-3)
+
+
+def test_old_classes_lose_no_more_than_the_price_on_images_that_were_left_out() -> None:
+    data = made([3, 8], seed=4, spread=2.5)
+    for points in (0.0, 5.0, 20.0):
+        found = discriminant_rows(data, points)
+        assert found.balance is not None
+        assert found.balance.lost <= points / 100 * found.balance.judged
+        assert found.left_out is not None
+        left = found.left_out()
+        assert {*left.labels} == {*range(data.stop)}
+        assert len(left.drawn) == len(left.logits)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3])
+@pytest.mark.parametrize("images", [1, 2, 3])
+@pytest.mark.parametrize("old_images", [0, 1, 4])
+def test_every_count_from_one_up_gives_finite_rows(
+    classes: int, images: int, old_images: int
+) -> None:
+    found = discriminant_rows(made([images] * classes, old_images=old_images), 1.0)
+    assert found.rows.weight.shape == (classes, DIM)
+    assert np.isfinite(found.rows.weight).all()
+    assert np.isfinite(found.rows.bias).all()
+
+
+def accuracies(data: NewClasses, rows: Rows, seed: int) -> np.ndarray:
+    """Return the accuracy of old and of new classes on other images of the same classes."""
+    test = made([40] * (data.stop - OLD), seed=seed, old_images=40)
+    head = np.concatenate([data.head.weight[:OLD], rows.weight])
+    found = test.features @ head.T + np.concatenate([data.head.bias[:OLD], rows.bias])
+    right = found.argmax(1) == test.labels
+    return np.array([right[test.labels < OLD].mean(), right[test.labels >= OLD].mean()])
+
+
+def test_one_image_more_of_one_class_moves_accuracies_by_little() -> None:
+    """A rule that branches on "any class has two images" moved them by twenty points."""
+    moved = []
+    for seed in range(12):
+        many = made([2, *[1] * 7], seed=seed)
+        one = np.arange(len(many.labels)) != len(many.labels) - 8  # the second image of class OLD
+        few = replace(many, features=many.features[one], labels=many.labels[one])
+        both = [discriminant_rows(each, 1.0).rows for each in (few, many)]
+        moved.append(accuracies(few, both[0], seed) - accuracies(few, both[1], seed))
+    assert np.abs(np.mean(moved, axis=0)).max() < 0.03
+
+
+def test_every_row_is_judged_by_rows_of_the_folds_without_it() -> None:
+    data = made([1, 6], seed=3)
+    problem = Problem.of(data)
+    assert problem.new.fold.tolist()[0] == -1
+    assert sorted(problem.new.fold.tolist()[1:]) == [0, 0, 1, 2, 3, 4]
+    refined = dict(problem.refined(problem.chosen()))
+    for side, found in zip((problem.old, problem.new), problem.left_out(refined), strict=True):
+        for features, fold, logits in zip(side.features, side.fold.tolist(), found, strict=True):
+            rows = refined[fold if fold >= 0 else ALL]
+            np.testing.assert_allclose(logits, rows.weight @ features + rows.bias, rtol=1e-9)
+    whole = Discriminants.of(problem.moments(None), 0.5)
+    judged = problem._judged(whole, [], 0.5, owes=whole.own_part())
+    rows = whole.rows(0.5)
+    own = rows.weight[0] @ problem.new.features[0] + rows.bias[0] - whole.own_part()
+    assert judged[0, 0] == pytest.approx(own, rel=1e-9)
+
+
+def test_rows_of_a_fold_do_not_read_its_old_images() -> None:
+    problem = Problem.of(made([2, 6], seed=5))
+    choice, out = problem.chosen(), problem.old.fold == 2
+    features = np.where(out[:, None], -problem.old.features, problem.old.features)
+    other = replace(problem, old=replace(problem.old, features=features))
+    ours, theirs = dict(problem.refined(choice)), dict(other.refined(choice))
+    np.testing.assert_array_equal(ours[2].weight, theirs[2].weight)
+    assert not np.array_equal(ours[3].weight, theirs[3].weight)

@@ -1,0 +1,135 @@
+"""Fitted rows beside a general solver and automatic differentiation of the written-out loss."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.heads.start.calibrate import Fit, fit
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.initialise import initialise
+from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.settings import Start
+
+OLD, NEW, UNSEEN, DIM = 4, 3, 2, 5
+NAMES = ["ce", "mse", "sqen", "bce"]
+
+
+def arrival() -> NewClasses:
+    rng = np.random.default_rng(5)
+    centres = rng.normal(size=(OLD + NEW, DIM))
+    labels = rng.choice(OLD + NEW, size=200, p=np.arange(1, 8) / 28)
+    features = 4 * (centres[labels] + rng.normal(size=(200, DIM)))
+    weight = np.r_[centres, rng.normal(size=(UNSEEN, DIM))] / 4
+    return NewClasses(features, labels, Rows(weight, rng.normal(size=9)), OLD, OLD + NEW)
+
+
+def start_rows() -> Rows:
+    rng = np.random.default_rng(6)
+    return Rows(rng.normal(size=(NEW, DIM)) / 4, rng.normal(size=NEW))
+
+
+SHARE = NEW / (OLD + NEW)
+
+
+def naive(
+    name: str, rows: torch.Tensor, start: Rows, data: NewClasses, ridge: float, share: float = SHARE
+) -> Any:
+    """Return the regularised loss of rows (weight, bias), written as one formula, and the loss."""
+    labels = torch.from_numpy(data.labels)
+    features = torch.from_numpy(data.features)
+    weight, bias = torch.from_numpy(data.head.weight), torch.from_numpy(data.head.bias)
+    weight = torch.cat([weight[:OLD], rows[:, :-1], weight[OLD + NEW :]])
+    bias = torch.cat([bias[:OLD], rows[:, -1], bias[OLD + NEW :]])
+    values = LOSSES[name].value(features @ weight.T + bias, labels)
+    classes = sorted(set(data.labels.tolist()))
+    each = np.array([share / NEW if c >= OLD else (1 - share) / OLD for c in classes])
+    loss = sum(w * values[labels == c].mean() for w, c in zip(each, classes, strict=True))
+    size = sum(
+        w * features[labels == c].square().mean() for w, c in zip(each, classes, strict=True)
+    )
+    moved = size * (rows[:, :-1] - torch.from_numpy(start.weight)).square().sum()
+    moved = moved + (rows[:, -1] - torch.from_numpy(start.bias)).square().sum()
+    rows_per_class = np.mean([(data.labels == c).sum() for c in range(OLD, OLD + NEW)])
+    return loss + ridge * share / NEW / (2 * rows_per_class) * moved, loss
+
+
+def fitted(
+    name: str, data: NewClasses, start: Rows, ridge: float, share: Any = "classes", **options: Any
+) -> Fit:
+    around = CalibrationSet.of(data, LOSSES[name], share)
+    return fit(around, start, ridge, **options)
+
+
+def together(rows: Rows) -> torch.Tensor:
+    return torch.from_numpy(np.column_stack([rows.weight, rows.bias]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("ridge", "share"), [(0.5, SHARE), (50.0, SHARE), (5.0, 0.1)])
+def test_it_finds_the_minimum_that_scipy_finds(name: str, ridge: float, share: float) -> None:
+    data, start = arrival(), start_rows()
+    found = fitted(name, data, start, ridge, share, max_steps=500)
+
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        rows = torch.tensor(x.reshape(NEW, DIM + 1), requires_grad=True)
+        value, _ = naive(name, rows, start, data, ridge, share)
+        (gradient,) = torch.autograd.grad(value, rows)
+        return value.item(), gradient.numpy().ravel()
+
+    begin = together(start).numpy().ravel()
+    best = minimize(objective, begin, jac=True, method="BFGS", options={"gtol": 1e-9})
+    value, loss = naive(name, together(found.rows), start, data, ridge, share)
+    assert value.item() == pytest.approx(best.fun, abs=1e-7)
+    np.testing.assert_allclose(together(found.rows).numpy().ravel(), best.x, rtol=1e-3, atol=1e-3)
+    assert found.loss_after == pytest.approx(loss.item())
+    before = naive(name, together(start), start, data, ridge, share)[1].item()
+    assert found.loss_before == pytest.approx(before)
+
+
+def test_biases_that_are_kept_do_not_move() -> None:
+    data, start = arrival(), start_rows()
+    found = fitted("ce", data, start, 0.5, fits_bias=False)
+    np.testing.assert_array_equal(found.rows.bias, start.bias)
+    assert found.loss_after < found.loss_before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_start_of_a_task_lowers_the_loss_of_calibrated_rows(name: str) -> None:
+    data = arrival()
+    calibrated = initialise(Start(init="least-square"), data, loss=name)
+    found = initialise(Start(init="fitted"), data, loss=name)
+
+    def loss(rows: Rows) -> float:
+        return float(naive(name, together(rows), rows, data, 0.0)[1])
+
+    assert loss(found.rows) < loss(calibrated.rows)
+    assert found.loss_before == pytest.approx(loss(calibrated.rows))
+    assert found.loss_after == pytest.approx(loss(found.rows))
+
+
+def test_left_out_images_are_answered_by_rows_that_are_fitted_to_nine_tenths() -> None:
+    data, start = arrival(), Start(init="fitted", new_share=0.2)
+    data = replace(data, groups=np.arange(200) // 2 * 10 + data.labels)  # some pairs are one
+    found = initialise(start, data)
+    assert found.left_out is not None
+    assert found.lam is not None
+    known = found.left_out()
+    assert data.groups is not None
+    kinds = sorted({*zip(data.labels.tolist(), data.groups.tolist(), strict=True)})
+    part_of = {group: number % 10 for number, (_, group) in enumerate(kinds)}
+    parts = np.array([part_of[group] for group in data.groups.tolist()])
+    np.testing.assert_array_equal(known.drawn, np.arange(200))
+    for part in range(10):
+        kept = parts != part
+        fewer = replace(
+            data, features=data.features[kept], labels=data.labels[kept], groups=data.groups[kept]
+        )
+        rows = initialise(replace(start, lam=found.lam), fewer).rows
+        expected = data.features[~kept] @ rows.weight.T + rows.bias
+        np.testing.assert_allclose(known.logits[~kept], expected, rtol=1e-9, atol=1e-9)

@@ -1,0 +1,133 @@
+"""The curve that lambda is chosen by, beside leave-one-out logits and a general solver."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.initialise import _Search, initialise, loss_curve, safe_lambda
+from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.heads.statistics.solve import LambdaPath
+from tests.headtrain.heads.start.test_left_out import left_out_logits
+
+OLD, NEW, DIM = 3, 2, 8
+
+
+def arrival(rows: int = 8, noise: float = 2.0, seed: int = 0) -> NewClasses:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(OLD + NEW, DIM))
+    labels = np.tile(np.arange(OLD + NEW), rows)
+    features = centres[labels] + noise * rng.normal(size=(len(labels), DIM))
+    return NewClasses(features, labels, Rows(centres, rng.normal(size=OLD + NEW)), OLD, OLD + NEW)
+
+
+def few_rows(*counts: int) -> NewClasses:
+    """Return data with so many rows of each new class."""
+    data = arrival(rows=8, seed=1)
+    ends = [8] * OLD + list(counts)
+    kept = np.concatenate([np.flatnonzero(data.labels == c)[:end] for c, end in enumerate(ends)])
+    return NewClasses(data.features[kept], data.labels[kept], data.head, OLD, OLD + NEW)
+
+
+def curve_of(data: NewClasses, loss: str = "ce", **options: Any) -> Any:
+    path = LambdaPath.of(data.statistics())
+    return loss_curve(CalibrationSet.of(data, LOSSES[loss]), path, **options)
+
+
+@pytest.mark.parametrize("bias", ["write", "keep"])
+@pytest.mark.parametrize("loss", ["ce", "mse", "sqen", "bce"])
+def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: Any) -> None:
+    data = arrival()
+    curve = curve_of(data, loss, with_bias=bias == "write")
+    others = data.features @ data.head.weight.T + data.head.bias
+    labels = torch.from_numpy(data.labels)
+    for lam, found in list(zip(curve.lams, curve.errors, strict=True))[::4]:
+        left_out = left_out_logits(Start(lam=lam, bias=bias), data, lam)
+
+        def calibrated(point: np.ndarray, left_out: np.ndarray = left_out) -> float:
+            logits = others.copy()
+            logits[:, OLD:] = point[0] * left_out + point[1]
+            return float(LOSSES[loss].value(torch.from_numpy(logits), labels).mean())
+
+        best = minimize(calibrated, [1.0, 0.0], method="Nelder-Mead", tol=1e-9).fun
+        assert found == pytest.approx(best, rel=2e-3)  # the prior of the factor is in neither
+
+
+def test_without_a_new_class_of_two_rows_lambda_is_as_large_as_the_eigenvalues() -> None:
+    data = few_rows(1, 1)
+    found = initialise(Start(lam="auto"), data)
+    top = np.linalg.eigvalsh(data.statistics().total_covariance)[-1]
+    assert found.lam is not None
+    assert found.curve is None
+    assert top / 10 < found.lam < 2 * top
+
+
+def test_lambda_is_chosen_without_rows_that_are_the_only_ones_of_their_class() -> None:
+    data = few_rows(1, 8)
+    path = LambdaPath.of(data.statistics())
+    around = CalibrationSet.of(data, LOSSES["ce"])
+    found = initialise(Start(lam="auto"), data)
+    assert found.curve == loss_curve(around.subset(data.labels != OLD), path)
+    assert found.curve != loss_curve(around, path)
+
+
+def opposites(seed: int = 0) -> NewClasses:
+    """Return new classes of two opposite rows: without one, a row points away from it."""
+    rng = np.random.default_rng(seed)
+    old, new = rng.normal(size=(OLD, 20)), 5 * rng.normal(size=(NEW, 20))
+    labels = np.r_[np.repeat(np.arange(OLD), 10), np.repeat(np.arange(OLD, OLD + NEW), 2)]
+    features = np.r_[old[labels[: 10 * OLD]], np.stack([new, -new], axis=1).reshape(-1, 20)]
+    features = features + 0.1 * rng.normal(size=features.shape)
+    return NewClasses(features, labels, Rows(np.r_[old, new], np.zeros(OLD + NEW)), OLD, OLD + NEW)
+
+
+def test_where_rows_are_of_no_use_there_is_no_curve_and_no_negative_factor() -> None:
+    data = opposites()
+    around = CalibrationSet.of(data, LOSSES["ce"])
+    path = LambdaPath.of(data.statistics())
+    assert loss_curve(around, path) is None
+    found = initialise(Start(), data)
+    assert found.lam == safe_lambda(path)
+    assert found.curve is None
+    assert found.loss_after is None  # not calibrated
+    lengths = np.linalg.norm(found.rows.weight, axis=1)
+    assert lengths.mean() == pytest.approx(np.linalg.norm(data.head.weight[:OLD], axis=1).mean())
+
+
+def test_a_lambda_of_negative_factor_is_not_chosen() -> None:
+    # Of few noisy rows the least loss may be that of rows that point away from their classes.
+    chosen_negative = 0
+    for seed in range(20):
+        data = arrival(rows=2, noise=6.0, seed=seed)
+        around = CalibrationSet.of(data, LOSSES["ce"])
+        path = LambdaPath.of(data.statistics())
+        curve = loss_curve(around, path)
+        search = _Search(around, path, with_bias=True)
+        if curve is None:
+            continue
+        assert curve.errors == tuple(min(error, search.without) for error in curve.errors)
+        found = initialise(Start(new_share="classes"), data)
+        assert found.factor is not None
+        assert found.factor > 0
+        assert found.lam == curve.best
+        chosen_negative += search.without in curve.errors
+        if chosen_negative == 3:
+            break
+    assert chosen_negative > 0
+
+
+def test_the_grid_goes_on_where_its_lower_edge_is_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = arrival(noise=0.1)
+    whole = curve_of(data)
+    monkeypatch.setattr("clinit.headtrain.heads.start.initialise.BELOW", 1)
+    monkeypatch.setattr("clinit.headtrain.heads.start.initialise.ABOVE", 1)
+    longer = curve_of(data)
+    assert len(longer.lams) > 3
+    assert longer.errors[0] > min(longer.errors)
+    assert longer.best == whole.best

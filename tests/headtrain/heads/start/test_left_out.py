@@ -1,0 +1,188 @@
+"""Leave-one-out logits beside n explicit computations, each without the row, or its group."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clinit.headtrain.heads.array import to_numpy
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.left_out import leave_one_out
+from clinit.headtrain.heads.start.new_rows import SHRINKAGE, NewClasses, raw_rows
+from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.heads.statistics import leave_one_out as leave_one_out_module
+
+DIM, START, STOP = 7, 3, 6
+COUNTS = (4, 9, 1, 5, 2, 12)
+
+
+def made(seed: int = 0, shift: float = 0.0, *, repeats: bool = False) -> NewClasses:
+    """Return unbalanced random data: old classes 0 to 2, new ones 3 to 5, some in groups."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(STOP), COUNTS))
+    means = rng.normal(size=(STOP, DIM))
+    features = means[labels] + rng.normal(size=(len(labels), DIM)) + shift
+    head = Rows(rng.normal(size=(STOP, DIM)), rng.normal(size=STOP))
+    data = NewClasses(features, labels, head, START, STOP)
+    if not repeats:
+        return data
+    place = np.array(
+        [np.flatnonzero(np.flatnonzero(labels == c) == i)[0] for i, c in enumerate(labels)]
+    )
+    return replace(
+        data, groups=100 * labels + np.array([0, 1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7])[place]
+    )
+
+
+def groups_of(data: NewClasses) -> np.ndarray:
+    return np.arange(len(data.labels)) if data.groups is None else data.groups
+
+
+def left_out_logits(start: Start, data: NewClasses, lam: float | None = None) -> np.ndarray:
+    statistics = data.statistics(start.weighting)
+    rows = raw_rows(start, data, statistics if start.reads_statistics else None, lam)
+    around = CalibrationSet.of(data, LOSSES["ce"])
+    found = leave_one_out(start, rows, around, statistics if start.reads_statistics else None, lam)
+    return to_numpy(found)
+
+
+def counts_of(data: NewClasses) -> np.ndarray:
+    """Return the groups of each class."""
+    return np.array([len({*groups_of(data)[data.labels == c]}) for c in range(STOP)])
+
+
+def naive_weights(data: NewClasses, weighting: str) -> np.ndarray:
+    counts, groups = counts_of(data), groups_of(data)
+    sizes = np.array([(groups == group).sum() for group in groups])
+    if weighting == "sample":
+        return np.asarray(1 / (counts.sum() * sizes))
+    return np.asarray(1 / (np.count_nonzero(counts) * counts[data.labels] * sizes))
+
+
+def extended(features: np.ndarray) -> np.ndarray:
+    return np.column_stack([features, np.ones(len(features))])
+
+
+def naive_least_squares(
+    data: NewClasses, weighting: str, lam: float, bias: str, most_rows: int
+) -> np.ndarray:
+    """Solve once without each row; the others of a small new class take its share of the weight."""
+    labels, groups = data.labels, groups_of(data)
+    counts = counts_of(data)
+    z = extended(data.features)
+    truth = np.eye(STOP)[labels]
+    logits = []
+    for row in range(len(z)):
+        weights = naive_weights(data, weighting)
+        weights[groups == groups[row]] = 0.0
+        n = counts[labels[row]]
+        if weighting == "class" and labels[row] >= START and 1 < n <= most_rows:
+            weights[labels == labels[row]] *= n / (n - 1)
+        weighted = z * weights[:, None]
+        system = weighted.T @ z + lam * np.eye(DIM + 1)
+        head = np.linalg.solve(system, weighted.T @ truth).T[START:]
+        seen = z[row].copy()
+        if bias == "keep":
+            seen[-1] = 0.0
+        logits.append(head @ seen)
+    return np.array(logits)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("most_rows", [1, 5, 32])
+@pytest.mark.parametrize("weighting", ["class", "sample"])
+@pytest.mark.parametrize("lam", [1e-4, 0.05, 3.0, 1e3])
+@pytest.mark.parametrize("bias", ["write", "keep"])
+def test_least_square_logits_are_those_of_a_solve_without_the_row(
+    weighting: Any,
+    lam: float,
+    bias: Any,
+    most_rows: int,
+    repeats: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leave_one_out_module, "MOST_ROWS", most_rows)
+    data = made(shift=2.0, repeats=repeats)
+    expected = naive_least_squares(data, weighting, lam, bias, most_rows)
+    start = Start(init="least-square", lam=lam, weighting=weighting, bias=bias)
+    np.testing.assert_allclose(left_out_logits(start, data, lam), expected, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_blocks_and_draws_change_no_logit(monkeypatch: pytest.MonkeyPatch, repeats: bool) -> None:
+    data = made(shift=2.0, repeats=repeats)
+    start = Start(init="least-square", lam=0.05)
+    statistics = data.statistics()
+    rows = raw_rows(start, data, statistics, 0.05)
+    around = CalibrationSet.of(data, LOSSES["ce"])
+    whole = leave_one_out(start, rows, around, statistics, 0.05)
+    monkeypatch.setattr(leave_one_out_module, "BLOCK_ROWS", 5)
+    # The class of 12 rows, or 8 groups, comes in part.
+    monkeypatch.setattr(leave_one_out_module, "MOST_ROWS", 7 if repeats else 9)
+    kept = np.random.default_rng(7).random(len(data.labels)) < 0.4
+    kept |= data.labels == 2
+    blocks, places = around.subset(kept).blocks(statistics)
+    sizes = {block.rows.shape[1] for block in blocks}
+    assert sizes == ({1, 2, 3, 5} if repeats else {1, 2, 5})
+    assert sum(block.rows.shape[1] == 1 for block in blocks) > 1
+    joined = np.concatenate([block.all_rows for block in blocks])
+    np.testing.assert_array_equal(joined[places], np.flatnonzero(kept))
+    found = leave_one_out(start, rows, around.subset(kept), statistics, 0.05)
+    small = np.flatnonzero(data.labels[kept] != 5)
+    np.testing.assert_allclose(found[small], whole[kept][small], rtol=1e-12)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("bias", ["write", "keep"])
+@pytest.mark.parametrize("weighting", ["class", "sample"])
+def test_discriminants_are_those_of_means_and_a_covariance_without_the_row(
+    weighting: Any, bias: Any, repeats: bool
+) -> None:
+    data = made(1, repeats=repeats)
+    h, labels, groups = data.features, data.labels, groups_of(data)
+    weights = naive_weights(data, weighting)
+    expected = []
+    for row in range(len(h)):
+        kept = groups != groups[row]
+        means = np.array([np.average(h[of_class], axis=0, weights=weights[of_class])
+                          if (of_class := kept & (labels == c)).any()
+                          else np.zeros(DIM) for c in range(STOP)])  # fmt: skip
+        centred = h[kept] - means[labels[kept]]
+        within = (centred * weights[kept, None]).T @ centred
+        solved = np.linalg.solve((1 - SHRINKAGE) * within + SHRINKAGE * np.eye(DIM), means.T).T
+        biases = -0.5 * (solved * means).sum(1) if bias == "write" else np.zeros(STOP)
+        expected.append((solved @ h[row] + biases)[START:])
+    start = Start(init="lda", weighting=weighting, bias=bias)
+    np.testing.assert_allclose(left_out_logits(start, data), expected, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("bias", ["write", "keep"])
+@pytest.mark.parametrize("mean", ["raw", "unit", "imprint"])
+def test_means_are_those_without_the_row(mean: str, bias: Any, repeats: bool) -> None:
+    data = made(2, repeats=repeats)
+    h, labels, groups, weights = (
+        data.features,
+        data.labels,
+        groups_of(data),
+        naive_weights(data, "class"),
+    )
+    units = h / np.linalg.norm(h, axis=1, keepdims=True)
+    source = h if mean == "raw" else units
+    constant = 1.0 if mean == "raw" and bias == "write" else 0.0
+    expected = []
+    for row in range(len(h)):
+        logits = []
+        for c in range(START, STOP):
+            kept = (groups != groups[row]) & (labels == c)
+            weight = np.average(source[kept], axis=0, weights=weights[kept])
+            if mean == "imprint":
+                weight = weight / np.linalg.norm(weight)
+            logits.append(weight @ h[row] + constant)
+        expected.append(logits)
+    init: Any = "imprint" if mean == "imprint" else "class-mean"
+    start = Start(init=init, class_mean="unit" if mean == "unit" else "raw", bias=bias)
+    np.testing.assert_allclose(left_out_logits(start, data), expected, rtol=1e-10, atol=1e-11)

@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.heads.repeats import find_groups
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.heads.statistics.lambda_curve import (
+    held_out,
+    held_out_error,
+    lambda_curve,
+    leave_one_out_curve,
+)
+from clinit.headtrain.heads.statistics.solve import LambdaPath
+
+LAMS = (1e-4, 1e-2, 1.0)
+
+
+def rows(seed: int = 0, count: int = 41, dim: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, count)
+    return rng.standard_normal((count, dim)) + 2 + labels[:, None] * 0.7, labels
+
+
+def solved(features: np.ndarray, truth: np.ndarray, weights: np.ndarray, lam: float) -> np.ndarray:
+    """Ave[y z^T] (Ave[z z^T] + lam I)^-1."""
+    extended = np.c_[features, np.ones(len(features))]
+    gram = extended.T @ (weights[:, None] * extended) + lam * np.eye(extended.shape[1])
+    return np.linalg.solve(gram, extended.T @ (weights[:, None] * truth)).T
+
+
+def naive_leave_one_out(
+    features: np.ndarray, labels: np.ndarray, lam: float, weighting: Weighting
+) -> float:
+    """Solve anew without each row; in averages over classes the others of its class share 1 / C."""
+    truth, counts = np.eye(3)[labels], np.bincount(labels)
+    full = (
+        1 / (3 * counts[labels]) if weighting == "class" else np.full(len(labels), 1 / len(labels))
+    )
+    total = 0.0
+    for left in range(len(labels)):
+        weights = full.copy()
+        if weighting == "class":
+            weights[labels == labels[left]] *= counts[labels[left]] / (counts[labels[left]] - 1)
+        weights[left] = 0.0
+        head = solved(features, truth, weights, lam)
+        gap = head @ np.append(features[left], 1.0) - truth[left]
+        total += full[left] * float(gap @ gap) / 2
+    return total
+
+
+@pytest.mark.parametrize("weighting", ["sample", "class"])
+def test_the_curve_is_that_of_a_solve_without_each_row(weighting: Weighting) -> None:
+    features, labels = rows()
+    statistics = ClassStatistics.of(features, labels, weighting=weighting)
+    found = leave_one_out_curve(features, labels, statistics, LAMS)
+    expected = [naive_leave_one_out(features, labels, lam, weighting) for lam in LAMS]
+    np.testing.assert_allclose(found.errors, expected, rtol=1e-9)
+    assert found.best == LAMS[int(np.argmin(expected))]
+    assert found.measure == "leave-one-out error"
+
+
+@pytest.mark.parametrize("weighting", ["sample", "class"])
+def test_copies_are_left_out_together(weighting: Weighting) -> None:
+    features, labels = rows(dim=9)
+    features, labels = np.repeat(features, 3, axis=0), np.repeat(labels, 3)
+    statistics = ClassStatistics.of(features, labels, weighting=weighting)
+    found = leave_one_out_curve(
+        features, labels, statistics, LAMS, groups=find_groups(features, labels)
+    )
+    weights = statistics.weights[labels]
+    for lam, error in zip(LAMS, found.errors, strict=True):
+        total = 0.0
+        for left in range(0, len(labels), 3):
+            kept = weights.copy()
+            kept[left : left + 3] = 0.0
+            head = solved(features, np.eye(3)[labels], kept, lam)
+            gap = head @ np.append(features[left], 1.0) - np.eye(3)[labels[left]]
+            total += 3 * weights[left] * float(gap @ gap) / 2
+        assert error == pytest.approx(total, rel=1e-9)
+
+
+@pytest.mark.parametrize("classes", [slice(None), slice(1, 3)])
+def test_the_error_from_statistics_is_that_of_the_rows(classes: slice) -> None:
+    features, labels = rows(count=200)
+    held = held_out(labels, 0)
+    head = LambdaPath.of(ClassStatistics.of(features[~held], labels[~held])).head(0.1, classes)
+    judge = ClassStatistics.of(features[held], labels[held])
+    residual = features[held] @ head.weight.T + head.bias - np.eye(3)[labels[held]][:, classes]
+    squares = (residual**2).sum(axis=1)
+    expected = 0.5 * np.mean([squares[labels[held] == c].mean() for c in range(3)])
+    assert held_out_error(head, judge, classes) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_fifth_of_each_class_is_held_out_and_the_only_row_of_a_class_is_not() -> None:
+    labels = np.repeat([0, 1, 3, 4], [100, 2, 1, 14])
+    np.testing.assert_array_equal(np.bincount(labels[held_out(labels, 5)]), [20, 1, 0, 0, 2])
+    np.testing.assert_array_equal(held_out(labels, 5), held_out(labels, 5))
+
+
+def test_groups_are_held_out_as_a_whole() -> None:
+    labels = np.repeat([0, 1], [20, 8])
+    groups = np.concatenate([np.arange(20) // 2, 20 + np.arange(8) // 4])
+    held = held_out(labels, 0, groups)
+    assert all(len(set(held[groups == group])) == 1 for group in groups)
+    assert [len(set(groups[held & (labels == c)])) for c in (0, 1)] == [2, 1]
+
+
+def test_classes_of_one_row_cannot_choose() -> None:
+    with pytest.raises(StatisticsError, match="no class has two rows") as caught:
+        lambda_curve(np.eye(3), np.arange(3), 3)
+    assert "0.05" in caught.value.remedy

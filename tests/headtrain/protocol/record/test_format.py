@@ -1,0 +1,277 @@
+import json
+import re
+import shutil
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from clinit.errors import RecordError
+from clinit.extract.cache.head import Head
+from clinit.headtrain.protocol.record import format as record_module
+from clinit.headtrain.protocol.record.format import (
+    RunRecord,
+    changed_parameters,
+    check_free,
+    final_head,
+    find_records,
+    read_record,
+    study_toml,
+    write_record,
+)
+from clinit.headtrain.protocol.record.tables import TABLES
+from clinit.headtrain.protocol.study.rules import settings_of
+from clinit.headtrain.protocol.study.study import Study
+
+HEAD = Head(np.eye(2, 3, dtype=np.float32), np.ones(2, np.float32), ("cat", "dog"), "abc")
+
+
+def make_record(**info: Any) -> RunRecord:
+    """Make a record of two base classes and two tasks of one class, three updates each."""
+
+    def table(name: str, rows: list[tuple[object, ...]]) -> pl.DataFrame:
+        return pl.DataFrame(rows, schema=dict(TABLES[name]), orient="row")
+
+    points = [(task, iteration) for task in (1, 2) for iteration in (0, 2, 3)]
+    return RunRecord(
+        path=None,
+        info={
+            "id": "random",
+            "config": {"init": "random", "tasks": 2, "seed": 0},
+            "base": {"path": "caches/base", "fingerprint": {"weights": "a"}},
+            "new": {"path": "caches/new", "fingerprint": {"weights": "a"}},
+            "tasks": [{"task": 1}, {"task": 2}],
+            **info,
+        },
+        classes=table("classes", [(row, f"c{row}", max(0, row - 1), 9, 5) for row in range(4)]),
+        steps=table(
+            "steps", [(task, step, 1.0, 1.0, None) for task in (1, 2) for step in range(3)]
+        ),
+        evaluations=table(
+            "evaluations",
+            [(*point, row, row, 5, row + 1) for point in points for row in range(2 + point[0])],
+        ),
+        points=table("points", [(*point, 0.5, 0.1) for point in points]),
+        mistakes=table(
+            "mistakes",
+            [
+                (task, row, image, 0)
+                for task in (1, 2)
+                for row in range(2 + task)
+                for image in range(row, 5)
+            ],
+        ),
+    )
+
+
+def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
+    record = make_record(notes=["größer [b]"])
+    write_record(record, tmp_path / "runs [old]" / "random")
+    read = read_record(tmp_path / "runs [old]" / "random")
+    assert read.path == tmp_path / "runs [old]" / "random"
+    assert read.info == record.info
+    for name in TABLES:
+        assert getattr(read, name).equals(getattr(record, name))
+
+
+def test_records_are_found_at_and_below_a_folder_and_drafts_are_not(tmp_path: Path) -> None:
+    for name in ("b", "a/deep", ".c.tmp-1"):
+        write_record(make_record(), tmp_path / name)
+    assert find_records(tmp_path) == [tmp_path / "a" / "deep", tmp_path / "b"]
+    assert find_records(tmp_path / "b") == [tmp_path / "b"]
+
+
+def test_an_existing_record_is_never_overwritten(tmp_path: Path) -> None:
+    write_record(make_record(id="first"), tmp_path / "random")
+    message = re.escape(f"there is already a run record at {tmp_path / 'random'}")
+    with pytest.raises(RecordError, match=message) as caught:
+        write_record(make_record(id="second"), tmp_path / "random")
+    assert caught.value.remedy == "Choose another --out, or move it away."
+    assert read_record(tmp_path / "random").info["id"] == "first"
+    with pytest.raises(RecordError, match=r"already a run record at .*random"):
+        check_free([tmp_path / "other", tmp_path / "random"])
+
+
+@pytest.mark.parametrize("where", ["flush_file", "write_head"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_no_half_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: BaseException
+) -> None:
+    def fails(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(record_module, where, fails)
+    message = r"cannot write .*random: No space left" if isinstance(error, OSError) else None
+    with pytest.raises((RecordError, KeyboardInterrupt), match=message):
+        write_record(replace(make_record(), head=HEAD), tmp_path / "random")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_without_a_head_is_read_and_its_head_is_missed_by_name(tmp_path: Path) -> None:
+    write_record(make_record(), tmp_path / "random")
+    assert read_record(tmp_path / "random").head is None
+    with pytest.raises(RecordError, match=r"random holds no head\.safetensors") as caught:
+        final_head(read_record(tmp_path / "random"))
+    assert "clinit train-head" in caught.value.remedy
+
+
+OTHER = '{"format": "clinit-run/9"}'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no run record at "),
+        (OTHER, "its format is 'clinit-run/9', expected 'clinit-run/2'"),
+        *((content, r"run\.json is damaged: ") for content in ("", "{", "[]")),
+    ],
+)
+def test_what_is_no_record_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    with pytest.raises(RecordError, match=message):
+        read_record(tmp_path)
+
+
+def as_earlier_versions_wrote_it(folder: Path) -> None:
+    """Take seal and digests off a stored record."""
+    info = json.loads((folder / "run.json").read_text())
+    del info["sha256"], info["files"]
+    (folder / "run.json").write_text(json.dumps({**info, "format": "clinit-run/1"}))
+
+
+def test_a_missing_a_damaged_and_a_foreign_table_are_reported(tmp_path: Path) -> None:
+    folder = tmp_path / "random"
+    write_record(make_record(), folder)
+    as_earlier_versions_wrote_it(folder)
+    steps = folder / "steps.parquet"
+    pl.DataFrame({"task": [1]}).write_parquet(steps)
+    with pytest.raises(RecordError, match=r"steps.parquet has the columns task, expected task, it"):
+        read_record(folder)
+    steps.write_bytes(b"PAR1")
+    with pytest.raises(RecordError, match=r"steps\.parquet is damaged: it is no table \("):
+        read_record(folder)
+    steps.unlink()
+    with pytest.raises(RecordError, match=r"random is damaged: it lacks steps\.parquet"):
+        read_record(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "classes", "steps", "evaluations", "points", "head", "top"]
+)
+def test_no_flipped_bit_of_a_record_is_believed(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "random"
+    write_record(replace(make_record(), head=HEAD, top={"w": np.ones(2, np.float32)}), folder)
+    (path,) = folder.glob(f"{name}*")
+    written, random = path.read_bytes(), np.random.default_rng(0)
+    reference = everything(folder)
+    for place in random.choice(len(written), 60, replace=False):
+        changed = bytearray(written)
+        changed[place] ^= 1 << int(random.integers(8))
+        path.write_bytes(changed)
+        assert outcome(folder) in (reference, "refused"), place
+
+
+def outcome(folder: Path) -> object:
+    try:
+        return everything(folder)
+    except RecordError as error:
+        assert_says_what_is_wrong(str(error))
+        return "refused"
+
+
+def assert_says_what_is_wrong(text: str) -> None:
+    assert "is damaged: " in text or "is not the record of a run" in text
+
+
+def everything(folder: Path) -> object:
+    record = read_record(folder)
+    head, top = final_head(record), changed_parameters(record)
+    tables = [getattr(record, name).write_csv() for name in TABLES]
+    return record.info, tables, head.weight.tolist(), head.class_names, top["w"].tolist()
+
+
+def test_other_files_are_left_alone_and_lost_ones_are_told(tmp_path: Path) -> None:
+    folder = tmp_path / "random"
+    write_record(replace(make_record(), head=HEAD), folder)
+    (folder / "thoughts.txt").touch()
+    (folder / ".DS_Store").touch()
+    assert read_record(folder).path == folder
+    (folder / "top.safetensors").touch()
+    with pytest.raises(RecordError, match=r"top\.safetensors is damaged: it has changed"):
+        changed_parameters(read_record(folder))
+    (folder / "top.safetensors").unlink()
+    (folder / "head.safetensors").unlink()
+    with pytest.raises(RecordError, match=r"random is damaged: it lacks head\.safetensors"):
+        final_head(read_record(folder))
+
+
+def test_a_record_without_run_json_is_not_passed_over(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        write_record(make_record(), tmp_path / name)
+    (tmp_path / "one" / "run.json").unlink()
+    with pytest.raises(RecordError, match=r"one is damaged: its run.json is gone"):
+        find_records(tmp_path)
+
+
+def test_the_head_of_another_record_is_not_taken_for_its_own(tmp_path: Path) -> None:
+    other = replace(HEAD, weight=2 * HEAD.weight)
+    for name, head in (("one", HEAD), ("two", other)):
+        write_record(replace(make_record(), head=head), tmp_path / name)
+    record = read_record(tmp_path / "one")
+    shutil.copy(tmp_path / "two" / "head.safetensors", tmp_path / "one" / "head.safetensors")
+    message = r"head\.safetensors is damaged: it has changed since it was written"
+    with pytest.raises(RecordError, match=message):
+        final_head(record)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"config": []}, "Expected `object`, got `array` - at `$.config`"),
+        ({"config": {"tasks": 2}}, "config has neither `init` nor `method`"),
+        ({"new": {"path": "n", "fingerprint": {"a": 1}}}, "at `$.new.fingerprint[...]`"),
+        ({"tasks": [{}]}, "field `task` - at `$.tasks[0]`"),
+        ({"seconds": -1}, "Expected `int` >= 0 - at `$.seconds`"),
+        ({"files": {"steps.parquet": ""}}, "at `$.files[...]`"),
+    ],
+)
+def test_a_wrong_field_is_named(
+    tmp_path: Path, edit_document: Callable[..., None], changed: dict[str, Any], message: str
+) -> None:
+    write_record(make_record(seconds=1.0), tmp_path / "random")
+    path = tmp_path / "random" / "run.json"
+    edit_document(path, **changed)
+    with pytest.raises(RecordError) as caught:
+        read_record(tmp_path / "random")
+    assert str(caught.value).startswith(f"{path} is damaged: ")
+    assert message in str(caught.value)
+
+
+def test_a_field_that_is_not_read_is_kept(tmp_path: Path) -> None:
+    write_record(make_record(later=[1, {"a": None}]), tmp_path / "random")
+    assert read_record(tmp_path / "random").info["later"] == [1, {"a": None}]
+
+
+@pytest.mark.parametrize(
+    ("top", "settings"),
+    [
+        (False, {}),
+        (False, {"method": "naive", "init_rows": "buffer", "buffer_per_class": 3, "lam": "auto"}),
+        (False, {"method": "lda", "weighting": "sample"}),
+        (True, {"method": "ewc", "ewc_mode": "online", "ewc_gamma": 0.5, "lr": 1e-300}),
+        (True, {"method": "derpp", "derpp_teacher": "stored", "compile": True, "probe": False}),
+        (True, {"full_rank": True, "layer_decay": 1.0}),
+    ],
+)
+def test_the_file_says_the_study_again(top: bool, settings: dict[str, Any]) -> None:
+    study = Study.of(settings, top=top).resolved()
+    (section,) = tomllib.loads(study_toml(study)).values()
+    by_key = {field.key: name for name, field in settings_of(top=top).items()}
+    again = Study.of({by_key[key]: value for key, value in section.items()}, top=top)
+    assert again.resolved() == study

@@ -1,0 +1,205 @@
+"""The table of all rows, the buffer, and the rows that are held out for bias correction."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clinit.errors import ExperimentError
+from clinit.headtrain.protocol.stream import buffer as buffer_module
+from clinit.headtrain.protocol.stream.buffer import (
+    Buffer,
+    Pool,
+    Quotas,
+    TaskRows,
+    balanced,
+    level,
+    per_class,
+    sgm,
+)
+from clinit.headtrain.protocol.stream.scenario import Scenario, Task
+from clinit.headtrain.protocol.stream.task_plan import TaskPlan
+from clinit.headtrain.protocol.study.study import Study
+
+counts_of_classes = st.lists(st.integers(0, 12), min_size=1, max_size=12)
+labels_of_a_part = st.lists(st.integers(-1, 4), max_size=12)
+
+
+def pool_of(*parts: list[int]) -> Pool:
+    """A pool whose row r has the feature r."""
+    start, made = 0, []
+    for labels in parts:
+        features = np.arange(start, start + len(labels), dtype=np.float32)[:, None]
+        made.append((features, np.array(labels, dtype=np.int64)))
+        start += len(labels)
+    return Pool(*made)
+
+
+def shuffled_pool(counts: list[int]) -> Pool:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
+    half = len(labels) // 2
+    return pool_of(labels[:half].tolist(), labels[half:].tolist())
+
+
+@given(
+    parts=st.lists(labels_of_a_part, min_size=1, max_size=3),
+    cut=st.tuples(*[st.integers(0, 5)] * 2),
+    seed=st.integers(0, 3),
+)
+def test_rows_come_class_after_class_with_the_features_of_their_part(
+    parts: list[list[int]], cut: tuple[int, int], seed: int
+) -> None:
+    pool, labels = pool_of(*parts), [label for part in parts for label in part]
+    start, stop = min(cut), max(cut)
+    expected = [row for c in range(start, stop) for row, label in enumerate(labels) if label == c]
+    assert pool.rows_between(start, stop).tolist() == expected
+    assert pool.counts(5).tolist() == [labels.count(c) for c in range(5)]
+    total = len(labels)
+    rows = np.random.default_rng(seed).integers(total, size=2 * total) if total else np.arange(0)
+    np.testing.assert_array_equal(pool.take(rows)[:, 0], rows)
+
+
+def test_features_are_copied_in_the_wider_type_of_their_parts() -> None:
+    low, high = np.zeros((1, 2), np.float16), np.full((1, 2), 1e6, np.float32)
+    taken = Pool((low, np.array([0])), (high, np.array([1]))).take(np.array([1, 0]))
+    assert taken.tolist() == [[1e6, 1e6], [0, 0]]
+
+
+def task_rows(num_old: int, num_new: int, number: int = 2) -> TaskRows:
+    total = num_old + num_new
+    return TaskRows(number, np.arange(total), np.zeros(total, np.int64), num_old, num_old)
+
+
+def test_the_loss_is_measured_on_new_rows_by_seed_and_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert task_rows(7, 20).loss_sample(0).tolist() == list(range(7, 27))
+    monkeypatch.setattr(buffer_module, "LOSS_SAMPLE_ROWS", 50)
+    samples = [task_rows(7, 500, n).loss_sample(s).tolist() for n, s in ((2, 3), (2, 4), (3, 3))]
+    assert len(set(map(tuple, samples))) == 3
+    assert samples[0] == task_rows(7, 500).loss_sample(3).tolist() == sorted(set(samples[0]))
+    assert len(samples[0]) == 50
+    assert samples[0][0] >= 7
+
+
+def naive_quotas(counts: list[int], size: int, ranks: np.ndarray) -> list[int]:
+    """Hand out one row at a time: a round gives a row to every class that has one left."""
+    shares = [0] * len(counts)
+    while True:
+        wanting = [c for c in np.argsort(ranks) if shares[c] < counts[c]]
+        if not wanting or sum(shares) == size:
+            return shares
+        for c in wanting:
+            if sum(shares) < size:
+                shares[c] += 1
+
+
+@given(counts=counts_of_classes, size=st.integers(0, 100), seed=st.integers(0, 3))
+def test_quotas_are_those_of_handing_out_one_row_at_a_time(
+    counts: list[int], size: int, seed: int
+) -> None:
+    ranks = np.random.default_rng(seed).permutation(len(counts)).astype(float)
+    assert level(np.array(counts), size, ranks).tolist() == naive_quotas(counts, size, ranks)
+
+
+@given(
+    counts=counts_of_classes,
+    size=st.integers(0, 60),
+    kind=st.sampled_from(["balanced", "sgm", "per class"]),
+    cuts=st.lists(st.integers(1, 12), max_size=4),
+    seed=st.integers(0, 3),
+)
+def test_a_later_buffer_holds_only_rows_that_were_stored_or_have_just_been_seen(
+    counts: list[int], size: int, kind: str, cuts: list[int], seed: int
+) -> None:
+    pool = shuffled_pool(counts)
+    quotas: dict[str, Quotas] = {
+        "balanced": balanced(size),
+        "sgm": sgm(size, num_base=3),
+        "per class": per_class(size),
+    }
+    buffer = Buffer(pool, quotas[kind], seed=seed)
+    stages = sorted({min(cut, len(counts)) for cut in cuts} | {len(counts)})
+    stored: set[int] = set()
+    before = 0
+    for seen in stages:
+        just_seen = set(pool.rows_between(before, seen).tolist())
+        chosen = buffer.rows(seen).tolist()
+        assert len(chosen) == len(set(chosen))
+        if kind != "per class":
+            assert len(chosen) <= size
+        if kind == "balanced":
+            assert len(chosen) == min(size, sum(counts[:seen]))
+        assert set(chosen) <= stored | just_seen
+        stored, before = set(chosen), seen
+
+
+def kept(quotas: Quotas, counts: list[int], seen: int) -> list[int]:
+    """Rows per class in the buffer."""
+    pool = shuffled_pool(counts)
+    rows = Buffer(pool, quotas, seed=0).rows(seen)
+    found: list[int] = np.bincount(pool.labels[rows], minlength=len(counts)).tolist()
+    return found
+
+
+def test_each_split_gives_its_share() -> None:
+    assert kept(balanced(20), [10, 2, 10, 10], 4) == [6, 2, 6, 6]
+    assert kept(per_class(4), [5, 2, 9], 2) == [4, 2, 0]
+    assert kept(per_class(4), [5, 2, 9], 3) == [4, 2, 4]
+    first, last = kept(sgm(40, num_base=2), [100] * 6, 2), kept(sgm(40, num_base=2), [100] * 6, 6)
+    assert sorted(first[:2]) == [15, 16]  # the two parts do not lend to each other
+    assert last[:2] == first[:2]
+    assert sorted(last[2:]) == [2, 2, 2, 3]
+
+
+BASE, PER_CLASS = 40, 30
+TASKS = (Task(1, np.array([0, 1]), BASE), Task(2, np.array([2, 3]), BASE + 2))
+
+
+def plan(counts: list[int] | None = None, **settings: Any) -> TaskPlan:
+    counts = counts or [PER_CLASS] * (BASE + 4)
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(BASE + 4), counts))
+    sides = Pool((np.random.default_rng(1).normal(size=(len(labels), 8)), labels))
+    scenario = Scenario(BASE, TASKS, tuple(map(str, range(BASE + 4))), sides, sides)
+    given = {"tasks": 2, "correct": "bic", "buffer": 400, **settings}
+    return TaskPlan(scenario, Study.of(given).resolved())
+
+
+@pytest.mark.parametrize("settings", [{"buffer": 400}, {"buffer": 40}, {"method": "joint"}])
+def test_a_tenth_of_old_and_of_new_rows_is_held_out(settings: dict[str, Any]) -> None:
+    found = plan(**{"buffer": None, **settings})
+    for task in TASKS:
+        held, rows = found.correction_rows(task), found.rows(task)
+        assert not set(held.rows) & set(rows.rows)
+        assert held.num_new == 2 * PER_CLASS / 10
+        assert held.num_old == pytest.approx((held.num_old + rows.num_old) / 10, rel=0.5)
+        assert (held.labels[: held.num_old] < task.start).all()
+    counts = np.bincount(plan(buffer=600).correction_rows(TASKS[1]).labels, minlength=BASE + 4)
+    assert set(counts[: BASE + 2]) <= {1, 2}
+    assert set(counts[BASE + 2 :]) == {3}
+
+
+def test_a_row_that_is_held_out_once_is_trained_on_in_no_task() -> None:
+    found, alone = plan(), plan(init_rows="new")
+    held = {row for task in TASKS for row in found.correction_rows(task).rows.tolist()}
+    rows = [found.rows(task) for task in TASKS]
+    rows += [each.start_rows(TASKS[1], each.rows(TASKS[1])) for each in (found, alone)]
+    assert not held & {row for each in rows for row in each.rows.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("counts", "buffer", "lacking"),
+    [([PER_CLASS] * BASE + [1] * 4, 400, "new"), ([PER_CLASS] * (BASE + 4), 1, "old")],
+)
+def test_too_few_rows_to_correct_by_are_refused(
+    counts: list[int], buffer: int, lacking: str
+) -> None:
+    found = plan(counts, buffer=buffer)
+    with pytest.raises(ExperimentError, match=f"the {lacking} classes of task 1") as error:
+        found.check_correction()
+    assert "--correct wa" in error.value.remedy
+    assert found.rows(TASKS[0]).num_new == (2 if lacking == "new" else 54)
+
+
+def test_old_classes_of_a_single_image_hold_a_tenth_of_these_out() -> None:
+    assert 1 <= plan([1] * BASE + [PER_CLASS] * 4).correction_rows(TASKS[0]).num_old <= 9

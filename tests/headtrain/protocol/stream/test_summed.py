@@ -1,0 +1,296 @@
+"""Caches summed to a file: against NumPy, in parts of any order, and what reads the file."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import clinit
+from clinit.errors import CacheError, ClinitError, ExperimentError, StatisticsError
+from clinit.extract.arrays.groups import write_groups
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.plan import Part
+from clinit.extract.cache.read import open_split
+from clinit.headtrain.heads.repeats import groups_of
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.model.add import add
+from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.reading import open_model
+from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.protocol.experiment import RunData
+from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.runs import train_heads
+from clinit.headtrain.protocol.stream import summed as module
+from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
+from clinit.headtrain.protocol.stream.summed import (
+    Summed,
+    part_file,
+    read_summed,
+    sum_caches,
+    sum_on_ray,
+)
+from clinit.headtrain.protocol.study.study import Study
+from tests.conftest import unwritten
+from tests.headtrain.model.test_add import arriving
+from tests.headtrain.protocol.stream.made_caches import (
+    CLASSES,
+    DIM,
+    write_base,
+    write_new,
+    write_split,
+)
+from tests.headtrain.protocol.sweep.test_ray import FakeRay
+
+WEIGHTINGS: list[Weighting] = ["class", "sample"]
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A cache of five shards with invalid rows, far from 0, and groups that cross shards."""
+    cache = tmp_path / "base"
+    write_base(cache)
+    centres = 30 + np.random.default_rng(0).normal(size=(CLASSES, DIM))
+    for shard in (cache / "train").glob("*"):
+        shard.unlink()
+    write_split(cache, "train", centres, 40, bad=[3, 41, 42, 43])
+    return cache
+
+
+def group(base: Path) -> FeatureSet:
+    """Record that every ninth image shows the same; return the rows with what they are."""
+    split = open_split(base / "train")
+    table = pl.DataFrame({"path": split.manifest.table["path"]}).with_row_index("row")
+    values = table.select("path", video=pl.col("row") % 9)
+    values.write_csv(base.parent / "videos.csv")
+    write_groups(split.path, split.manifest, base.parent / "videos.csv", "video")
+    return read_source(base).train
+
+
+def assert_same(found: ClassStatistics, expected: ClassStatistics, rtol: float = 1e-12) -> None:
+    np.testing.assert_array_equal(found.totals, expected.totals)
+    for name in ("mean", "class_means", "total_covariance", "within_covariance"):
+        one, other = getattr(found, name), getattr(expected, name)
+        np.testing.assert_allclose(one, other, rtol=0, atol=rtol * np.abs(other).max())
+
+
+def in_parts(base: Path, out: Path, order: Sequence[int], **options: Any) -> Summed:
+    parts = [Part(number, len(order)) for number in order]
+    *others, last = [sum_caches([base], out, part=part, **options) for part in parts]
+    assert others == [None] * len(others)
+    assert last is not None
+    assert [path.name for path in out.parent.glob(f"{out.stem}*")] == [out.name]
+    return read_summed(out)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_the_file_holds_what_numpy_finds(base: Path, tmp_path: Path, weighting: Weighting) -> None:
+    clinit.sum_caches([base], out := tmp_path / "all.safetensors", weighting)
+    found = clinit.read_summed(out).statistics
+    rows = read_source(base).train
+    features, labels = rows.features.astype(np.float64), rows.labels
+    means = np.stack([features[labels == label].mean(0) for label in range(CLASSES)])
+    weights = 1 / np.bincount(labels)[labels] / CLASSES
+    weights = np.full(len(labels), 1 / len(labels)) if weighting == "sample" else weights
+    mean = weights @ features
+    for name, centred in (
+        ("within_covariance", features - means[labels]),
+        ("total_covariance", features - mean),
+    ):
+        expected = (centred * weights[:, None]).T @ centred
+        np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.class_means, means, rtol=1e-12)
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-12)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_parts_in_any_order_give_the_numbers_of_one_pass(
+    base: Path, tmp_path: Path, weighting: Weighting, grouped: bool
+) -> None:
+    rows = group(base) if grouped else read_source(base).train
+    groups = groups_of(rows) if grouped else None
+    given = {"num_classes": CLASSES, "weighting": weighting, "groups": groups}
+    expected = ClassStatistics.of(rows.features, rows.labels, **given)  # type: ignore[arg-type]
+    for order in [*permutations((1, 2, 3)), range(1, 8)]:  # of seven parts two have no shard
+        out = tmp_path / f"{''.join(map(str, order))}.safetensors"
+        assert_same(in_parts(base, out, order, weighting=weighting).statistics, expected)
+
+
+def test_a_killed_part_is_summed_again_and_the_others_are_kept(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, first = tmp_path / "all.safetensors", Part(1, 2)
+    sum_caches([base], out, part=first)
+    kept, write = part_file(out, first).read_bytes(), Summed.write
+
+    def killed(self: Summed, path: Path) -> None:
+        write(self, path)
+        path.write_bytes(path.read_bytes()[:-9])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Summed, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        sum_caches([base], out, part=Part(2, 2))
+    monkeypatch.setattr(Summed, "write", write)
+    with pytest.raises(StatisticsError, match=r"part-2-of-2.* is damaged"):
+        sum_caches([base], out, part=first)
+    assert part_file(out, first).read_bytes() == kept
+    whole = sum_caches([base], out, part=Part(2, 2))
+    assert whole is not None
+    with unwritten(out):
+        assert sum_caches([base], out, part=first) is not None  # it is there
+
+
+def test_caches_and_nodes_of_a_cluster_give_the_rows_of_all(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more, out, progress = tmp_path / "more", tmp_path / "all.safetensors", []
+    write_split(more, "train", np.ones((2, DIM)), 30)
+    ray = FakeRay({"CPU": 3.0})
+    monkeypatch.setattr(module, "connected", lambda address: ray)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 3.0}, raising=False)
+    found = sum_on_ray("x", [more, base], out, on_progress=lambda *done: progress.append(done))
+    assert progress == [(1, 3), (2, 3), (3, 3)]
+    sides = [read_source(path).train.named(found.class_names) for path in (more, base)]
+    rows = FeatureSet.joined(sides, found.class_names)
+    assert_same(found.statistics, ClassStatistics.of(rows.features, rows.labels))
+
+
+STUDIES: dict[str, dict[str, Any]] = {
+    "drawn": {"old_rows": "statistics", "iterations": 8, "anchor": "moments"},
+    "ridge": {"method": "ridge", "lam": 0.05, "weighting": "sample"},
+    "lda": {"method": "lda"},
+    "ncm": {"method": "ncm"},
+    "slda": {"method": "slda"},
+    "simplecil": {"method": "simplecil"},
+    "naive": {"method": "naive", "iterations": 4},
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_head_from_the_file_is_the_head_from_the_cache(
+    base: Path, tmp_path: Path, name: str
+) -> None:
+    study = Study.of({"tasks": 2, "device": "cpu", **STUDIES[name]}).resolved()
+
+    def train(*sides: Path, head: Path | None = None) -> RunRecord:
+        first, arriving = read_sources(sides, new)
+        data = RunData.of(first, arriving, {"": head})
+        return train_heads(data, [study])[study]
+
+    weighting: Weighting = "sample" if name in ("ridge", "slda") else "class"
+    write_new(new := tmp_path / "new")
+    clinit.sum_caches([base], out := tmp_path / "all.safetensors", weighting)
+    one, other = train(base), train(out, base)
+    alone = train(out, head=base / "head.safetensors")
+    assert one.head is not None
+    assert other.head is not None
+    assert alone.head is not None
+    np.testing.assert_allclose(other.head.weight, one.head.weight, rtol=1e-5, atol=1e-5)
+    assert other.evaluations.equals(one.evaluations)
+    assert other.classes.equals(one.classes)
+    assert (other.info["base"] or {})["statistics_digest"] == read_summed(out).digest
+    np.testing.assert_array_equal(alone.head.weight, other.head.weight)
+    assert set(alone.evaluations["row"]) == {*range(CLASSES, len(one.classes))}
+
+
+def test_a_diagnosis_of_the_file_is_that_of_the_cache(base: Path, tmp_path: Path) -> None:
+    clinit.sum_caches([base], out := tmp_path / "all.safetensors")
+    one = clinit.diagnose(base, split="train").content()
+    assert clinit.diagnose(out, base / "head.safetensors").content() == pytest.approx(one)
+
+
+@pytest.mark.slow
+def test_a_model_draws_the_rows_of_classes_it_remembers_nothing_of(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    exported = export_run(tiny_run, tmp_path / "plain", calibrated=False)
+    model = replace(open_model(exported.path, device="cpu"), memory=None)
+    rng, names = np.random.default_rng(0), model.facts.class_names
+    rows = FeatureSet(rng.normal(size=(60, 12)), np.arange(60) % 2, names[:2])
+    statistics = ClassStatistics.of(rows.features, rows.labels)
+    nothing = rows.nothing()
+    summed = Summed(names[:2], Fingerprint(), statistics)
+    given = add(model, arriving(), AddConfig(), old=Source(nothing, nothing, summed=summed)).model
+    memory = Memory.of(rows.named(names), model.depends_on)
+    expected = add(replace(model, memory=memory), arriving(), AddConfig()).model
+    np.testing.assert_array_equal(given.head.weight, expected.head.weight)
+    assert given.memory is not None
+    assert given.memory.known.tolist() == [True, True, *[False] * (len(names) - 2), True, True]
+
+
+def other_network(base: Path, new: Path, out: Path) -> object:
+    other = Fingerprint({"backbone": "made", "weights": "2"})
+    write_split(new := new.with_name("other"), "train", np.ones((2, DIM)), 9, fingerprint=other)
+    return clinit.train_heads([out, base], new, {"method": "ncm"})
+
+
+def flipped(base: Path, new: Path, out: Path) -> object:
+    content = bytearray(out.read_bytes())
+    content[-1] ^= 1
+    out.write_bytes(content)
+    return read_summed(out)
+
+
+def fewer_classes(base: Path, new: Path, out: Path) -> object:
+    head = clinit.load_head(base / "head.safetensors")
+    assert head.class_names is not None
+    less = replace(
+        head, weight=head.weight[1:], bias=head.bias[1:], class_names=head.class_names[1:]
+    )
+    return clinit.diagnose(out, less)
+
+
+def a_part(base: Path, new: Path, out: Path) -> object:
+    sum_caches([base], out.with_name("a.safetensors"), part=Part(1, 2))
+    return read_summed(out.with_name("a.part-1-of-2.safetensors"))
+
+
+def trained(**study: Any) -> Callable[[Path, Path, Path], object]:
+    return lambda base, new, out: clinit.train_heads([out, base], new, study)
+
+
+def part_beside(count: int = 2, **changes: Any) -> Callable[[Path, Path, Path], object]:
+    def call(base: Path, new: Path, out: Path) -> object:
+        other = out.with_name("other.safetensors")
+        sum_caches([base], other, part=Part(1, 2))
+        return sum_caches([base], other, part=Part(2, count), **changes)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "fact"),
+    [
+        (other_network, CacheError, "different backbones"),
+        (flipped, StatisticsError, "has changed"),
+        (a_part, StatisticsError, "119 of 196"),
+        (fewer_classes, StatisticsError, "1 classes"),
+        (
+            lambda base, new, out: clinit.sum_caches([new], out),
+            StatisticsError,
+            "classes .* differ",
+        ),
+        (part_beside(weighting="sample"), StatisticsError, r"weighting \(class / sample\) differ"),
+        (part_beside(3), StatisticsError, "another number of parts than 3"),
+        (lambda base, new, out: clinit.sum_caches([base, base], out), CacheError, "more than one"),
+        (trained(), ExperimentError, "rehearsal reads rows"),
+        (trained(method="ridge"), ExperimentError, "ridge reads rows"),
+        (trained(method="fecam"), ExperimentError, "fecam reads rows"),
+        (trained(method="slda"), StatisticsError, "slda needs sample"),
+    ],
+)
+def test_what_the_file_cannot_do_is_refused(
+    base: Path, tmp_path: Path, call: Callable[..., object], error: type[ClinitError], fact: str
+) -> None:
+    write_new(new := tmp_path / "new")
+    clinit.sum_caches([base], out := tmp_path / "all.safetensors")
+    with pytest.raises(error, match=fact):
+        call(base, new, out)

@@ -1,0 +1,135 @@
+"""What closed forms share: evaluation, and arrays that live on a device, as those of CuPy do."""
+
+from typing import Any
+
+import array_api_strict as strict
+import numpy as np
+import pytest
+
+from clinit.errors import MachineError
+from clinit.headtrain.heads.array import StreamedRows, to_numpy
+from clinit.headtrain.heads.closed.interface import ClosedForm
+from clinit.headtrain.heads.closed.simplecil import SimpleCil
+from clinit.headtrain.protocol import closed_form as module
+from clinit.headtrain.protocol.closed_form import check_memory, closed_form, evaluate
+from clinit.headtrain.protocol.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.protocol.study.study import Study
+from tests.headtrain.heads.closed.made import COUNTS, DIM, queries, rows_of, stream
+from tests.headtrain.protocol.test_experiment import make_base, make_head, make_new
+
+CLASSES = 6
+LABELS = np.sort(np.random.default_rng(1).integers(0, CLASSES, size=500))
+ROWS = np.arange(500, dtype=np.float32)[:, None]
+
+
+class Given(ClosedForm):
+    """Scores that were drawn, with equal ones among them: the feature of a row is its number."""
+
+    block_values = 3
+    table = np.random.default_rng(0).integers(0, 9, size=(500, CLASSES)).astype(np.float32)
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def scores(self, features: Any) -> Any:
+        self.most = max(self.most, len(features))
+        return self.table[features[:, 0].astype(int)]
+
+
+@pytest.mark.parametrize("values", [1, 2**23])
+def test_counts_and_mistakes_are_those_of_every_row_looked_at_alone(
+    values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BLOCK_VALUES", values)
+    form = Given()
+    found = evaluate(form, ROWS, LABELS, (4, 6, 9), CLASSES)  # the last task is still to come
+    assert form.most == (64 if values == 1 else 500)
+    correct, in_task, mistakes = [0] * CLASSES, [0] * CLASSES, []
+    numbers: dict[int, int] = {}
+    for scores, label in zip(form.table, LABELS.tolist(), strict=True):
+        number = numbers.get(label, 0)
+        numbers[label] = number + 1
+        start, stop = (0, 4) if label < 4 else (4, 6)
+        best = max(range(CLASSES), key=lambda each: scores[each])
+        correct[label] += best == label
+        in_task[label] += max(range(start, stop), key=lambda each: scores[each]) == label
+        if best != label:
+            mistakes.append([label, number, best])
+    assert found.correct.tolist() == [correct]
+    assert found.correct_in_task.tolist() == [in_task]
+    assert found.mistakes is not None
+    assert found.mistakes[0].T.tolist() == mistakes
+    assert found.mistakes[0].dtype == np.int32
+
+
+DEVICE = strict.Device("device1")
+SETTINGS: list[dict[str, Any]] = [
+    *({"method": method} for method in ("slda", "simplecil", "fecam")),
+    {"method": "fecam", "fecam_alpha2": 0.5},
+    {"method": "klda", "klda_width": 20},
+    {"method": "klda", "klda_width": 20, "klda_members": 2},
+    {"method": "ranpac", "ranpac_width": 5},
+    {"method": "ranpac", "ranpac_width": 40, "ranpac_lam": 1.0},
+    {"method": "ranpac", "ranpac_width": 40},
+]
+
+
+def on_device(values: np.ndarray) -> Any:
+    return strict.asarray(values, device=DEVICE)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_scores_are_those_of_numpy(settings: dict[str, Any], streamed: bool) -> None:
+    study = Study.of({**settings, "device": "cpu"}).resolved()
+    near, far = (closed_form(study, zeros) for zeros in (np.zeros(DIM), on_device(np.zeros(DIM))))
+    expected = stream(near)
+    place = (lambda rows: StreamedRows(rows, on_device)) if streamed else on_device
+    assert [each.lam for each in stream(far, place=place)] == [each.lam for each in expected]
+    scores = far.scores(on_device(queries()))
+    assert scores.device == DEVICE
+    np.testing.assert_allclose(to_numpy(scores), near.scores(queries()), rtol=5e-3, atol=5e-3)
+
+
+BASE = make_base(train=(20, 1, 0, 20, 1, 20, 20, 20))
+
+
+def given(method: str, **settings: float) -> tuple[Scenario, Study]:
+    asked = {"method": method, "tasks": 2, "device": "cpu", **settings}
+    study = Study.of(asked).resolved()
+    return build_scenario(BASE, make_new(), make_head(), study.stream), study
+
+
+@pytest.mark.parametrize("method", ["ranpac", "klda", "fecam"])
+def test_statistics_that_do_not_fit_are_refused(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "free_memory", lambda device: 10**8)
+    with pytest.raises(MachineError, match=f"statistics of {method} take") as error:
+        check_memory(*given(method), 2048)
+    assert "--ranpac-width" in error.value.remedy
+    monkeypatch.setattr(module, "free_memory", lambda device: 10**12)
+    check_memory(*given(method), 2048)
+
+
+def test_the_class_of_the_largest_cosine_with_its_mean_wins() -> None:
+    form = SimpleCil(np.zeros(DIM))
+    stream(form)
+    features, labels = rows_of(0, len(COUNTS))
+    asked = queries().astype(float)
+    cosines = np.full((len(asked), len(COUNTS)), -2.0)
+    for label in np.unique(labels):
+        mean = features[labels == label].astype(float).mean(0)
+        for number, query in enumerate(asked):
+            product = query @ mean
+            cosines[number, label] = product / np.linalg.norm(query) / np.linalg.norm(mean)
+    found = form.scores(queries())
+    assert found.argmax(1).tolist() == cosines.argmax(1).tolist()
+    seen = np.array(COUNTS) > 0
+    scaled = found[:, seen] / np.linalg.norm(asked, axis=1)[:, None]
+    np.testing.assert_allclose(scaled, cosines[:, seen], atol=1e-5)
+
+    head = form.head()
+    assert head is not None
+    np.testing.assert_allclose(np.linalg.norm(head.rows.weight[seen], axis=1), 1)
+    assert (head.rows.bias[seen] == 0).all()

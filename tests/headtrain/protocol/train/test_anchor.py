@@ -1,0 +1,156 @@
+"""Anchors: their gradients against autograd, whole trainings, and heads side by side."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.losses import LOSSES, loss_named
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.protocol.study.parts import Training
+from clinit.headtrain.protocol.train.anchor import Anchor
+from clinit.headtrain.protocol.train.heads import Bank
+from clinit.headtrain.protocol.train.old_classes import OldClasses
+from clinit.headtrain.protocol.train.step import BETAS, EPS, Updates
+
+DIM, OLD, CLASSES, BATCH, STEPS = 12, 5, 8, 16, 30
+CPU = torch.device("cpu")
+LABELS = np.repeat(np.arange(OLD), [9, 3, 1, 6, 4])
+FEATURES = 2 + np.random.default_rng(0).normal(size=(len(LABELS), DIM)).astype(np.float32)
+KNOWN = OldClasses.of(ClassStatistics.of(FEATURES, LABELS, num_classes=OLD))
+WEIGHTS = 1 / (OLD * np.bincount(LABELS)[LABELS])
+ANCHORS = [Anchor(0.3), Anchor(0.3, KNOWN), Anchor(4.0, KNOWN)]
+
+
+def head(seed: int) -> Rows:
+    random = np.random.default_rng(seed)
+    return Rows(random.normal(size=(CLASSES, DIM)), random.normal(size=CLASSES))
+
+
+def bank_of(*heads: Training) -> Bank:
+    bank = Bank(head(0), heads, CPU)
+    for index in range(len(heads)):
+        bank.write(index, 0, head(index))
+    return bank
+
+
+def second_moment() -> np.ndarray:
+    z = np.column_stack([FEATURES, np.ones(len(FEATURES))]).astype(np.float64)
+    return (z * WEIGHTS[:, None]).T @ z
+
+
+def penalty(anchor: Anchor, weight: Tensor, bias: Tensor, start: tuple[Tensor, Tensor]) -> Tensor:
+    """As the module defines it."""
+    change = torch.cat([weight - start[0], (bias - start[1])[:, None]], dim=1)
+    if anchor.old is None:
+        return anchor.strength / 2 * change.square().sum()
+    values, vectors = np.linalg.eigh(second_moment())
+    known = values.copy()
+    known[:-1] = values[:-1].mean()  # of 13 eigenvectors one is kept
+    directions = torch.from_numpy(vectors * np.sqrt(known))
+    return anchor.strength / 2 * (change @ directions).square().sum()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("anchor", ANCHORS)
+@torch.no_grad()
+def test_the_gradient_is_that_of_autograd(anchor: Anchor, loss: str) -> None:
+    bank = bank_of(Training(loss=loss, lr=1e-2))  # type: ignore[arg-type]
+    start = bank.weight[0].double(), bank.bias[0].double()
+    updates = Updates(bank, BATCH, [anchor])
+    random = torch.Generator().manual_seed(1)
+    for each in (bank.weight, bank.bias):
+        each += 0.1 * torch.randn(each.shape, generator=random)
+    weight, bias = (each[0].double().requires_grad_() for each in (bank.weight, bank.bias))
+    features = torch.randn(BATCH, DIM, generator=random)
+    labels = torch.randint(CLASSES, (BATCH,), generator=random)
+    with torch.enable_grad():
+        logits = features.double() @ weight.T + bias
+        values = loss_named(loss).value(logits, labels)
+        value = values.mean() + penalty(anchor, weight, bias, start)
+        expected = torch.autograd.grad(value, (weight, bias))
+    losses = updates.step(features, labels)
+    torch.testing.assert_close(losses[:, 0].double(), values.detach(), rtol=1e-4, atol=1e-4)
+    found = updates.weight_gradient.double(), updates.bias_gradient.double()
+    scale = max(float(each.abs().max()) for each in expected)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * scale)
+
+
+def batches() -> list[tuple[Tensor, Tensor]]:
+    random = torch.Generator().manual_seed(2)
+    return [
+        (
+            torch.randn(BATCH, DIM, generator=random),
+            torch.randint(CLASSES, (BATCH,), generator=random),
+        )
+        for _ in range(STEPS)
+    ]
+
+
+@torch.no_grad()
+def trained(bank: Bank, anchors: list[Any] | None) -> Bank:
+    updates = Updates(bank, BATCH, anchors)
+    for batch in batches():
+        updates.step(*batch)
+    return bank
+
+
+@pytest.mark.parametrize("anchor", ANCHORS)
+def test_a_training_is_that_of_torch_with_the_penalty_in_its_loss(anchor: Anchor) -> None:
+    bank = trained(bank_of(Training(lr=1e-2, weight_decay=0.05)), [anchor])
+    linear, start = nn.Linear(DIM, CLASSES).double(), head(0)
+    rows = torch.from_numpy(start.weight), torch.from_numpy(start.bias)
+    with torch.no_grad():
+        linear.weight.copy_(rows[0])
+        linear.bias.copy_(rows[1])
+    optimizer = torch.optim.AdamW(
+        linear.parameters(), lr=1e-2, weight_decay=0.05, betas=BETAS, eps=EPS
+    )
+    for features, labels in batches():
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(linear(features.double()), labels)
+        (loss + penalty(anchor, linear.weight, linear.bias, rows)).backward()
+        optimizer.step()
+    # Near 0 a gradient may change its sign by rounding, and AdamW then its step of 1e-2.
+    torch.testing.assert_close(bank.weight[0].double(), linear.weight.data, atol=2e-3, rtol=1e-3)
+    torch.testing.assert_close(bank.bias[0].double(), linear.bias.data, atol=2e-3, rtol=1e-3)
+
+
+def test_a_bank_gives_the_bits_of_single_heads_and_an_unheld_head_those_without_anchors() -> None:
+    heads = [
+        Training(lr=1e-2),
+        Training(lr=1e-2, loss="mse"),
+        Training(lr=1e-3),
+        Training(lr=1e-2, weight_decay=0.5),
+    ]
+    anchors = [None, ANCHORS[0], ANCHORS[1], ANCHORS[2]]
+    among = trained(bank_of(*heads), anchors)
+    plain = trained(bank_of(*heads), None)
+    assert torch.equal(among.weight[0], plain.weight[0])
+    for index, (training, anchor) in enumerate(zip(heads, anchors, strict=True)):
+        alone = Bank(head(index), [training], CPU)
+        trained(alone, [anchor])
+        assert torch.equal(among.weight[index], alone.weight[0])
+        assert torch.equal(among.bias[index], alone.bias[0])
+        assert index == 0 or not torch.equal(among.weight[index], plain.weight[index])
+
+
+@torch.no_grad()
+def test_a_strong_anchor_keeps_the_logits_of_old_features_and_lets_others_move() -> None:
+    start = bank_of(Training(lr=1e-2))
+    rows = torch.from_numpy(FEATURES[:1])
+    flat = OldClasses.of(ClassStatistics.of(FEATURES[:1], np.arange(1), num_classes=OLD))
+    held = trained(bank_of(Training(lr=1e-2, weight_decay=0)), [Anchor(10.0, flat)])
+    free = trained(bank_of(Training(lr=1e-2, weight_decay=0)), None)
+
+    def moved(bank: Bank, features: Tensor) -> float:
+        change = features @ (bank.weight - start.weight)[0].T + (bank.bias - start.bias)[0]
+        return float(change.square().mean())
+
+    others = torch.randn(50, DIM, generator=torch.Generator().manual_seed(3))
+    assert moved(held, rows) < 0.1 * moved(free, rows)
+    assert moved(held, others) > 2 * moved(held, rows)
