@@ -262,9 +262,11 @@ class Runs:
     def figure(self, name: str = "curves") -> Figure:
         """Return a figure for a paper.
 
+        Args:
+            name: `curves`, `efficiency`, or a measure, such as `acc_old` or `forgetting`.
+
         Raises:
-            ValueError: If there is no figure of this name; `FigureName` lists them.
-            RecordError: If no record contains its data.
+            RecordError: If there is no figure of this name, or no record contains its data.
         """
         from clinit.analysis.figures.gallery import figure_of
 

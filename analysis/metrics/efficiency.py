@@ -19,6 +19,10 @@ Iterations are known only at evaluation points: "reached at 50" means between th
 the step counts instead. So the gain is finite and at most I_r over this point, and does not depend
 on whether the point before training was evaluated. The same rule applies to I_r. If several points
 are equally good, the first of them is the best point of the random run.
+
+If both runs are above their levels at the first evaluation after the start, say at 50, the grid of
+evaluations decides: the gain is between 1/50 and 50, and the task has only this upper bound. The
+gain of the random run itself is 1.
 """
 
 from __future__ import annotations
@@ -72,18 +76,29 @@ class TaskGain:
     """I_r to the best accuracy of the random run."""
     first: int
     """The first evaluation point after the start."""
+    is_random: bool = False
+    """Whether the run is the random run."""
 
     def value(self, reading: Reading) -> float | None:
-        """Return I_r / I_d; None if the run never reaches the level."""
-        if self.reached is None:
+        """Return I_r / I_d; None if the run never reaches the level, or the grid decides."""
+        if self.reached is None or self.below(reading) is not None:
             return None
-        random = self.random_reached if reading == "equal-level" else self.random_best
-        return max(random, self.first) / max(self.reached, self.first)
+        return max(self._random(reading), self.first) / max(self.reached, self.first)
+
+    def below(self, reading: Reading) -> int | None:
+        """Return the upper bound of the gain if the grid of evaluations decides; else None."""
+        if self.is_random or self.reached is None or self.first == 1:
+            return None
+        return self.first if max(self.reached, self._random(reading)) <= self.first else None
 
     def is_bounded(self, reading: Reading) -> bool:
         """Return whether the gain is a lower bound: the run reached the level before training."""
-        random = self.random_reached if reading == "equal-level" else self.random_best
-        return self.reached is not None and self.reached < min(self.first, random)
+        if self.reached is None or self.below(reading) is not None:
+            return False
+        return self.reached < min(self.first, self._random(reading))
+
+    def _random(self, reading: Reading) -> int:
+        return self.random_reached if reading == "equal-level" else self.random_best
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +113,11 @@ class Gain:
     def reached(self) -> int:
         """Number of tasks in which the run reaches the level."""
         return sum(task.reached is not None for task in self.tasks)
+
+    def below(self, reading: Reading) -> int | None:
+        """Return the largest upper bound of tasks in which the grid of evaluations decides."""
+        found = [bound for task in self.tasks if (bound := task.below(reading)) is not None]
+        return max(found, default=None)
 
     def bounded(self, reading: Reading) -> int:
         """Return the number of tasks whose gain is a lower bound."""
@@ -130,7 +150,8 @@ def gain(run: pl.DataFrame, random: pl.DataFrame) -> Gain:
         assert equal is not None
         assert top is not None
         assert first is not None
-        tasks.append(TaskGain(task, target, first_at(mine, target), equal, top, first))
+        reached = first_at(mine, target)
+        tasks.append(TaskGain(task, target, reached, equal, top, first, mine.equals(curve)))
     return Gain(tuple(tasks), tuple(left_out))
 
 
@@ -142,6 +163,11 @@ def value_name(reading: Reading) -> str:
 def bounded_name(reading: Reading) -> str:
     """Return the name of the number of tasks with a lower bound in the rows of a report."""
     return f"{value_name(reading)}_bounded"
+
+
+def below_name(reading: Reading) -> str:
+    """Return the name of the upper bound of the gain in the rows of a report."""
+    return f"{value_name(reading)}_below"
 
 
 def comparison_key(info: Mapping[str, Any]) -> str:

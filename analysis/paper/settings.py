@@ -10,6 +10,7 @@ from typing import Any
 from clinit.analysis.paper.numbers import Place
 from clinit.analysis.paper.tables import CHOSEN, METHODS, Table
 from clinit.analysis.report.run import RunSummary
+from clinit.headtrain.protocol.study.parts import AUTO_EVERY
 from clinit.headtrain.protocol.study.rules import settings_of
 
 _IMAGES = {"base": ("ImageNet-1K", 1000, 50_000), "new": ("Places365", 365, 36_500)}
@@ -153,6 +154,8 @@ def _read(runs: Sequence[RunSummary]) -> dict[str, list[Any]]:
     for run in runs:
         config = dict(run.config)
         idle = run.idle if config["iterations"] else run.idle | _OF_TRAINING
+        if config["eval_every"] == "auto":  # the further points count only in the gain
+            config["eval_every"] = AUTO_EVERY
         if "alpha" in config and "alpha" not in idle:
             config[_FACTOR] = config.pop("alpha") / config["rank"]
         for name in config.keys() - idle - _OF_LINES:

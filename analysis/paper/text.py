@@ -194,7 +194,7 @@ def _effect_caption(found: Reproduction) -> str:
     return (
         "The first start minus the second in the numbers above, seed by seed, ± half of the 95 %"
         " interval of this one comparison. open: p is 0.05 or more, by paired t-tests adjusted by"
-        f" Holm for the {number_of(count, 'test')} of this page; the rounding of one test image is"
-        " part of the variance. Effects of the paper below the deviation of its own numbers"
-        " (Table 6) are within its noise."
+        f" Holm ({number_of(count, 'test')}); the rounding of one test image is part of the"
+        " variance. Effects of the paper below the deviation of its own numbers (Table 6) are"
+        " within its noise."
     )

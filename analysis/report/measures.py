@@ -16,7 +16,7 @@ import msgspec
 
 from clinit.analysis.metrics.efficiency import READINGS, value_name
 from clinit.analysis.report.table import Better, Column
-from clinit.errors import ClinitError
+from clinit.errors import RecordError
 from clinit.words import duration, nearest
 
 if TYPE_CHECKING:
@@ -53,6 +53,18 @@ class Measure:
         if self.significant:
             return f"{value:.3g}".replace("e+0", "e")
         return number(self.factor * value, self.digits)
+
+    def axis(self, runs: Sequence[RunSummary]) -> str:
+        """Return the name of an axis: heading, images and unit."""
+        on = " and ".join(dict.fromkeys(run.measured_on for run in runs))
+        of = (
+            f" on {on}"
+            if self.unit == "%"
+            else " on training images"
+            if "{sample}" in self.meaning
+            else ""
+        )
+        return f"{self.heading}{of}" + (f" ({self.unit})" if self.unit else "")
 
     def column(self, runs: Sequence[RunSummary], need: int) -> Column:
         """Return the column of the measure; a column with a higher `need` is dropped sooner."""
@@ -117,13 +129,13 @@ def measures_of(names: Iterable[str], reading: str) -> list[Measure]:
     """Return measures by their names.
 
     Raises:
-        ClinitError: If there is no measure of a name.
+        RecordError: If there is no measure of a name.
     """
     found = []
     for name in names:
         key = f"gain_{reading.replace('-', '_')}" if name == "gain" else name.replace("-", "_")
         if key not in MEASURES:
-            raise ClinitError(
+            raise RecordError(
                 f"there is no column {name!r}",
                 remedy=f"{nearest(name, [*MEASURES, 'gain'])} docs/metrics.md defines them.",
             )

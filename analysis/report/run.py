@@ -34,6 +34,7 @@ from clinit.analysis.metrics.efficiency import (
     READINGS,
     Gain,
     Reading,
+    below_name,
     bounded_name,
     comparison_key,
     data_of,
@@ -288,6 +289,7 @@ class RunSummary:
             **{name: mean(self.averaged[name]) for name in VALUES},
             **{value_name(each): gain.mean(each) if gain else None for each in READINGS},
             **{bounded_name(each): gain.bounded(each) if gain else None for each in READINGS},
+            **{below_name(each): gain.below(each) if gain else None for each in READINGS},
             "gain_tasks_reached": gain.reached if gain else None,
             "gain_tasks": len(gain.tasks) if gain else None,
             "seconds": seconds,
@@ -328,6 +330,7 @@ class RunSummary:
             for each in READINGS:
                 row[value_name(each)] = gain.value(each) if gain else None
                 row[bounded_name(each)] = gain.is_bounded(each) if gain else None
+                row[below_name(each)] = gain.below(each) if gain else None
             row |= {
                 "reached_at": gain.reached if gain else None,
                 "random_reached_at": gain.random_reached if gain else None,

@@ -72,7 +72,8 @@ class SeedGroup:
     def is_partial(self, measure: Measure) -> bool:
         """Whether some run of the group has the measure only in some of its tasks."""
         return measure.is_gain and any(
-            row.get("gain_tasks_reached") != row.get("gain_tasks") for row in self.rows
+            row.get("gain_tasks_reached") != row.get("gain_tasks") or row[f"{measure.name}_below"]
+            for row in self.rows
         )
 
     def is_bounded(self, measure: Measure) -> bool:
@@ -83,7 +84,9 @@ class SeedGroup:
         """Return a measure as printed, with ≥ before a lower bound."""
         found = self.spread(measure.name)
         if found is None:
-            return Cell(None)
+            below = [row.get(f"{measure.name}_below") for row in self.rows]
+            most = max((each for each in below if each), default=None)
+            return Cell(None if most is None else f"<{most}")
         bound = "≥" if self.is_bounded(measure) else ""
         deviation = None if found.deviation is None else measure.text(found.deviation)
         text, partial = bound + measure.text(found.mean), self.is_partial(measure)
@@ -109,7 +112,7 @@ def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
 
 def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[Measure]:
     """Return the measures that some run has, or the first measure if no run has any."""
-    known = [m for m in measures if any(group.spread(m.name) is not None for group in groups)]
+    known = [m for m in measures if any(group.cell(m).mean is not None for group in groups)]
     return known or [*measures[:1]]
 
 

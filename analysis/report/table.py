@@ -25,6 +25,7 @@ Kind = Literal["name", "run", "setting", "text", "number"]
 NOTHING = "-"
 """Printed if there is no value."""
 AT_LEAST = "≥: lower bound, the level is reached before the first step."
+BELOW = "<: upper bound, random rows reach the level at the first evaluation too."
 NOT_EVERY_TASK = "*: not in every task of every run."
 BEST = "Bold: the best of comparable runs."
 FEWEST = 6
@@ -139,7 +140,8 @@ class Table:
         cells = [cell for line in self.lines for cell in line if isinstance(cell, Cell)]
         bounded = any((cell.mean or "").startswith("≥") for cell in cells)
         partial = any(cell.is_partial for cell in cells)
-        return [AT_LEAST] * bounded + [NOT_EVERY_TASK] * partial
+        below = any((cell.mean or "").startswith("<") for cell in cells)
+        return [AT_LEAST] * bounded + [BELOW] * below + [NOT_EVERY_TASK] * partial
 
     @property
     def below(self) -> str:

@@ -26,7 +26,9 @@ def naive(run: Sequence[float], random: Sequence[float], reading: Reading) -> fl
     of_run = [50 * i for i, accuracy in enumerate(run) if accuracy >= 0.95 * best - 1e-9]
     bar = 0.95 * best - 1e-9 if reading == "equal-level" else best
     of_random = [50 * i for i, accuracy in enumerate(random) if accuracy >= bar]
-    return max(of_random[0], 50) / max(of_run[0], 50) if of_run else None
+    if not of_run or max(of_run[0], of_random[0]) <= 50:
+        return None
+    return max(of_random[0], 50) / max(of_run[0], 50)
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -73,10 +75,26 @@ def test_a_task_in_which_random_shows_nothing_is_left_out_with_its_reason(
     assert found.tasks == ()
     assert found.left_out == ((1, reason),)
     assert found.mean("equal-level") is None
-    later = gain(
-        pl.concat([RANDOM, curve(0, 76, task=2)]), pl.concat([random, curve(0, 80, task=2)])
-    )
+    second = curve(0, 80, task=2)
+    later = gain(pl.concat([RANDOM, second]), pl.concat([random, second]))
     assert (later.mean("equal-level"), later.left_out) == (1.0, ((1, reason),))
+
+
+@pytest.mark.parametrize(
+    ("run", "value", "below"),
+    [
+        ((90, 90, 90), None, 50),  # before the first step
+        ((0, 90, 90), None, 50),
+        ((0, 0, 90), 0.5, None),
+        ((0, 80, 80), 1.0, None),  # the random run itself
+    ],
+)
+def test_where_the_grid_of_evaluations_decides_the_gain_has_only_an_upper_bound(
+    run: tuple[float, ...], value: float | None, below: int | None
+) -> None:
+    found = gain(curve(*run), curve(0, 80, 80))
+    assert (found.mean("equal-level"), found.below("equal-level")) == (value, below)
+    assert found.bounded("equal-level") == 0
 
 
 def test_runs_are_compared_across_initialisations_and_places_only(

@@ -57,9 +57,9 @@ def test_each_number_stands_in_its_place(runs: Make) -> None:
                     values = [row[metric] for row in members]
                     assert lines[metric].mean == pytest.approx(fmean(values))
                     assert lines[metric].deviation == pytest.approx(stdev(values))
-                assert lines["gain"].mean == pytest.approx(
-                    fmean(row["gain_equal_level"] for row in members)
-                )
+                gains = [row["gain_equal_level"] for row in members]
+                known = [gain for gain in gains if gain is not None]
+                assert lines["gain"].mean == (pytest.approx(fmean(known)) if known else None)
     line = lines_of(found, loss="ce", iterations=600, init="random")["acc_new"]
     assert line.printed.value == 43.28
     assert line.difference == pytest.approx(line.mean - 43.28)
@@ -207,7 +207,7 @@ def test_each_setting_of_ewc_and_der_is_next_to_the_papers_own(runs: Make) -> No
     assert told_of_ewc["ewc-samples"] == "40"
     assert told_of_ewc["buffer (EWC)"] == "40"
     for text in (FORMATS["md"](found), text_of(found)):
-        for words in ("snapshot", "mean", "clinit recipe show table4", "Holm for the 10 tests"):
+        for words in ("snapshot", "mean", "clinit recipe show table4", "fewer than 3 seeds"):
             assert words in " ".join(text.split())
 
 
