@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
 from clinit.analysis.figures import curves, efficiency
-from clinit.analysis.figures.line import starts_of
+from clinit.analysis.figures.line import shortened, starts_of
 from clinit.analysis.figures.style import looks_of, name_axes, panels
 from clinit.analysis.report.measures import MEANS, Measure, measures_of
 from clinit.analysis.report.run import VALUES, RunSummary
@@ -58,12 +58,8 @@ def _dots(runs: Sequence[RunSummary], measure: Measure) -> Figure:
         axes.plot(own, [place] * len(own), "o", ms=3, alpha=0.5, color=look.colour)
         if own:
             axes.plot(fmean(own), place, look.marker, ms=7, color=look.colour)
-    labels = (
-        axes.set_yticks(range(len(starts)), [start.name for start in starts])
-        and axes.get_yticklabels()
-    )
-    for label in labels:
-        label.set_parse_math(False)
+    names = [shortened(start.name, 32) for start in starts]
+    axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.set_ylim(len(starts) - 0.5, -0.5)
     name_axes(axes, measure.axis(runs), "")
     return figure

@@ -57,14 +57,9 @@ class Measure:
     def axis(self, runs: Sequence[RunSummary]) -> str:
         """Return the name of an axis: heading, images and unit."""
         on = " and ".join(dict.fromkeys(run.measured_on for run in runs))
-        of = (
-            f" on {on}"
-            if self.unit == "%"
-            else " on training images"
-            if "{sample}" in self.meaning
-            else ""
-        )
-        return f"{self.heading}{of}" + (f" ({self.unit})" if self.unit else "")
+        images = on if self.unit == "%" else "training images" if "{sample}" in self.meaning else ""
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{self.heading}{images and f' on {images}'}{unit}"
 
     def column(self, runs: Sequence[RunSummary], need: int) -> Column:
         """Return the column of the measure; a column with a higher `need` is dropped sooner."""
