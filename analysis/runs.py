@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from clinit.analysis.metrics.classes import predictions
-from clinit.analysis.metrics.efficiency import Reading, gain
+from clinit.analysis.metrics.efficiency import gain
 from clinit.analysis.report import View
 from clinit.analysis.report.best import chosen_runs
 from clinit.analysis.report.compare import Comparison, compare
@@ -213,7 +213,7 @@ class Runs:
         """Return the settings that tell runs apart and the chosen measures; all without choice."""
         if not columns:
             return table
-        names = [each.name for each in measures_of(columns, self.runs[0].reading)]
+        names = [each.name for each in measures_of(columns)]
         own = ["init", *Names.of(self.runs).settings, "seed", "seeds", "task"]
         names += [f"{name}_{of}" for name in names for of in ("deviation", "count")]
         return table.select([*dict.fromkeys(n for n in (*own, *names) if n in table.columns)])
@@ -292,9 +292,7 @@ class Runs:
         save_page(Path(path), self.html)
 
 
-def load_runs(
-    path: str | Path, *more: str | Path, skip_start: bool = False, reading: Reading = "equal-level"
-) -> Runs:
+def load_runs(path: str | Path, *more: str | Path, skip_start: bool = False) -> Runs:
     """Read the records at or below folders, and compare each run with its random run.
 
     Args:
@@ -302,20 +300,17 @@ def load_runs(
         more: Further records or folders.
         skip_start: Whether to leave the points before the first step out of the averages, but not
             out of the curves and the values at the start of a task.
-        reading: Reading of the gain that tables show.
 
     Raises:
         RecordError: If a folder contains no record, or a record that cannot be read.
     """
     records = read_records([Path(each) for each in (path, *more)])
-    return runs_of(records, skip_start=skip_start, reading=reading)
+    return runs_of(records, skip_start=skip_start)
 
 
-def runs_of(
-    records: Sequence[RunRecord], *, skip_start: bool = False, reading: Reading = "equal-level"
-) -> Runs:
+def runs_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Runs:
     """Compare each run with its random run; see `load_runs`."""
-    runs = [RunSummary.of(each, skip_start=skip_start, reading=reading) for each in records]
+    runs = [RunSummary.of(each, skip_start=skip_start) for each in records]
     randoms = {run.key: run for run in reversed(runs) if run.init == "random"}
     groups = list(dict.fromkeys(run.key for run in runs))
     compared = []

@@ -87,7 +87,7 @@ def test_a_damaged_shard_of_that_version_is_found(files: Path) -> None:
 
 
 def test_records_are_reported_and_heads_trained_from_their_caches(files: Path) -> None:
-    rows = clinit.load_runs(files / "runs").report.rows()
+    rows = clinit.load_runs(files / "runs").rows()
     assert [row["init"] for row in rows] == ["random", "least-square"]
     # As 0.1.0 printed them.
     assert [round(row["acc_new"], 2) for row in rows] == [0.0, 93.75]

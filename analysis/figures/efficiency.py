@@ -2,7 +2,7 @@
 
 The lines are means over seeds of the accuracy on the new classes, with the range of the seeds. The
 level is the mean of 95 % of the random run's best accuracy, which each seed has for itself; the
-legend has the gain of the first task, a mean over seeds too, by the reading of the report.
+legend has the gain of the first task, a mean over seeds too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Runner:
             next(t for t in run.row()["tasks"] if t["task"] == self.gains[0].task)
             for run in self.start.runs
         ]
-        (measure,) = measures_of(["gain"], self.start.first.reading)
+        (measure,) = measures_of(["gain"])
         cell = SeedGroup(self.start.runs, tuple(rows)).cell(measure)
         return "never" if cell.mean is None else f"gain {cell.text(beside=True).plain}"
 

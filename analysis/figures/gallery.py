@@ -37,7 +37,7 @@ def figure_of(name: str, runs: Sequence[RunSummary]) -> Figure:
         return curves.figure(runs)
     if name == "efficiency":
         return efficiency.figure(runs)
-    (measure,) = measures_of([name], runs[0].reading)
+    (measure,) = measures_of([name])
     if measure.name in VALUES:
         return curves.figure(runs, [measure.name])
     return _dots(runs, measure)

@@ -237,7 +237,7 @@ def compare(
             remedy="Train them in one command, such as `clinit train-head --init random --init"
             " least-square`, or let `--best-of` choose the other settings for each.",
         )
-    measures = measures_of(columns or COMPARED, runs[0].reading)
+    measures = measures_of(columns or COMPARED)
     found = [(*pair, measure) for pair in pairs for measure in measures]
     made = [
         Difference.of(_values(a, m), _values(b, m), step=step_of(a.runs[0], m)) for a, b, m in found

@@ -111,7 +111,7 @@ OF_TASKS = (
 )
 COLLAPSE = ("nc1", "nc2", "nc3", "nc2_floor", "nc4", "d_ls", "d_ls_relative", "d_ls_angle")
 COMPARED = ("acc_all", "acc_new", "acc_new_start", "acc_old")
-"""Columns of the tables, from left to right; `gain` is the gain by the reading of the report."""
+"""Columns of the tables, from left to right."""
 MOST_NEEDED = (
     *("acc_all", *map(value_name, READINGS), "acc_new", "acc_new_start", "last_accuracy"),
     *("forward_transfer", "acc_pre", "acc_old", "loss_new", "seconds"),
@@ -120,15 +120,15 @@ MOST_NEEDED = (
 """Columns of the default tables: if there is no room, the last is dropped first."""
 
 
-def measures_of(names: Iterable[str], reading: str) -> list[Measure]:
-    """Return measures by their names.
+def measures_of(names: Iterable[str]) -> list[Measure]:
+    """Return measures by their names; `gain` is the gain at equal level.
 
     Raises:
         RecordError: If there is no measure of a name.
     """
     found = []
     for name in names:
-        key = f"gain_{reading.replace('-', '_')}" if name == "gain" else name.replace("-", "_")
+        key = "gain_equal_level" if name == "gain" else name.replace("-", "_")
         if key not in MEASURES:
             raise RecordError(
                 f"there is no column {name!r}",

@@ -33,7 +33,6 @@ from clinit.analysis.metrics.efficiency import (
     PLACE_SETTINGS,
     READINGS,
     Gain,
-    Reading,
     below_name,
     bounded_name,
     comparison_key,
@@ -99,8 +98,6 @@ class RunSummary:
     """Gain over the random run, which is compared with itself; None without a random run."""
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
-    reading: Reading = "equal-level"
-    """Reading of the gain in tables; rows contain both."""
     number: int | None = None
     """Number of the run in its report, if nothing else distinguishes it."""
     remarks: tuple[str, ...] = ()
@@ -110,14 +107,12 @@ class RunSummary:
         return f"<RunSummary of {self.record}>"
 
     @classmethod
-    def of(
-        cls, record: RunRecord, *, skip_start: bool = False, reading: Reading = "equal-level"
-    ) -> RunSummary:
+    def of(cls, record: RunRecord, *, skip_start: bool = False) -> RunSummary:
         """Compute the evaluation points of `record`."""
         points = record.points.select("task", "iteration", "loss_new", "elapsed_s")
         found = accuracy_points(record.evaluations, record.classes)
         points = points.join(found, on=["task", "iteration"], how="full", coalesce=True)
-        return cls(record, points.sort("task", "iteration"), None, skip_start, reading)
+        return cls(record, points.sort("task", "iteration"), None, skip_start)
 
     @property
     def init(self) -> str:

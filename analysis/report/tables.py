@@ -52,7 +52,7 @@ def ranking(
     )
     ranked = f"Ranked by A_all on {runs[0].measured_on}{_over_seeds(groups)}."
     caption = f"{ranked} {captions(measures, runs)}"
-    return replace(found, caption=caption, remarks=[ranked, *_conditions(runs, measures)])
+    return replace(found, caption=caption, remarks=[ranked, *_conditions(runs)])
 
 
 def run_table(runs: Sequence[RunSummary], columns: Sequence[str] = ()) -> Table:
@@ -76,7 +76,7 @@ def task_table(runs: Sequence[RunSummary], columns: Sequence[str] = OF_TASKS) ->
     of_training = Names.of(runs).of_training
     rows = [(run, [_flat_task(task) for task in run.row()["tasks"]]) for run in runs]
     every = [SeedGroup((run,), (task,)) for run, tasks in rows for task in tasks]
-    measures = known_of(every, measures_of(columns, runs[0].reading))
+    measures = known_of(every, measures_of(columns))
     parts: list[Table] = []
     for _, chosen in groupby(rows, key=lambda pair: pair[0].key):
         group = list(chosen)
@@ -87,7 +87,7 @@ def task_table(runs: Sequence[RunSummary], columns: Sequence[str] = OF_TASKS) ->
             found = table_of(lines, measures, names_of=runs, without=of_training, key=_of_run)
             parts.append(replace(found, title=f"\n{heading}", remarks=None, is_bold=False))
     words = "A_0, end: A_new before the first step and after the last."
-    remarks = [words, *_conditions(runs, measures)]
+    remarks = [words, *_conditions(runs)]
     return Group(*parts[:-1], *(replace(each, remarks=remarks) for each in parts[-1:]))
 
 
@@ -114,8 +114,7 @@ def _chosen(
     groups: Sequence[SeedGroup], default: Sequence[str], columns: Sequence[str]
 ) -> list[Measure]:
     """Return the requested measures, or those of the default measures that some run has."""
-    reading = groups[0].runs[0].reading
-    return measures_of(columns, reading) or known_of(groups, measures_of(default, reading))
+    return measures_of(columns) or known_of(groups, measures_of(default))
 
 
 def _of_run(group: SeedGroup) -> str:
@@ -172,17 +171,15 @@ def table_of(
         sections,
         title=names.title,
         beside=seeded,
-        remarks=["", *_conditions(runs, measures)],
+        remarks=["", *_conditions(runs)],
         about=runs,
         is_bold=key is not None and len({key(group) for group in groups}) < len(groups),
     )
 
 
-def _conditions(runs: Sequence[RunSummary], measures: Sequence[Measure] = ()) -> list[str]:
+def _conditions(runs: Sequence[RunSummary]) -> list[str]:
     """Return in words the conditions that differ from the default."""
-    skipped = ["The points before the first step are left out."] * runs[0].skip_start
-    is_other = runs[0].reading != "equal-level" and any(each.is_gain for each in measures)
-    return [f"gain: {runs[0].reading}."] * is_other + skipped
+    return ["The points before the first step are left out."] * runs[0].skip_start
 
 
 def _over_seeds(groups: Sequence[SeedGroup]) -> str:

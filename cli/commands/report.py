@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.analysis.metrics.efficiency import Reading
 from clinit.analysis.report import Format, View
 from clinit.cli.frame.console import note, print_csv, print_json
 from clinit.cli.frame.interruption import keeps
@@ -35,7 +34,6 @@ class Asked(View):
     plot: Path | None = None
     html: Path | None = None
     skip_start: bool = False
-    gain: Reading = "equal-level"
 
 
 _COMPARISON = "Comparison"
@@ -117,12 +115,6 @@ _OPTIONS = {
         dir_okay=False,
     ),
     "curves": option(bool, "Draw the curves in the terminal."),
-    "gain": option(
-        Reading,
-        "Efficiency gain: iterations of random rows over iterations of the run, both to 95 % of"
-        " random's best new-task accuracy (equal-level), or random's to its best (random-best)."
-        " JSON and CSV contain both.",
-    ),
     "skip_start": option(
         bool, "Leave the evaluation before the first step out of averages.", None, "--skip-start"
     ),
@@ -161,7 +153,7 @@ def report(
             check_writable(file, name)
     from clinit.analysis.runs import load_runs
 
-    loaded = load_runs(*runs, skip_start=asked.skip_start, reading=asked.gain)
+    loaded = load_runs(*runs, skip_start=asked.skip_start)
     if asked.best_of:
         loaded = loaded.best_of(_words(asked.best_of), _words(asked.by or "init"))
     if asked.plot is not None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.metrics.efficiency import READINGS, Reading, value_name
 from clinit.analysis.page.data import page_data
 from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
@@ -15,7 +14,7 @@ MakeRun = Callable[..., RunRecord]
 INITS = ("random", "class-mean", "least-square")
 
 
-def data_of(report: Runs, reading: Reading = "equal-level") -> dict[str, Any]:
+def data_of(report: Runs) -> dict[str, Any]:
     return page_data(report.runs, report.notes)
 
 
@@ -51,10 +50,9 @@ def test_the_tables_are_those_of_the_report(seeds: dict[str, Any], make_run: Mak
     assert "±" in cells(means, "A_all")[0][0]
     found = runs_of([make_run(init) for init in INITS])
     rows = found.rows()
-    for reading in READINGS:
-        (table,) = data_of(found, reading)["tables"]
-        for heading, name in (("A_all", "acc_all"), ("gain", value_name(reading))):
-            assert [cell[1] for cell in cells(table, heading)] == [row[name] for row in rows]
+    (table,) = data_of(found)["tables"]
+    for heading, name in (("A_all", "acc_all"), ("gain", "gain_equal_level")):
+        assert [cell[1] for cell in cells(table, heading)] == [row[name] for row in rows]
     assert [cell[2] for cell in cells(table, "A_new")] == [False, False, True]
     for column in (column for table in seeds["tables"] for column in table["columns"]):
         if column["number"] or column["heading"] == "init":
