@@ -22,7 +22,7 @@ from clinit.analysis.report.compare import Comparison, compare
 from clinit.analysis.report.measures import COLLAPSE, measures_of
 from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.seeds import means, means_table, numbered
+from clinit.analysis.report.seeds import means, means_table, without_copies
 from clinit.analysis.report.settings import ByData, Names, by_data
 from clinit.analysis.report.tables import collapse_table, ranking, run_table, task_table
 from clinit.headtrain.protocol.record.format import RunRecord, read_records
@@ -177,8 +177,6 @@ class Runs:
             if view.per_task:
                 yield self._each(partial(task_table, columns=COLLAPSE), measured)
         yield Text("Columns: clinit report --help", style="dim")
-        for line in self.legend:
-            yield Text(line, style="dim", no_wrap=True, overflow="ignore")
         yield from self.told(view)
         if view.curves:
             yield from ("", self.curves(width=width))
@@ -221,11 +219,6 @@ class Runs:
     def rows(self) -> list[Row]:
         """Return one row of plain values per run, with its tasks."""
         return [run.row() for run in self.runs]
-
-    @property
-    def legend(self) -> list[str]:
-        """One line for each run that tables, figures and notes name by a number: its path."""
-        return [f"run {run.number}: {run.path}" for run in self.runs if run.number is not None]
 
     def _lines(self, *, per_task: bool) -> list[Row]:
         lines = []
@@ -310,7 +303,7 @@ def load_runs(path: str | Path, *more: str | Path, skip_start: bool = False) -> 
 
 def runs_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Runs:
     """Compare each run with its random run; see `load_runs`."""
-    runs = [RunSummary.of(each, skip_start=skip_start) for each in records]
+    runs, notes = without_copies([RunSummary.of(each, skip_start=skip_start) for each in records])
     randoms = {run.key: run for run in reversed(runs) if run.init == "random"}
     groups = list(dict.fromkeys(run.key for run in runs))
     compared = []
@@ -319,9 +312,8 @@ def runs_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Runs:
             run = dataclasses.replace(run, gain=gain(run.joined, random.joined))
         compared.append(run)
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
-    ordered = tuple(numbered(compared))
-    data = by_data(ordered)
-    return Runs(ordered, data, notes_of(ordered, data))
+    data = by_data(compared)
+    return Runs(tuple(compared), data, (*notes, *notes_of(compared, data)))
 
 
 def _order(run: RunSummary) -> tuple[bool, str, int, Path]:

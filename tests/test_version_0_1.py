@@ -94,7 +94,7 @@ def test_records_are_reported_and_heads_trained_from_their_caches(files: Path) -
     assert rows[0]["acc_in_task"] is None  # which it did not count
     words = ("--out", "again", "--init", "random", "--mix", "text")
     run("train-head", "--config", _settings(files), *words)
-    (today,) = clinit.load_runs(files / "again").report.rows()
+    (today,) = clinit.load_runs(files / "again").rows()
     assert [task["acc_all_end"] for task in today["tasks"]] == [
         task["acc_all_end"] for task in rows[0]["tasks"]
     ]

@@ -40,12 +40,12 @@ def title(runs: Sequence[RunSummary]) -> str:
 
 def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     """Return pairs of names and texts: the data, the varied settings, and the shared settings."""
-    scales = {shown(run, "scale") for run in runs} - {NOTHING}
-    names = Names.of(runs).differing
-    varying = ["init", *(["scale"] if len(scales) > 1 else []), *names]
+    varying = Names.of(runs).settings
     values = {name: dict.fromkeys(shown(run, name) for run in runs) for name in varying}
-    texts = {"scale": scales.pop()} if len(scales) == 1 else {}
-    texts |= {name: shown(runs[0], name) for name in runs[0].settings if name not in varying}
+    texts = {name: [run.texts[name] for run in runs] for name in runs[0].texts}
+    shared = {
+        name: text for name, own in texts.items() for text in own if name not in varying and text
+    }
     data = {
         f"{side} classes": {_described(run, side) for run in runs if side in run.sides}
         for side in SIDES
@@ -55,14 +55,13 @@ def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     return {
         "data": [
             *([name, found.pop()] for name, found in data.items() if len(found) == 1),
-            ["in common", common(runs, ("init", "scale", *names))],
+            ["in common", common(runs, ("init", "scale", *varying))],
         ],
         "varying": [
             [_name(name), ", ".join(text for text in found if text != NOTHING)]
             for name, found in values.items()
-            if name != "run"
         ],
-        "settings": [[_name(name), text] for name, text in texts.items() if text != NOTHING],
+        "settings": [[_name(name), text] for name, text in shared.items()],
     }
 
 
@@ -252,9 +251,8 @@ def switches(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
 
     The page has switches to show and hide runs by these values.
     """
-    names = dict.fromkeys(name for name in Names.of(runs).differing if name != "run")
     found = {}
-    for name in ("init", "scale", *sorted(names, key=lambda name: name == "seed")):
+    for name in sorted(Names.of(runs).settings, key=lambda name: name == "seed"):
         texts = dict.fromkeys(shown(run, name) for run in runs)
         values = [text for text in texts if text != NOTHING]
         if 1 < len(values) <= MOST_VALUES:

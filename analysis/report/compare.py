@@ -250,7 +250,7 @@ def compare(
 def differing(run: RunSummary, other: RunSummary, left_out: Collection[str]) -> list[str]:
     """Return the settings that both runs read and in which they differ."""
     pairs = {name: (text, other.texts.get(name)) for name, text in run.texts.items()}
-    left_out = {"seed", "run", *left_out, *(["init"] if "method" in left_out else [])}
+    left_out = {"seed", *left_out, *(["init"] if "method" in left_out else [])}
     return [n for n, (a, b) in pairs.items() if n not in left_out and None not in (a, b) and a != b]
 
 

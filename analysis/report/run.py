@@ -98,8 +98,6 @@ class RunSummary:
     """Gain over the random run, which is compared with itself; None without a random run."""
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
-    number: int | None = None
-    """Number of the run in its report, if nothing else distinguishes it."""
     remarks: tuple[str, ...] = ()
     """Notes of the report on the choice of this run, which its row repeats."""
 
@@ -156,13 +154,19 @@ class RunSummary:
         }
         head = self.record.info.get("head") or {}
         path = head.get("path")
-        file = Path(path).name if path else "stored" if head else None
+        file = (
+            f"{Path(path).name} {str(head.get('digest'))[:6]}"
+            if path
+            else "stored"
+            if head
+            else None
+        )
         backbone = self.record.info["new"]["fingerprint"].get("backbone")
         return {**names, "backbone": backbone, "head": file, **config}
 
     @cached_property
     def texts(self) -> dict[str, str | None]:
-        """Settings, initialisation, scale and report number (`run`) as text.
+        """Settings, initialisation and scale as text.
 
         A setting that the run does not read, or that is unknown, is None.
         """
@@ -171,8 +175,7 @@ class RunSummary:
         left_out = self.idle | unknown
         texts = {name: None if name in left_out else _text(found[name]) for name in found}
         scale = None if self.init == "random" or self.is_solved else self.scale
-        number = None if self.number is None else str(self.number)
-        return {**texts, "init": self.init, "scale": scale, "run": number}
+        return {**texts, "init": self.init, "scale": scale}
 
     @property
     def path(self) -> Path:

@@ -1,8 +1,7 @@
 """Runs that differ only in their seed, and mean and standard deviation over them.
 
 The deviation is the sample deviation (n - 1). If a run of a group lacks a value, mean and deviation
-are over the other runs. Copies of a run are not two seeds: each copy has its own group, and a
-number if nothing else distinguishes it.
+are over the other runs. Copies of a run are left out, with a note.
 """
 
 from __future__ import annotations
@@ -10,18 +9,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
-from clinit.analysis.metrics.efficiency import PLACE_SETTINGS, comparison_key, data_of
+from clinit.analysis.metrics.efficiency import comparison_key
 from clinit.analysis.report.measures import MEANS, Measure
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.settings import ByData, Names, identity
+from clinit.analysis.report.settings import ByData, Names
 from clinit.analysis.report.table import Cell
 from clinit.headtrain.protocol.record.format import finite
+from clinit.words import examples, number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +100,27 @@ def seed_groups(runs: Sequence[RunSummary], *, ranked: bool = True) -> list[Seed
 
 def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
     """Return lists of runs that differ only in their seed, in the order of the runs."""
-    groups: dict[tuple[str, int], list[RunSummary]] = {}
-    copies: Counter[tuple[str, str]] = Counter()
+    groups: dict[str, list[RunSummary]] = {}
     for run in runs:
-        key, seed = seedless_key(run), str(run.config.get("seed"))
-        groups.setdefault((key, copies[key, seed]), []).append(run)
-        copies[key, seed] += 1
+        groups.setdefault(_key(run, seed=False), []).append(run)
     return [tuple(group) for group in groups.values()]
+
+
+def without_copies(runs: Sequence[RunSummary]) -> tuple[list[RunSummary], list[str]]:
+    """Return the first of each set of runs with equal settings, data and seed, and a note."""
+    kept: dict[str, RunSummary] = {}
+    for run in runs:
+        kept.setdefault(_key(run, seed=True), run)
+    known = {id(run) for run in kept.values()}
+    copies = [str(run.path) for run in runs if id(run) not in known]
+    words = f"{number_of(len(copies), 'record')} with the settings, data and seed of another"
+    return [*kept.values()], [f"Left out: {words}: {examples(copies)}."] if copies else []
+
+
+def _key(run: RunSummary, *, seed: bool) -> str:
+    texts = {name: text for name, text in run.texts.items() if seed or name != "seed"}
+    digest = (run.record.info.get("head") or {}).get("digest")
+    return json.dumps([texts, run.data, digest], sort_keys=True)
 
 
 def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[Measure]:
@@ -140,28 +153,6 @@ def cells_of(
     ]
 
 
-def seedless_key(run: RunSummary) -> str:
-    """Return the facts shared by runs that differ only in their seed and their paths."""
-    left_out = {*PLACE_SETTINGS, "seed"}
-    config = {name: value for name, value in run.config.items() if name not in left_out}
-    info = run.record.info
-    head = (info.get("head") or {}).get("digest")
-    return json.dumps([config, data_of(info), head], sort_keys=True, default=str)
-
-
-def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    """Return the runs in their order, with numbers if two groups differ only in seeds."""
-    names = dict.fromkeys(name for run in runs for name in run.settings if name != "seed")
-    groups = alike(runs)
-    keys = [identity(group[0].texts, [*names]) for group in groups]
-    counts = Counter(keys)
-    pairs = zip(groups, keys, strict=True)
-    twice = {id(run) for group, key in pairs if counts[key] > 1 for run in group}
-    chosen = [run for run in runs if id(run) in twice]
-    numbers = {id(run): number for number, run in enumerate(chosen, start=1)}
-    return [dataclasses.replace(run, number=numbers.get(id(run))) for run in runs]
-
-
 def means(data: ByData) -> list[Row]:
     """Return one entry per group of seeds, by data, the best A_all first.
 
@@ -190,7 +181,7 @@ def means_table(runs: Sequence[RunSummary], data: ByData) -> pl.DataFrame:
 
     The settings in which the runs differ are columns.
     """
-    names = [name for name in Names.of(runs).differing if name not in ("seed", "run")]
+    names = [name for name in Names.of(runs).settings if name not in ("seed", *_IDENTITY)]
     lines: list[Row] = []
     for group, entry in zip(_groups(data), means(data), strict=True):
         own = {name: group.runs[0].settings.get(name) for name in names}

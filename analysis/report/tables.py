@@ -52,13 +52,17 @@ def ranking(
     )
     ranked = f"Ranked by A_all on {runs[0].measured_on}{_over_seeds(groups)}."
     caption = f"{ranked} {captions(measures, runs)}"
-    return replace(found, caption=caption, remarks=[ranked, *_conditions(runs)])
+    told = captions(measures, runs) if columns else ""
+    return replace(found, caption=caption, remarks=[ranked, *_conditions(runs), told])
 
 
 def run_table(runs: Sequence[RunSummary], columns: Sequence[str] = ()) -> Table:
     """Return one line per run on the same data; the title contains the shared settings."""
     groups = [SeedGroup.of([run]) for run in runs]
-    return table_of(groups, _chosen(groups, OF_RUNS, columns), key=_of_run)
+    measures = _chosen(groups, OF_RUNS, columns)
+    found = table_of(groups, measures, key=_of_run)
+    told = captions(measures, runs) if columns else ""
+    return replace(found, remarks=[*(found.remarks or ()), told])
 
 
 def collapse_table(runs: Sequence[RunSummary]) -> Table:

@@ -151,8 +151,10 @@ def report(
     for name, file in (("--plot", asked.plot), ("--html", asked.html)):
         if file is not None:
             check_writable(file, name)
+    from clinit.analysis.report.measures import measures_of
     from clinit.analysis.runs import load_runs
 
+    measures_of([*view.columns, *({*(asked.figure or ())} - {"curves", "efficiency"})])
     loaded = load_runs(*runs, skip_start=asked.skip_start)
     if asked.best_of:
         loaded = loaded.best_of(_words(asked.best_of), _words(asked.by or "init"))

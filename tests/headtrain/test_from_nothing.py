@@ -181,7 +181,6 @@ def test_starts_and_gains_are_of_the_tasks_after_the_first() -> None:
         assert run.gain is not None
         assert {task.task for task in run.gain.tasks} <= {2, 3}
     assert "of a task after the first" in conclusions(report.data)[0]
-    assert "mean over 2 tasks" in conclusions(report.data)[0]
 
 
 @pytest.mark.parametrize("correct", ["wa", "bic"])

@@ -2,13 +2,11 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from clinit.analysis.figures.line import starts_of
 from clinit.analysis.report import View
-from clinit.analysis.report.settings import by_data, labels
+from clinit.analysis.report.settings import by_data
 from clinit.analysis.report.tables import (
     collapse_table,
     ranking,
@@ -102,36 +100,26 @@ def test_settings_mean_something_to_some_runs_only(make_run: MakeRun) -> None:
     assert "2 top blocks, rank 48, " in unbroken(run_table(runs_of(top).runs))
     shown = unbroken(run_table(runs_of([*top, whole]).runs))
     assert "2 top blocks, " in shown
-    assert "; rehearsal: rank 48, " in shown
+    assert "(rank 48, " in shown
     text = printed(run_table(runs_of([*top, make_run("random"), make_run("least-square")]).runs))
     assert sorted(line.split()[1] for line in text.splitlines() if line.startswith("random")) == [
         *("0", "2")
     ]
 
 
-def test_only_runs_that_were_recorded_twice_have_a_number(make_run: MakeRun) -> None:
-    records = [make_run(init) for init in ("random", "random", "least-square")]
+def test_copies_of_a_run_are_left_out_with_a_note(make_run: MakeRun) -> None:
+    """Random rows have no lambda, so two values of it are one run."""
+    records = [
+        make_run(seed=0),
+        make_run(seed=0, lam=9.0),
+        make_run(seed=1),
+        make_run("class-mean"),
+    ]
     records = [replace(each, path=Path(f"/runs [b]/{n}")) for n, each in enumerate(records)]
     report = runs_of(records)
-    assert report.legend == ["run 1: /runs [b]/0", "run 2: /runs [b]/1"]
-    assert labels(report.runs) == ["random (run 1)", "random (run 2)", "least-square"]
-    assert runs_of(records[1:]).legend == []
-
-
-def test_tables_figures_and_notes_give_a_run_the_same_number(make_run: MakeRun) -> None:
-    """Three seeds of two starts, the first seed recorded twice; random rows learn nothing."""
-    low: dict[str, Any] = {"random": {"accuracy": lambda task, iteration: -1.0}}
-    pairs = [(init, seed) for seed in (0, 1, 2) for init in ("random", "least-square")]
-    records = [make_run(i, seed=s, **low.get(i, {})) for i, s in [*pairs, *pairs[:2]]]
-    report = runs_of([replace(r, path=Path(f"/runs/{n}")) for n, r in enumerate(records)])
-    names = {start.name for start in starts_of(report.runs)}
-    lines = [line.split() for line in printed(ranking(report.runs), 120).splitlines()]
-    assert {
-        f"{words[0]} (run {words[1]})" for words in lines if words[:1] and words[0] in INITS
-    } == names
-    seeds = {str(run.number): run.config["seed"] for run in report.runs if run.init == "random"}
-    found = re.findall(r"random \(seed (\d), run (\d)\)", " ".join(report.notes))
-    assert {(number, int(seed)) for seed, number in found} == {*seeds.items()}
+    assert [str(run.path)[-1] for run in report] == ["0", "3", "2"]
+    assert "1 record with the settings, data and seed of another: /runs [b]/1." in report.notes[0]
+    assert not runs_of(records[2:]).notes[0].startswith("Left out")
 
 
 def test_the_ranking_has_deviations_beside_or_below_the_means(make_run: MakeRun) -> None:
