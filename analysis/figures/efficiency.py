@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
+import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
 from clinit.analysis.figures import style
 from clinit.analysis.figures.line import Line, Start, lines_of, shortened, starts_of
-from clinit.analysis.metrics.efficiency import SHARE, NoLevel, TaskGain
-from clinit.analysis.report.measures import MEASURES, measures_of
+from clinit.analysis.metrics.efficiency import NO_STEP, SHARE
+from clinit.analysis.report.measures import MEASURES
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.seeds import SeedGroup
 from clinit.errors import RecordError
@@ -30,19 +30,17 @@ class Runner:
 
     start: Start
     line: Line
-    gains: tuple[TaskGain, ...]
-    """The gain of each seed in the task."""
+    result: str
+    """The gain as in the table of the task: mean and deviation over seeds."""
 
-    @property
-    def result(self) -> str:
-        """The gain as in the table of the task: mean and deviation over seeds."""
-        rows = [
-            next(t for t in run.row()["tasks"] if t["task"] == self.gains[0].task)
-            for run in self.start.runs
-        ]
-        (measure,) = measures_of(["gain"])
-        cell = SeedGroup(self.start.runs, tuple(rows)).cell(measure)
-        return "never" if cell.mean is None else f"gain {cell.text(beside=True).plain}"
+    @classmethod
+    def of(cls, start: Start, task: int) -> Runner:
+        """Return a start in a task."""
+        line = lines_of([run.points for run in start.runs], "acc_new")[task]
+        rows = [row for run in start.runs for row in run.row()["tasks"] if row["task"] == task]
+        cell = SeedGroup(start.runs, tuple(rows)).cell(MEASURES["gain_equal_level"])
+        text = "never" if cell.mean is None else f"gain {cell.text(beside=True).plain}"
+        return cls(start, line, text)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,12 +48,9 @@ class Race:
     """Comparable starts in the first task that has a level to reach."""
 
     task: int
+    target: float
+    """The level in percent, mean over seeds."""
     runners: tuple[Runner, ...]
-
-    @property
-    def target(self) -> float:
-        """The level in percent, mean over seeds."""
-        return fmean(gain.target for gain in self.runners[0].gains)
 
 
 def races(runs: Sequence[RunSummary]) -> list[Race]:
@@ -66,15 +61,8 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
     """
     groups: dict[str, list[Start]] = {}
     for start in starts_of(runs):
-        if all(run.gain for run in start.runs):
+        if all(run.gain is not None for run in start.runs):
             groups.setdefault(SeedGroup.of(start.runs).comparable, []).append(start)
-    found = []
-    for group in groups.values():
-        gains = [run.gain.tasks if run.gain else () for start in group for run in start.runs]
-        if tasks := set.intersection(*({each.task for each in own} for own in gains)):
-            found.append(Race(min(tasks), tuple(_runner(start, min(tasks)) for start in group)))
-    if found:
-        return found
     if not groups:
         raise RecordError(
             "no start can be compared with random rows: there is no random run of the same stream"
@@ -82,19 +70,22 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
             remedy="Add `--init random` to the `clinit train-head` command, or give the record of"
             " such a run too.",
         )
-    reasons = {reason for run in runs if run.gain for _, reason in run.gain.left_out}
-    words = "; ".join(sorted(reason.value for reason in reasons or {NoLevel.NO_STEP}))
+    gains = pl.concat(run.gain for run in runs if run.gain is not None)
+    found = []
+    for group in groups.values():
+        own = pl.concat(run.gain for start in group for run in start.runs if run.gain is not None)
+        seeds = sum(len(start.runs) for start in group)
+        levels = own.drop_nulls("target").group_by("task").agg(pl.col("target").mean(), n=pl.len())
+        for task, target, _ in levels.filter(n=seeds).sort("task").head(1).iter_rows():
+            found.append(Race(task, target, tuple(Runner.of(start, task) for start in group)))
+    if found:
+        return found
+    words = "; ".join(sorted(gains["reason"].drop_nulls().unique()) or [NO_STEP])
     raise RecordError(
         f"random rows set no level in any task, so starts cannot be timed: {words}",
         remedy="Run `clinit train-head` with test images of the new classes and --iterations above"
         " 0.",
     )
-
-
-def _runner(start: Start, task: int) -> Runner:
-    line = lines_of([run.points for run in start.runs], "acc_new")[task]
-    gains = [each for run in start.runs if run.gain for each in run.gain.tasks if each.task == task]
-    return Runner(start, line, tuple(gains))
 
 
 def figure(runs: Sequence[RunSummary]) -> Figure:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from clinit.analysis.metrics.efficiency import READINGS, value_name
+from clinit.analysis.metrics.efficiency import READINGS
 from clinit.analysis.report.table import Better, Column
 from clinit.errors import RecordError
 from clinit.words import duration, nearest
@@ -44,7 +44,7 @@ class Measure:
     @property
     def is_gain(self) -> bool:
         """Whether it is an efficiency gain, by one of its readings."""
-        return self.name in map(value_name, READINGS)
+        return self.name in READINGS
 
     def text(self, value: float) -> str:
         """Return a value of a row as printed, without its unit."""
@@ -113,7 +113,7 @@ COLLAPSE = ("nc1", "nc2", "nc3", "nc2_floor", "nc4", "d_ls", "d_ls_relative", "d
 COMPARED = ("acc_all", "acc_new", "acc_new_start", "acc_old")
 """Columns of the tables, from left to right."""
 MOST_NEEDED = (
-    *("acc_all", *map(value_name, READINGS), "acc_new", "acc_new_start", "last_accuracy"),
+    *("acc_all", *READINGS, "acc_new", "acc_new_start", "last_accuracy"),
     *("forward_transfer", "acc_pre", "acc_old", "loss_new", "seconds"),
     *("forgetting", "average_incremental_accuracy"),
 )

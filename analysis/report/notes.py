@@ -45,11 +45,12 @@ def _gain_notes(runs: Sequence[RunSummary]) -> Iterator[str]:
         )
     gains = [(name, run, run.gain) for name, run in zip(labels(runs), runs, strict=True)]
     for name, run, gain in gains:
-        left_out = gain.left_out if gain and run.init == "random" else ()
-        for reason in dict.fromkeys(reason for _, reason in left_out):
-            tasks = [str(task) for task, other in left_out if other is reason]
+        if gain is None or run.init != "random":
+            continue
+        reasons = gain.drop_nulls("reason").group_by("reason", maintain_order=True)
+        for reason, tasks in reasons.agg("task").iter_rows():
             word = "task" if len(tasks) == 1 else "tasks"
-            yield f"No gain over {name} in {word} {', '.join(tasks)}: {reason.value}."
+            yield f"No gain over {name} in {word} {', '.join(map(str, tasks))}: {reason}."
 
 
 def rises(runs: Sequence[RunSummary]) -> Iterator[str]:

@@ -28,16 +28,13 @@ from clinit.analysis.metrics.accuracy import (
     transfers,
 )
 from clinit.analysis.metrics.classes import confusions
-from clinit.analysis.metrics.cost import Spike, initialisation_seconds, spikes
+from clinit.analysis.metrics.cost import initialisation_seconds, spikes
 from clinit.analysis.metrics.efficiency import (
     PLACE_SETTINGS,
     READINGS,
-    Gain,
-    below_name,
-    bounded_name,
     comparison_key,
     data_of,
-    value_name,
+    mean_gain,
 )
 from clinit.analysis.report.table import NOTHING
 from clinit.errors import RecordError
@@ -61,6 +58,11 @@ OF_TASK = (
     *("initialisation", "lambda_curve", "diagnosis"),
 )
 """Facts about a task that its row repeats from the record."""
+SPIKES = ("spike_area", "spike_height")
+GAINS = (
+    *("target", "reached_at", "random_reached_at", "random_best_at"),
+    *(each.format(name) for name in READINGS for each in ("{}", "{}_bounded", "{}_below")),
+)
 COLLAPSE = ("nc1", "nc2", "nc3", "nc4", "nc2_floor", "d_ls", "d_ls_relative", "d_ls_angle")
 """Measures of a diagnosis that the row of a run repeats from its last task."""
 
@@ -94,7 +96,7 @@ class RunSummary:
     points: pl.DataFrame
     """task, iteration, loss_new, elapsed_s, acc_pre, acc_new, acc_old, acc_all, acc_pre_alone,
     acc_in_task: one row per evaluation."""
-    gain: Gain | None = None
+    gain: pl.DataFrame | None = None
     """Gain over the random run, which is compared with itself; None without a random run."""
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
@@ -267,13 +269,12 @@ class RunSummary:
     @cached_property
     def _row(self) -> Row:
         """The row of the run, computed once for all tables of a report."""
-        info, told, gain = self.record.info, self.record.info["tasks"], self.gain
-        spike = Spike.mean([*self._spikes.values()])
+        info, told, tasks = self.record.info, self.record.info["tasks"], self._tasks()
         seconds, start = info.get("seconds"), initialisation_seconds(told)
         probes = [top1 for _, top1 in transfers(told).values()]
         last: Mapping[str, Any] = (told[-1].get("diagnosis") if told else None) or {}
         end = at_end(self.points).tail(1)
-        row = {
+        row: Row = {
             "id": info["id"],
             "path": str(self.path),
             "init": self.init,
@@ -285,73 +286,50 @@ class RunSummary:
             "new": self.data_name("new"),
             "measured_on": self.measured_on,
             **{name: mean(self.averaged[name]) for name in VALUES},
-            **{value_name(each): gain.mean(each) if gain else None for each in READINGS},
-            **{bounded_name(each): gain.bounded(each) if gain else None for each in READINGS},
-            **{below_name(each): gain.below(each) if gain else None for each in READINGS},
-            "gain_tasks_reached": gain.reached if gain else None,
-            "gain_tasks": len(gain.tasks) if gain else None,
+            **mean_gain(self.gain),
             "seconds": seconds,
             "start_included": not self.skip_start,
             "evaluation_points": len(self.averaged),
             "loss_sample_rows": info.get("loss_sample_rows"),
             **over_tasks(self.record, self.points, self.joined),
-            **_spike(spike),
+            # If a task has no value, neither has the run: means are over the same tasks.
+            **{n: None if tasks[n].null_count() else mean(tasks[n]) for n in SPIKES},
             "initialisation_seconds": start,
             "initialisation_share": None if start is None or not seconds else start / seconds,
             "forward_transfer": sum(probes) / len(probes) if probes else None,
             **{name: last.get(name) for name in COLLAPSE},
             "final": {name: end[name].first() for name in (*ACCURACIES, *IN_TASK)},
-            "tasks": self._task_rows(),
+            "tasks": [self._task_row(task) for task in tasks.to_dicts()],
             "config": self.config,
             "notes": [*info.get("notes", []), *self.remarks],
         }
-        values: Row = finite(row)
-        return values
+        found: Row = finite(row)
+        return found
 
-    def _task_rows(self) -> list[Row]:
+    def _tasks(self) -> pl.DataFrame:
+        """Return means, first and last values, spikes and gains of each task."""
         values = pl.col(*VALUES).cast(pl.Float64)
         ends = self.points.group_by("task").agg(
             values.filter(pl.col("iteration") == 0).first().name.suffix("_start"),
             values.last().name.suffix("_end"),
         )
-        means = self.averaged.group_by("task").agg(values.mean())
-        found = ends.join(means, on="task", how="left").sort("task")
-        gains = {each.task: each for each in self.gain.tasks} if self.gain else {}
+        parts = [self.averaged.group_by("task").agg(values.mean()), spikes(self.record.steps)]
+        parts += [] if self.gain is None else [self.gain.drop("reason")]
+        for part in parts:
+            ends = ends.join(part, on="task", how="left")
+        return ends.sort("task")
+
+    def _task_row(self, values: Row) -> Row:
         told, probes = self.record.info["tasks"], transfers(self.record.info["tasks"])
-        rows = []
-        for row in found.select(
-            "task", *VALUES, pl.col("^.*_start$"), pl.col("^.*_end$")
-        ).to_dicts():
-            task = row["task"]
-            about: Mapping[str, Any] = next((each for each in told if each["task"] == task), {})
-            gain = gains.get(task)
-            for each in READINGS:
-                row[value_name(each)] = gain.value(each) if gain else None
-                row[bounded_name(each)] = gain.is_bounded(each) if gain else None
-                row[below_name(each)] = gain.below(each) if gain else None
-            row |= {
-                "reached_at": gain.reached if gain else None,
-                "random_reached_at": gain.random_reached if gain else None,
-                "random_best_at": gain.random_best if gain else None,
-                "target": gain.target if gain else None,
-                "forward_transfer": probes[task][1] if task in probes else None,
-                "forward_transfer_into": next((p for to, p in probes.values() if to == task), None),
-                **_spike(self._spikes[task]),
-                **{name: about.get(name) for name in OF_TASK},
-            }
-            rows.append(row)
-        return rows
-
-    @cached_property
-    def _spikes(self) -> Mapping[int, Spike | None]:
-        return spikes(self.record.steps, self.points["task"].unique().sort().to_list())
-
-
-def _spike(found: Spike | None) -> Row:
-    return {
-        "spike_area": None if found is None else found.area,
-        "spike_height": None if found is None else found.height,
-    }
+        task = values["task"]
+        about: Mapping[str, Any] = next((each for each in told if each["task"] == task), {})
+        return {
+            **dict.fromkeys(GAINS),
+            **values,
+            "forward_transfer": probes[task][1] if task in probes else None,
+            "forward_transfer_into": next((p for to, p in probes.values() if to == task), None),
+            **{name: about.get(name) for name in OF_TASK},
+        }
 
 
 def frame_of(rows: Sequence[Row]) -> pl.DataFrame:

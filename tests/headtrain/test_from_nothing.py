@@ -179,7 +179,7 @@ def test_starts_and_gains_are_of_the_tasks_after_the_first() -> None:
         for name in ("acc_new", "loss_new"):
             assert run.row()[f"{name}_start"] == pytest.approx(starts[name].mean())
         assert run.gain is not None
-        assert {task.task for task in run.gain.tasks} <= {2, 3}
+        assert {*run.gain["task"]} <= {2, 3}
     assert "of a task after the first" in conclusions(report.data)[0]
 
 
