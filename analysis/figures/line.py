@@ -201,11 +201,6 @@ def best_of(starts: Sequence[Start], most: int) -> list[Start]:
     return [starts[place] for place in sorted(chosen)]
 
 
-def seed_of(run: RunSummary) -> str:
-    """Return the seed of a run in words: `seed 0`."""
-    return f"seed {visible(str(run.config.get('seed', '-')))}"
-
-
 def shortened(name: str, width: int) -> str:
     """Return a name in at most `width` columns, with an ellipsis if it is cut."""
     if cell_len(name) <= width:

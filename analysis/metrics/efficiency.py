@@ -67,10 +67,15 @@ def gain(run: pl.DataFrame, random: pl.DataFrame) -> pl.DataFrame:
         evaluations decides (`NAME_below`).
     """
     accuracy, iteration, first = pl.col("acc_new"), pl.col("iteration"), pl.col("first")
-    reason = pl.when(pl.col("best").is_null()).then(pl.lit(NO_TEST_IMAGE))
-    # Before the check of the accuracy: untrained random rows are expected to be at 0 %.
-    reason = reason.when(first.is_null()).then(pl.lit(NO_STEP))
-    reason = reason.when(pl.col("best") == 0).then(pl.lit(NOTHING_LEARNT))
+    reason = (
+        pl.when(pl.col("best").is_null())
+        .then(pl.lit(NO_TEST_IMAGE))
+        # Before the check of the accuracy: untrained random rows are expected to be at 0 %.
+        .when(first.is_null())
+        .then(pl.lit(NO_STEP))
+        .when(pl.col("best") == 0)
+        .then(pl.lit(NOTHING_LEARNT))
+    )
     found = random.group_by("task").agg(
         best=accuracy.max(),
         first=iteration.filter(iteration > 0).min(),

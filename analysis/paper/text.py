@@ -159,14 +159,10 @@ def _effects(effects: Sequence[Effect], *, is_whole: bool) -> Table:
         where += [f"{place.iterations:,}"] if place.iterations else []
         over = number_of(ours.number, "seed") if ours.number else "-"
         half = None if ours.half_width is None else measure.text(ours.half_width)
-        lines.append(
-            [
-                *(", ".join(where), measure.heading),
-                *([f"{each.better} less {each.other}"] if is_whole else []),
-                *(signed(each.paper, measure), Cell(signed(ours.mean, measure), half)),
-                *(over, *([p_text(ours.adjusted)] if is_whole else []), Text(words, style=colour)),
-            ]
-        )
+        line: list[str | Text | Cell] = [", ".join(where), measure.heading]
+        line += [f"{each.better} less {each.other}"] * is_whole
+        line += [signed(each.paper, measure), Cell(signed(ours.mean, measure), half), over]
+        lines.append([*line, *([p_text(ours.adjusted)] * is_whole), Text(words, style=colour)])
     names = [*(["starts"] if is_whole else []), "paper", "here", "over"]
     names += [*(["p"] if is_whole else []), "the effect"]
     columns = [

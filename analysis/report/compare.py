@@ -29,7 +29,7 @@ from clinit.analysis.report.measures import COMPARED, Measure, captions, measure
 from clinit.analysis.report.run import RunSummary, frame_of
 from clinit.analysis.report.seeds import SeedGroup, seed_groups
 from clinit.analysis.report.settings import Names, phrase
-from clinit.analysis.report.table import Cell, Column, Table
+from clinit.analysis.report.table import Cell, Cells, Column, Table
 from clinit.errors import RecordError
 from clinit.words import number_of
 
@@ -50,8 +50,6 @@ class Difference:
     half_width: float | None = None
     """Half of the 95 % interval of this difference; None for fewer than two seeds."""
     number: int = 0
-    higher: int = 0
-    """Number of seeds with a difference above 0."""
     p_value: float | None = None
     adjusted: float | None = None
     """P-value adjusted for all tests of a table."""
@@ -63,15 +61,14 @@ class Difference:
         if not found:
             return cls()
         mean, n = statistics.fmean(found), len(found)
-        higher = sum(each > 0 for each in found)
         if n < 2:
-            return cls(mean, None, n, higher)
+            return cls(mean, None, n)
         error = math.sqrt((statistics.variance(found) + step**2 / 6) / n)
         half = float(student.ppf(0.975, n - 1)) * error
         # Equal differences without rounding: there is no deviation to test with.
         tested = n >= FEWEST and error > 1e-9 * max(1.0, abs(mean))
         p_value = 2 * float(student.sf(abs(mean) / error, n - 1)) if tested else None
-        return cls(mean, half, n, higher, p_value)
+        return cls(mean, half, n, p_value)
 
     @property
     def result(self) -> Result:
@@ -95,97 +92,61 @@ def adjusted_by_holm(found: Sequence[Difference]) -> list[Difference]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compared:
-    """One measure of a group of seeds less the same measure of its baseline."""
-
-    group: SeedGroup
-    baseline: SeedGroup
-    measure: Measure
-    difference: Difference
-
-    @property
-    def wins(self) -> int:
-        """Number of seeds in which the group is better; higher, if neither is better."""
-        found = self.difference
-        if self.measure.better != "low":
-            return found.higher
-        pairs = _values(self.group, self.measure), _values(self.baseline, self.measure)
-        return sum(pairs[0][seed] < pairs[1][seed] for seed in pairs[0].keys() & pairs[1].keys())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
     """The runs with other values of a setting less those with a baseline, seed by seed."""
 
-    field: str
-    baseline: str
-    lines: tuple[Compared, ...]
-    left_out: tuple[str, ...]
-    """Names of groups that differ from every baseline in more than the setting, with why."""
+    title: str
+    names: Names
+    """Names of the runs with other values."""
+    lines: Sequence[tuple[RunSummary, str, Measure, int, Difference]]
+    """The first run of a group, its baseline in words, a measure, the number of seeds in which the
+    group is better, and its differences."""
+    left_out: Sequence[str]
+    """Groups that differ from every baseline in more than the setting, with why."""
 
     def frame(self) -> pl.DataFrame:
         """Return one row per group and measure."""
-        names, rivals = self._names(), self._names(of_baseline=True)
-        rows = []
-        for line in self.lines:
-            found = line.difference
-            own = {name: line.group.runs[0].texts.get(name) for name in names.settings}
-            rows.append(
+        return frame_of(
+            [
                 {
-                    **own,
-                    "baseline": rivals.label(line.baseline.runs[0]),
-                    "measure": line.measure.name,
+                    **{name: run.texts.get(name) for name in self.names.settings},
+                    "baseline": baseline,
+                    "measure": measure.name,
                     "seeds": found.number,
                     "difference": found.mean,
                     "half_width": found.half_width,
-                    "wins": line.wins,
+                    "wins": wins,
                     "p_value": found.p_value,
                     "p_adjusted": found.adjusted,
                     "result": found.result,
                 }
-            )
-        return frame_of(rows)
+                for run, baseline, measure, wins, found in self.lines
+            ]
+        )
 
     def table(self) -> Table:
         """Return the same as a table for readers."""
-        names, lines = self._names(), []
-        for line in self.lines:
-            found, measure = line.difference, line.measure
+        lines: list[Cells] = []
+        for run, _, measure, wins, found in self.lines:
             half = None if found.half_width is None else measure.text(found.half_width)
-            lines.append(
-                [
-                    *names.cells(line.group.runs[0]),
-                    measure.heading,
-                    Cell(signed(found.mean, measure), half, value=found.mean),
-                    f"{line.wins} of {found.number}",
-                    p_text(found.adjusted),
-                    found.result,
-                ]
-            )
-        columns = [*names.columns, Column("measure"), Column("difference", "number")]
-        columns += [Column("wins", "number"), Column("p", "number"), Column("result", "number")]
-        runs = [line.group.runs[0] for line in self.lines]
-        measures = list(dict.fromkeys(line.measure for line in self.lines))
-        words = self._words()
-        caption = f"{words} {captions(measures, runs)}"
-        title = f"{self.field} less {self.baseline}; {names.title}"
-        return Table(columns, [lines], True, title, caption=caption, remarks=[words], about=runs)
-
-    def _names(self, *, of_baseline: bool = False) -> Names:
-        every = [line.baseline if of_baseline else line.group for line in self.lines]
-        return Names.of([*{id(each): each.runs[0] for each in every}.values()], without=("seed",))
-
-    def _words(self) -> str:
-        tests = sum(line.difference.adjusted is not None for line in self.lines)
+            value = Cell(signed(found.mean, measure), half, value=found.mean)
+            told = [f"{wins} of {found.number}", p_text(found.adjusted), found.result]
+            lines.append([*self.names.cells(run), measure.heading, value, *told])
+        heads = ("difference", "wins", "p", "result")
+        columns = [Column("measure"), *(Column(each, "number") for each in heads)]
+        tests = sum(found.adjusted is not None for *_, found in self.lines)
         words = (
             "Differences of equal seeds, ± half of the 95 % interval; p: t-test with the rounding"
             f" of one test image, adjusted by Holm for {number_of(tests, 'test')}."
         )
-        if any(line.difference.number < FEWEST for line in self.lines):
+        if any(found.number < FEWEST for *_, found in self.lines):
             words += f" Fewer than {FEWEST} seeds have no p-value."
         if self.left_out:
             words += f" Left out: {'; '.join(self.left_out)}."
-        return words
+        runs, measures = [run for run, *_ in self.lines], [line[2] for line in self.lines]
+        caption = f"{words} {captions([*dict.fromkeys(measures)], runs)}"
+        columns = [*self.names.columns, *columns]
+        return Table(columns, [lines], True, self.title, caption=caption, remarks=[words])
 
 
 def compare(
@@ -237,14 +198,29 @@ def compare(
             remedy="Train them in one command, such as `clinit train-head --init random --init"
             " least-square`, or let `--best-of` choose the other settings for each.",
         )
-    measures = measures_of(columns or COMPARED)
-    found = [(*pair, measure) for pair in pairs for measure in measures]
-    made = [
-        Difference.of(_values(a, m), _values(b, m), step=step_of(a.runs[0], m)) for a, b, m in found
+    found = [(*pair, each) for pair in pairs for each in measures_of(columns or COMPARED)]
+    seeded = [(_values(a, each), _values(b, each)) for a, b, each in found]
+    steps = [step_of(group.runs[0], each) for group, _, each in found]
+    made = [Difference.of(*v, step=step) for v, step in zip(seeded, steps, strict=True)]
+    names, others = (
+        Names.of([*{id(each): each.runs[0] for each in own}.values()], without=("seed",))
+        for own in zip(*pairs, strict=True)
+    )
+    lines = [
+        (a.runs[0], others.label(b.runs[0]), measure, _wins(*own, measure), difference)
+        for (a, b, measure), own, difference in zip(
+            found, seeded, adjusted_by_holm(made), strict=True
+        )
+        if difference.number
     ]
-    together = zip(found, adjusted_by_holm(made), strict=True)
-    lines = tuple(Compared(*each, made) for each, made in together if made.number)
-    return Comparison(name, baseline, lines, tuple(dict.fromkeys(left_out)))
+    title = f"{name} less {baseline}; {names.title}"
+    return Comparison(title, names, lines, tuple(dict.fromkeys(left_out)))
+
+
+def _wins(values: Values, others: Values, measure: Measure) -> int:
+    """Return the number of seeds with a better value; with a higher one, if neither is better."""
+    sign = -1 if measure.better == "low" else 1
+    return sum(sign * values[seed] > sign * others[seed] for seed in values.keys() & others.keys())
 
 
 def differing(run: RunSummary, other: RunSummary, left_out: Collection[str]) -> list[str]:

@@ -222,13 +222,14 @@ class RunSummary:
 
     def images(self, measure: str) -> int:
         """Return the number of test images that decide an accuracy, per task if it is of tasks."""
-        counts = self.record.classes.group_by("task").agg(pl.col("val_rows").sum())
-        new = counts.filter(pl.col("task") > 0)["val_rows"]
+        tasks = self.record.classes.group_by("task").agg(pl.col("val_rows").sum())
+        counts: dict[int, int] = dict(tasks.iter_rows())
+        base = counts.pop(0, 0)
         if measure in ("acc_pre", "acc_pre_alone"):
-            return int(counts["val_rows"].sum() - new.sum())
+            return base
         if measure in ("acc_old", "acc_all", "acc_in_task", "last_accuracy"):
-            return int(counts["val_rows"].sum())
-        return int(new.sum() / max(1, len(new)))
+            return base + sum(counts.values())
+        return sum(counts.values()) // max(1, len(counts))
 
     def data_name(self, side: Literal["base", "new"]) -> str | None:
         """Return the name of the folder of a feature cache."""

@@ -146,7 +146,8 @@ def common(runs: Sequence[RunSummary], differing: Collection[str]) -> str:
         differing: Properties that the table shows for each run: settings, `init` and `scale`.
     """
     known = [each for each in ("base", "new") if each not in differing and runs[0].texts[each]]
-    of_all, of_some = [" → ".join(shown(runs[0], name) for name in known)], []
+    of_all = [" → ".join(shown(runs[0], name) for name in known)]
+    of_some: list[str] = []
     for name in (name for name in _COMMON if name not in differing):
         having = [text for run in runs if (text := run.texts.get(name)) is not None]
         if having and (name, having[0]) != ("top_blocks", "0"):
