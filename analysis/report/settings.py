@@ -149,7 +149,7 @@ def common(runs: Sequence[RunSummary], differing: Collection[str]) -> str:
     of_all = [" → ".join(shown(runs[0], name) for name in known)]
     of_some: list[str] = []
     for name in (name for name in _COMMON if name not in differing):
-        having = [text for run in runs if (text := run.texts.get(name)) is not None]
+        having = [text for run in runs if (text := shown(run, name)) != NOTHING]
         if having and (name, having[0]) != ("top_blocks", "0"):
             (of_all if len(having) == len(runs) else of_some).append(said(name, having[0]))
     some = f"({', '.join(of_some)})" if of_some else ""

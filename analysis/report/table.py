@@ -8,7 +8,7 @@ wrapped.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -150,26 +150,18 @@ class Table:
 
     def _fitted(self, width: int) -> tuple[RichTable, list[Column]]:
         """Return the table, at most `width` columns wide, and the omitted columns."""
-        for places, table in self._tries(width):
-            missing = [each for place, each in enumerate(self.columns) if place not in places]
+        needs = sorted(column.need for column in self.columns if column.need is not None)
+        fewer = range(len(needs), min(FEWEST, len(needs)) - 1, -1)
+        tries = [(len(needs), self.beside, False), (len(needs), False, False)]
+        for shown, beside, tight in [*tries, *((shown, False, True) for shown in fewer)]:
+            kept = {None, *needs[:shown]}
+            places = [place for place, each in enumerate(self.columns) if each.need in kept]
+            table = self.rich(places, is_tight=tight, beside=beside)
             if _width_of(table) <= width:
                 break
-        return table, missing
-
-    def _tries(self, width: int) -> Iterator[tuple[list[int], RichTable]]:
-        """Yield narrower and narrower tables, with the indices of their columns."""
-        every = sum(column.need is not None for column in self.columns)
-        tries = [(every, tight, beside) for beside in (self.beside, False) for tight in (0, 1)]
-        tries += [(shown, 1, False) for shown in range(every - 1, min(FEWEST, every) - 1, -1)]
-        for shown, tight, beside in tries:
-            places = self._places(shown)
-            yield places, self.rich(places, is_tight=bool(tight), beside=beside)
-        yield places, self.rich(places, is_tight=True, beside=False, folds=True)
-
-    def _places(self, shown: int) -> list[int]:
-        """Return the indices of the columns if the `shown` most needed numbers are printed."""
-        needs = sorted(c.need for c in self.columns if c.need is not None)[:shown]
-        return [p for p, c in enumerate(self.columns) if c.need is None or c.need in needs]
+        else:
+            table = self.rich(places, is_tight=True, beside=False, folds=True)
+        return table, [each for place, each in enumerate(self.columns) if place not in places]
 
     def rich(
         self,
@@ -178,14 +170,10 @@ class Table:
         is_tight: bool = False,
         beside: bool | None = None,
         folds: bool = False,
-        caption: str | None = None,
-        is_framed: bool = False,
     ) -> RichTable:
-        """Return the table for a terminal; if `is_framed`, all columns shrink alike."""
-        table = RichTable(caption=caption, caption_justify="left")
-        if not is_framed:
-            table.box, table.padding = box.SIMPLE_HEAD, (0, 0 if is_tight else 1, 0, 0)
-            table.pad_edge = table.show_edge = False
+        """Return the table for a terminal."""
+        padding = (0, 0 if is_tight else 1, 0, 0)
+        table = RichTable(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False)
         beside = self.beside if beside is None else beside
         places = range(len(self.columns)) if places is None else places
         has_marks = any(column.mark for column in self.columns)
@@ -197,7 +185,7 @@ class Table:
             table.add_column(
                 Text(heading, justify=justify),
                 justify=justify,
-                no_wrap=not is_framed and column.kind in fixed,
+                no_wrap=column.kind in fixed,
                 overflow="fold" if folds or column.kind == "setting" else "ellipsis",
             )
         for section in self.sections:

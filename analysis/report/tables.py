@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.table import Table as RichTable
 
 from clinit.analysis.report.measures import (
     COLLAPSE,
@@ -95,23 +94,19 @@ def task_table(runs: Sequence[RunSummary], columns: Sequence[str] = OF_TASKS) ->
     return Group(*parts[:-1], *(replace(each, remarks=remarks) for each in parts[-1:]))
 
 
-def head_table(found: Diagnosis) -> RichTable:
+def head_table(found: Diagnosis) -> Table:
     """Return the metrics of one head with the meaning of each, for `clinit diagnose`."""
     content, lines = found.content(), []
     for name in COLLAPSE:
-        if name == "nc2_floor":
-            continue
-        value, floor = content[name], content.get(f"{name}_floor")
-        shown = "-" if value is None else f"{value:.4g}"
-        meaning = MEASURES[name].meaning.replace(", {statistics}", "")
-        floor = "" if floor is None else f"{floor:.3f}"
-        lines.append([MEASURES[name].heading, shown, floor, meaning])
-    numbers = (Column(heading, "number") for heading in ("value", "floor"))
-    return Table([Column("metric"), *numbers, Column("meaning", "text")], [lines]).rich(
-        caption="Smaller is closer to collapse. floor: the least value that a head of this width"
-        " can have.",
-        is_framed=True,
-    )
+        if name != "nc2_floor":
+            value, floor = content[name], content.get(f"{name}_floor")
+            cells = ["-" if value is None else f"{value:.4g}"]
+            cells.append("" if floor is None else f"{floor:.3f}")
+            meaning = MEASURES[name].meaning.replace(", {statistics}", "")
+            lines.append([MEASURES[name].heading, *cells, meaning])
+    columns = [Column("metric"), Column("value", "number"), Column("floor", "number")]
+    words = "Smaller is closer to collapse. floor: the least value of a head of this width."
+    return Table([*columns, Column("meaning", "setting")], [lines], remarks=[words])
 
 
 def _chosen(
