@@ -9,10 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from clinit.analysis.paper.commands import Places
-from clinit.analysis.paper.reproduction import Effect, Line, Reproduction, recorded_runs
+from clinit.analysis.paper.numbers import GROUP
+from clinit.analysis.paper.reproduction import Effect, Reproduction, recorded_runs
 from clinit.analysis.paper.tables import Table, table_named
 from clinit.analysis.paper.text import as_markdown
 from clinit.analysis.runs import runs_of
@@ -28,7 +27,10 @@ def as_json(found: Reproduction) -> str:
         "table": found.table.number,
         "title": found.table.title,
         "reduced": found.is_reduced,
-        "lines": [_line(found, line) for line in found.lines],
+        "lines": [
+            {**line, "seeds": dict(zip(line["seeds"] or (), line.pop("values") or (), strict=True))}
+            for line in found.lines.to_dicts()
+        ],
         "effects": [_effect(each) for each in found.effects],
         "settings": [{**asdict(each), "why": each.why} for each in found.settings],
         "slips": list(found.table.slips),
@@ -39,8 +41,7 @@ def as_json(found: Reproduction) -> str:
 
 def as_csv(found: Reproduction) -> str:
     """Return one line per metric of each line of the table."""
-    rows = [{k: v for k, v in _line(found, line).items() if k != "seeds"} for line in found.lines]
-    return pl.DataFrame(rows, infer_schema_length=None).write_csv()
+    return found.lines.drop("seeds", "values").write_csv()
 
 
 FORMATS: Mapping[str, Callable[[Reproduction], str]] = {
@@ -105,29 +106,10 @@ def write_figures(where: Places, studies_of: Callable[[Table], Sequence[Study]])
             yield f"{name}: {folder / file}.{{{','.join(PICTURES)}}}"
 
 
-def _line(found: Reproduction, line: Line) -> dict[str, Any]:
-    place, budget = line.place, found.budgets.get(line.place)
-    return {
-        **asdict(place),
-        "our_iterations": budget[0] if budget else None,
-        "our_buffer": budget[1] if budget else None,
-        "metric": line.metric,
-        "paper": line.printed.value if line.printed else None,
-        "paper_deviation": line.printed.deviation if line.printed else None,
-        "ours": line.mean,
-        "deviation": line.deviation,
-        "num_seeds": len(line.ours),
-        "difference": None if found.is_reduced else line.difference,
-        "reduced": found.is_reduced,
-        "seeds": {str(seed): value for seed, value in line.ours.items()},
-    }
-
-
 def _effect(effect: Effect) -> dict[str, Any]:
-    group = zip(("method", "loss", "iterations", "buffer"), effect.place.group, strict=True)
     ours = effect.ours
     return {
-        **dict(group),
+        **{name: effect.place[name] for name in GROUP},
         **{name: getattr(effect, name) for name in ("metric", "better", "other", "paper")},
         "paper_noise": effect.noise,
         "ours": ours.mean,

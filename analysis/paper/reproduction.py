@@ -8,24 +8,24 @@ own difference is within the deviation of the paper's numbers over class orders.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any, Literal
+
+import polars as pl
 
 from clinit.analysis.metrics.diagnosis import diagnose_split
 from clinit.analysis.paper.commands import Places, recorded
 from clinit.analysis.paper.numbers import (
-    Budget,
-    Cells,
-    Place,
-    Printed,
-    Values,
+    GROUP,
+    PLACE,
+    SCHEMA,
+    budget_of,
     deviation_of,
-    paper_cells,
-    runs_by_place,
-    values_of,
+    paper_numbers,
+    places_of,
+    value_of,
+    with_overhead,
 )
 from clinit.analysis.paper.settings import Setting, settings_of_heads, settings_of_runs
 from clinit.analysis.paper.tables import MEASURES, Table
@@ -42,11 +42,15 @@ Verdict = Literal["holds", "open", "opposite", "within noise", "too few seeds", 
 PAIRS = (("least-square", "random"), ("class-mean", "random"), ("least-square", "class-mean"))
 
 
+LOSSES = ("ce", "sqen", "mse")
+STARTS = ("", "random", "class-mean", "least-square")
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """The difference of two starts in one metric."""
 
-    place: Place
+    place: Row
     """Place of the start `better`."""
     metric: str
     better: str
@@ -80,43 +84,16 @@ Collapse = Mapping[str, Mapping[str, Any]]
 """Results of `clinit diagnose` by the loss of the head."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One metric in one place of the table."""
-
-    place: Place
-    metric: str
-    printed: Printed | None
-    ours: Values
-    """Our values by seed."""
-
-    @property
-    def mean(self) -> float | None:
-        """Our mean over seeds."""
-        return statistics.fmean(self.ours.values()) if self.ours else None
-
-    @property
-    def deviation(self) -> float | None:
-        """Our standard deviation over seeds (n - 1); None for fewer than two seeds."""
-        return statistics.stdev(self.ours.values()) if len(self.ours) > 1 else None
-
-    @property
-    def difference(self) -> float | None:
-        """Our mean minus the paper's number."""
-        if self.mean is None or self.printed is None:
-            return None
-        return self.mean - self.printed.value
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Reproduction:
     """A table of the paper next to our numbers."""
 
     table: Table
-    lines: tuple[Line, ...]
+    lines: pl.DataFrame
+    """Place, `our_iterations`, `our_buffer`, metric, `paper`, `paper_deviation`, `ours`,
+    `deviation`, `num_seeds` and `difference`, and the lists `seeds` and `values`: one row per
+    metric of each place, as sorted in the paper."""
     effects: tuple[Effect, ...]
-    budgets: Mapping[Place, Budget]
-    """Iterations and buffer of our runs in each place."""
     settings: tuple[Setting, ...]
     """All settings of the runs, next to the paper's."""
     runs: tuple[RunSummary, ...]
@@ -127,9 +104,9 @@ class Reproduction:
         return any(each.differs for each in self.settings)
 
     @property
-    def groups(self) -> list[list[Line]]:
+    def groups(self) -> list[pl.DataFrame]:
         """Groups of comparable lines: same method, loss and budget."""
-        return [list(group) for _, group in groupby(self.lines, lambda line: line.place.group)]
+        return self.lines.partition_by(*GROUP, maintain_order=True)
 
 
 def reproduction(
@@ -147,103 +124,90 @@ def reproduction(
         collapse: Metrics of the pretrained heads.
         features: Fingerprint of the features on which the metrics of heads were measured.
     """
-    paper = _cells(table)
-    found = runs_by_place(runs, list(paper)) if table.runs else {place: [] for place in paper}
-    cells = _in_order({place: paper.get(place, {}) for place in found})
-    rows = {place: [run.row() for run in members] for place, members in found.items()}
-    lines = [
-        Line(place, metric, printed.get(metric), _values(table, place, metric, rows, collapse))
-        for place, printed in cells.items()
-        for metric in table.metrics
+    paper = paper_numbers(table)
+    used = [*places_of(runs, paper)] if table.runs else []
+    members = [run for run, _ in used]
+    settings = (
+        settings_of_runs(table, members, paper)
+        if table.runs
+        else settings_of_heads(table, collapse or {}, features or {})
+    )
+    lines = _lines(table, paper, used, collapse or {})
+    if any(each.differs for each in settings):  # of another setting, it would mean nothing
+        lines = lines.with_columns(difference=pl.lit(None, pl.Float64))
+    effects = _effects(table, lines, members)
+    return Reproduction(table, lines, tuple(effects), tuple(settings), tuple(members))
+
+
+def _lines(
+    table: Table,
+    paper: pl.DataFrame,
+    used: Sequence[tuple[RunSummary, Row]],
+    collapse: Collapse,
+) -> pl.DataFrame:
+    rows: list[Row] = []
+    places = paper.select(PLACE)
+    for run, place in used:
+        row = run.row()
+        for metric in {*table.metrics, "minutes_total", "minutes_init"} - {*COLLAPSE, "overhead"}:
+            value = value_of(row, metric, at_start=table.name == "first-task")
+            rows.append({**place, "metric": metric, "seed": row["seed"], "value": value})
+    schema = {**SCHEMA, "seed": pl.Int64, "value": pl.Float64}
+    ours = with_overhead(pl.DataFrame(rows, schema=schema), "value", [*GROUP, "seed"])
+    budgets = {tuple(place.values()): budget_of(run) for run, place in used}
+    places = pl.concat([places, ours.select(PLACE)]).unique(maintain_order=True)
+    of_heads = [
+        {**place, "metric": metric, "seed": 0, "value": collapse[place["loss"]].get(metric)}
+        for place in places.to_dicts()
+        for metric in COLLAPSE
+        if place["loss"] in collapse
     ]
-    used = [run for members in found.values() for run in members]
-    return Reproduction(
-        table=table,
-        lines=tuple(lines),
-        effects=tuple(_effects(table, cells, used, lines)),
-        budgets={
-            place: (members[0].config["iterations"], members[0].config.get("buffer"))
-            for place, members in found.items()
-            if members
-        },
-        settings=tuple(
-            settings_of_runs(table, used, paper)
-            if table.runs
-            else settings_of_heads(table, collapse or {}, features or {})
-        ),
-        runs=tuple(used),
+    ours = pl.concat([ours, pl.DataFrame(of_heads, schema=schema)]).drop_nulls("value")
+    means = (
+        ours.sort("seed")
+        .group_by(*PLACE, "metric", maintain_order=True)
+        .agg(
+            ours=pl.col("value").mean(),
+            deviation=pl.col("value").std(),
+            num_seeds=pl.len(),
+            seeds="seed",
+            values="value",
+        )
+    )
+    own = [budgets.get(place, (None, None)) for place in places.rows()]
+    places = places.with_columns(
+        pl.Series("our_iterations", [each for each, _ in own], pl.Int64),
+        pl.Series("our_buffer", [each for _, each in own], pl.Int64),
+    )
+    metrics = pl.DataFrame({"metric": table.metrics}, schema={"metric": pl.String})
+    orders = {"method": [*dict.fromkeys(paper["method"])], "loss": LOSSES, "init": STARTS}
+    keys = {n: pl.col(n).replace_strict([*o], [*range(len(o))]) for n, o in orders.items()}
+    places = places.sort(keys["method"], keys["loss"], "iterations", keys["init"])
+    found = places.join(metrics, how="cross")
+    on = [*PLACE, "metric"]
+    for part in (paper, means):
+        found = found.join(part, on=on, how="left", nulls_equal=True, maintain_order="left")
+    return found.with_columns(
+        pl.col("num_seeds").fill_null(0), difference=pl.col("ours") - pl.col("paper")
     )
 
 
-_OF_A_HEAD = ("acc_pre", "d_ls")
-
-
-def _cells(table: Table) -> Cells:
-    """Return the paper's numbers; numbers of a head are repeated for all starts from that head."""
-    cells = paper_cells(table.source)
-    if table.name == "cost":
-        for place, printed in cells.items():
-            if "minutes_init" in printed:
-                random = cells[Place(*place.group, "random")]["minutes_total"].value
-                printed["overhead"] = Printed(100 * printed["minutes_init"].value / random, None)
-    if table.name in ("first-task", "neural-collapse"):
-        # Table 1 prints A_pre and D_LS of the pretrained heads for class means only.
-        heads: dict[str, dict[str, Printed]] = {
-            place.loss: {name: each for name, each in printed.items() if name in _OF_A_HEAD}
-            for place, printed in paper_cells("first_task").items()
-            if "d_ls" in printed
-        }
-        if table.name == "neural-collapse":
-            cells = {Place("", loss, 0, None, ""): {} for loss in heads} | cells
-        cells = {place: {**printed, **heads[place.loss]} for place, printed in cells.items()}
-    return cells
-
-
-def _in_order(cells: Cells) -> Cells:
-    """Return lines sorted as in the paper: by method, loss, budget and start."""
-    methods = list(dict.fromkeys(place.method for place in cells))
-
-    def rank(place: Place) -> tuple[int, ...]:
-        method, loss = methods.index(place.method), LOSSES.index(place.loss)
-        return method, loss, place.iterations, STARTS.index(place.init)
-
-    return {place: cells[place] for place in sorted(cells, key=rank)}
-
-
-LOSSES = ("ce", "sqen", "mse")
-STARTS = ("", "random", "class-mean", "least-square")
-
-
-def _values(
-    table: Table,
-    place: Place,
-    metric: str,
-    rows: Mapping[Place, Sequence[Row]],
-    collapse: Collapse | None,
-) -> Values:
-    if metric in COLLAPSE:
-        value = (collapse or {}).get(place.loss, {}).get(metric)
-        return {} if value is None else {0: value}
-    random = rows.get(Place(*place.group, "random"), ())
-    return values_of(rows[place], metric, at_start=table.name == "first-task", random=random)
-
-
-def _effects(
-    table: Table, cells: Cells, runs: Sequence[RunSummary], lines: Sequence[Line]
-) -> list[Effect]:
-    ours = {(line.place, line.metric): line.ours for line in lines}
+def _effects(table: Table, lines: pl.DataFrame, runs: Sequence[RunSummary]) -> list[Effect]:
+    known = {(tuple(row[name] for name in PLACE), row["metric"]): row for row in lines.to_dicts()}
     result: list[Effect] = []
-    for place in cells:
+    for place in lines.select(PLACE).unique(maintain_order=True).to_dicts():
         for better, other in PAIRS:
-            rival = Place(*place.group, other)
-            if place.init != better or rival not in cells:
+            rival = tuple({**place, "init": other}.values())
+            if place["init"] != better or (rival, table.metrics[0]) not in known:
                 continue
             for metric in table.effects:
-                pair = [cells[each].get(metric) for each in (place, rival)]
-                paper = pair[0].value - pair[1].value if pair[0] and pair[1] else None
+                pair = [known[each, metric] for each in (tuple(place.values()), rival)]
+                printed = [each["paper"] for each in pair]
+                paper = None if None in printed else printed[0] - printed[1]
                 noise = math.hypot(*(deviation_of(init, metric) for init in (better, other)))
                 step = step_of(runs[0], MEASURES[metric]) if runs else 0.0
-                made = Difference.of(ours[place, metric], ours[rival, metric], step=step)
+                values = (dict(zip(e["seeds"] or (), e["values"] or (), strict=True)) for e in pair)
+                made = Difference.of(*values, step=step)
                 result.append(Effect(place, metric, better, other, paper, noise, made))
     tested = [index for index, each in enumerate(result) if each.is_tested]
     for index, made in zip(tested, adjusted_by_holm([result[i].ours for i in tested]), strict=True):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from clinit.analysis.paper.numbers import Place
+import polars as pl
+
 from clinit.analysis.paper.tables import CHOSEN, METHODS, Table
 from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.protocol.study.parts import AUTO_EVERY
@@ -50,14 +51,14 @@ class Setting:
 
 
 def settings_of_runs(
-    table: Table, runs: Sequence[RunSummary], places: Collection[Place]
+    table: Table, runs: Sequence[RunSummary], paper: pl.DataFrame
 ) -> list[Setting]:
     """Return every setting that the runs of a table read, next to the paper's settings.
 
     Args:
         table: A table of the paper.
         runs: All runs of the table.
-        places: The lines of the table.
+        paper: The numbers of the table in the paper.
     """
     if not runs:
         return []
@@ -65,7 +66,7 @@ def settings_of_runs(
     return [
         *_of_features(table, runs[0].record.info["new"]["fingerprint"]),
         *_of_data(runs[0]),
-        *(each for each in _of_studies(table, runs, places) if each.here != "-"),
+        *(each for each in _of_studies(table, runs, paper) if each.here != "-"),
         *(_aligned(heads[0].get("alignment")) if heads else ()),
         *_of_protocol(table, runs),
     ]
@@ -105,11 +106,9 @@ def _of_data(run: RunSummary) -> Iterator[Setting]:
             yield Setting.of(f"{side} classes without test image", [0], [untested])
 
 
-def _of_studies(
-    table: Table, runs: Sequence[RunSummary], places: Collection[Place]
-) -> Iterator[Setting]:
+def _of_studies(table: Table, runs: Sequence[RunSummary], paper: pl.DataFrame) -> Iterator[Setting]:
     methods = dict.fromkeys(run.config["method"] for run in runs)
-    theirs = {method: _paper(table, method, places) for method in methods}
+    theirs = {method: _paper(table, method, paper) for method in methods}
     ours = {m: _read([run for run in runs if run.config["method"] == m]) for m in methods}
     options = {name: each.option.removeprefix("--") for name, each in settings_of(top=True).items()}
     for name in dict.fromkeys(name for values in ours.values() for name in values):
@@ -126,11 +125,10 @@ def _of_studies(
             yield Setting(title, each.paper, each.here, each.differs)
 
 
-def _paper(table: Table, method: str, places: Collection[Place]) -> dict[str, list[Any]]:
+def _paper(table: Table, method: str, paper: pl.DataFrame) -> dict[str, list[Any]]:
     """Return the paper's values of settings, by name."""
     is_resnet, is_ewc = table.name == "resnet18", method == "ewc"
-    own = [place for place in places if place.method == method]
-    buffers = [place.buffer for place in own if place.buffer is not None]
+    own = paper.filter(method=method)
     found = {
         **{"tasks": 5, "stop_after": 1 if table.name == "first-task" else None, "shots": None},
         **{"buffer_per_class": None, "buffer_split": "balanced", "mix": "text"},
@@ -144,7 +142,7 @@ def _paper(table: Table, method: str, places: Collection[Place]) -> dict[str, li
         found |= {"full_rank": is_ewc, "rank": 48, _FACTOR: 1, "a_init": "gaussian"}
         found |= {"ewc_lam": 1e6, "derpp_alpha": 0.1, "derpp_beta": 0.9}
         found |= {"derpp_teacher": "stored", "derpp_distance": "sum"}
-    budgets = {"iterations": [place.iterations for place in own], "buffer": buffers}
+    budgets = {"iterations": [*own["iterations"]], "buffer": [*own["buffer"].drop_nulls()]}
     return budgets | {name: [value] for name, value in found.items()}
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import polars as pl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from clinit.analysis.paper.numbers import Budget, Place
-from clinit.analysis.paper.reproduction import Effect, Line, Reproduction
+from clinit.analysis.paper.reproduction import Effect, Reproduction
 from clinit.analysis.paper.settings import Setting
 from clinit.analysis.paper.tables import MEASURES, METHODS
 from clinit.analysis.report.compare import FEWEST, p_text, signed
@@ -37,7 +37,7 @@ def terminal(found: Reproduction) -> RenderableType:
     if found.is_reduced:
         parts.append(Text(_REDUCED, style="yellow"))
     for group in found.groups:
-        parts += [Text(f"\n{_title(found, group)}", style="bold"), _numbers(found, group)]
+        parts += [Text(f"\n{_title(group)}", style="bold"), _numbers(found, group)]
     parts.append(Text(_caption(found), style="dim"))
     if found.effects:
         heading = "Do the paper's effects hold? Least-square minus random rows"
@@ -59,7 +59,7 @@ def as_markdown(found: Reproduction) -> str:
     """Return the tables, the effects and the lists."""
     parts = [f"## {_heading(found)}", *([_REDUCED] if found.is_reduced else [])]
     for group in found.groups:
-        parts += [f"**{_title(found, group)}**", _numbers(found, group).markdown()]
+        parts += [f"**{_title(group)}**", _numbers(found, group).markdown()]
     parts.append(escaped(_caption(found)))
     if found.effects:
         parts.append(_effects(found.effects, is_whole=True).markdown())
@@ -94,44 +94,39 @@ def _heading(found: Reproduction) -> str:
     return number + found.table.title
 
 
-def _title(found: Reproduction, group: Sequence[Line]) -> str:
-    if not any(line.printed for line in group):
-        return f"{_group_title(group[0].place, None)} (the paper has no such budget)"
-    budgets = [found.budgets[line.place] for line in group if line.place in found.budgets]
-    return _group_title(group[0].place, budgets[0] if budgets else None)
-
-
-def _group_title(place: Place, budget: Budget | None) -> str:
-    words = [METHODS[place.method]] if place.method in METHODS else []
-    words.append(LOSSES[place.loss])
-    if place.iterations:
-        words.append(_budget(place.iterations, place.buffer))
-    title = ", ".join(words)
-    if budget is None or not place.iterations:
-        return title
-    is_same = budget[0] == place.iterations and place.buffer in (None, budget[1])
-    return title if is_same else f"{title} (here {_budget(*budget)})"
+def _title(group: pl.DataFrame) -> str:
+    place = group.row(0, named=True)
+    words = [METHODS[place["method"]]] if place["method"] in METHODS else []
+    words.append(LOSSES[place["loss"]])
+    if not place["iterations"]:
+        return ", ".join(words)
+    theirs = place["iterations"], place["buffer"]
+    title = ", ".join([*words, _budget(*theirs)])
+    if not group["paper"].count():
+        return f"{title} (the paper has no such budget)"
+    ours = group.drop_nulls("our_iterations").select("our_iterations", "our_buffer").rows()
+    is_same = not ours or (ours[0][0] == theirs[0] and theirs[1] in (None, ours[0][1]))
+    return title if is_same else f"{title} (here {_budget(*ours[0])})"
 
 
 def _budget(iterations: int, buffer: int | None) -> str:
     return f"{iterations:,} iterations" + ("" if buffer is None else f", buffer {buffer:,}")
 
 
-def _numbers(found: Reproduction, group: Sequence[Line]) -> Table:
+def _numbers(found: Reproduction, group: pl.DataFrame) -> Table:
     """Return the numbers of a group of comparable lines, the paper's below ours."""
     sections: list[list[Cells]] = []
-    is_printed = any(line.printed for line in group)
-    for place in dict.fromkeys(line.place for line in group):
-        lines = [line for line in group if line.place == place]
-        ours = [_cell(line.mean, line.deviation, line.metric) for line in lines]
-        sections.append([[place.init or "here", *ours]])
-        if is_printed:
-            paper = [(line.printed, line.metric) for line in lines]
-            printed = [_cell(p.value, p.deviation, name) if p else "-" for p, name in paper]
-            sections[-1].append(["paper", *printed])
-        if is_printed and not found.is_reduced:
-            lines_of = [signed(line.difference, MEASURES[line.metric]) for line in lines]
-            sections[-1].append(["difference", *lines_of])
+    for (init,), part in group.group_by("init", maintain_order=True):
+        lines = part.to_dicts()
+        ours = [_cell(each["ours"], each["deviation"], each["metric"]) for each in lines]
+        sections.append([[str(init) or "here", *ours]])
+        if group["paper"].count():
+            theirs = [(each["paper"], each["paper_deviation"], each["metric"]) for each in lines]
+            paper = [_cell(*each) for each in theirs]
+            sections[-1].append(["paper", *paper])
+            if not found.is_reduced:
+                less = [signed(each["difference"], MEASURES[each["metric"]]) for each in lines]
+                sections[-1].append(["difference", *less])
     headings = [MEASURES[name].heading for name in found.table.metrics]
     columns = [Column(heading, "number", need=n) for n, heading in enumerate(headings)]
     return Table([Column(""), *columns], sections, beside=True)
@@ -155,8 +150,8 @@ def _effects(effects: Sequence[Effect], *, is_whole: bool) -> Table:
         words, colour = _VERDICTS[each.verdict]
         if ours.mean is not None and each.paper is None:
             words = "not in the paper"
-        where = [METHODS.get(place.method, SHORT[place.loss])]
-        where += [f"{place.iterations:,}"] if place.iterations else []
+        where = [METHODS.get(place["method"], SHORT[place["loss"]])]
+        where += [f"{place['iterations']:,}"] if place["iterations"] else []
         over = number_of(ours.number, "seed") if ours.number else "-"
         half = None if ours.half_width is None else measure.text(ours.half_width)
         line: list[str | Text | Cell] = [", ".join(where), measure.heading]

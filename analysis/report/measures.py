@@ -78,8 +78,13 @@ class Measure:
         return self.meaning.format(
             tested=" and ".join(dict.fromkeys(run.measured_on for run in runs)),
             sample=f"{most}training images",
-            statistics=statistics or "; ".join(dict.fromkeys(run.diagnosed_on for run in runs)),
+            statistics=statistics or diagnosed_on(runs),
         )
+
+
+def diagnosed_on(runs: Sequence[RunSummary]) -> str:
+    """Return the images, weights and groups of neural collapse in words."""
+    return "; ".join(dict.fromkeys(run.diagnosed_on for run in runs))
 
 
 def number(value: float, digits: int) -> str:
@@ -139,8 +144,12 @@ def measures_of(names: Iterable[str]) -> list[Measure]:
 
 
 def captions(measures: Sequence[Measure], runs: Sequence[RunSummary], statistics: str = "") -> str:
-    """Return the captions of measures; a caption that several share appears once."""
+    """Return the captions of measures; words that several share appear once."""
     found: dict[str, list[str]] = {}
     for each in measures:
         found.setdefault(each.caption(runs, statistics), []).append(each.heading)
-    return " ".join(f"{', '.join(headings)}: {words}." for words, headings in found.items())
+    words = " ".join(f"{', '.join(headings)}: {each}." for each, headings in found.items())
+    if not (images := statistics or diagnosed_on(runs)):
+        return words
+    first, seen, others = words.partition(images)
+    return first + seen + others.replace(images, "likewise")

@@ -2,11 +2,11 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.paper.numbers import Place, deviation_of
+from clinit.analysis.paper.numbers import PLACE, deviation_of
 from clinit.analysis.paper.reproduction import Effect
 from clinit.analysis.report.compare import Difference
 
-PLACE = Place("", "ce", 0, None, "least-square")
+HERE = dict(zip(PLACE, ("", "ce", 0, None, "least-square"), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_an_effect_holds_where_the_test_finds_the_sign_of_the_paper(
     paper: Any, mean: Any, seeds: int, adjusted: Any, expected: str
 ) -> None:
     ours = Difference(mean, 1.0, seeds, adjusted=adjusted)
-    effect = Effect(PLACE, "acc_new", "least-square", "random", paper, 0.56, ours)
+    effect = Effect(HERE, "acc_new", "least-square", "random", paper, 0.56, ours)
     assert effect.verdict == expected
 
 
