@@ -27,16 +27,9 @@ gain of the random run itself is 1.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
-
-from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.protocol.record.info import settings_of
-from clinit.headtrain.protocol.study.rules import BUFFER, PLACES
-from clinit.setting import fields_of
 
 READINGS = {"gain_equal_level": "random_reached_at", "gain_random_best": "random_best_at"}
 """The gain by each reading, and I_r."""
@@ -45,13 +38,6 @@ SHARE = 0.95
 NO_TEST_IMAGE = "there is no test image of the new classes"
 NO_STEP = "there is no evaluation after the start"
 NOTHING_LEARNT = "random's best accuracy on the new classes is 0 %"
-
-INIT_SETTINGS = frozenset(fields_of(Start)) - {"head_width"}
-"""Settings in which comparable runs may differ."""
-BUFFER_SETTINGS = frozenset(BUFFER)
-"""Further such settings if only the initialisation uses the buffer, and training only new rows."""
-PLACE_SETTINGS = frozenset({"base", "new", "out", "workers", "threads", *PLACES})
-"""Paths and devices of a run, which do not affect comparisons."""
 
 
 def gain(run: pl.DataFrame, random: pl.DataFrame) -> pl.DataFrame:
@@ -119,20 +105,3 @@ def mean_gain(found: pl.DataFrame | None) -> dict[str, Any]:
         gain_tasks=pl.len(),
     ).row(0, named=True)
     return means
-
-
-def comparison_key(info: Mapping[str, Any]) -> str:
-    """Return the facts that comparable runs share: data, base head, stream and training."""
-    settings = settings_of(info)
-    left_out = INIT_SETTINGS | PLACE_SETTINGS
-    if settings.get("method") in ("naive", "ewc"):
-        left_out |= BUFFER_SETTINGS
-    config = {name: value for name, value in settings.items() if name not in left_out}
-    head = (info.get("head") or {}).get("digest")
-    return json.dumps([config, data_of(info), head], sort_keys=True, default=str)
-
-
-def data_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the facts about base and new data, without their paths."""
-    sides: list[Mapping[str, Any]] = [info.get(side) or {} for side in ("base", "new")]
-    return [{name: value for name, value in side.items() if name != "path"} for side in sides]

@@ -19,7 +19,7 @@ from clinit.analysis.figures.line import starts_of
 from clinit.analysis.figures.style import COLOURS, looks_of
 from clinit.analysis.page.curves import curves
 from clinit.analysis.report.notes import conclusions
-from clinit.analysis.report.run import Row, RunSummary
+from clinit.analysis.report.run import SIDES, Row, RunSummary
 from clinit.analysis.report.settings import Names, by_data, common, labels, shown
 from clinit.analysis.report.table import NOTHING, Cell, Column
 from clinit.analysis.report.tables import collapse_table, ranking, run_table
@@ -27,7 +27,6 @@ from clinit.words import duration, number_of, visible
 
 NAMES = {"lam": "lambda", "lr": "learning rate"}
 """Readable names of settings whose name is not a word."""
-SIDES: tuple[Literal["base", "new"], ...] = ("base", "new")
 
 
 def title(runs: Sequence[RunSummary]) -> str:

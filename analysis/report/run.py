@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,15 +29,10 @@ from clinit.analysis.metrics.accuracy import (
 )
 from clinit.analysis.metrics.classes import confusions
 from clinit.analysis.metrics.cost import initialisation_seconds, spikes
-from clinit.analysis.metrics.efficiency import (
-    PLACE_SETTINGS,
-    READINGS,
-    comparison_key,
-    data_of,
-    mean_gain,
-)
+from clinit.analysis.metrics.efficiency import READINGS, mean_gain
 from clinit.analysis.report.table import NOTHING
 from clinit.errors import RecordError
+from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.protocol.record.format import RunRecord, finite
 from clinit.headtrain.protocol.record.info import (
     SideInfo,
@@ -46,8 +41,13 @@ from clinit.headtrain.protocol.record.info import (
     study_of_run,
 )
 from clinit.headtrain.protocol.study.parts import AUTO_EVERY, evaluation_points
+from clinit.headtrain.protocol.study.rules import BUFFER, PLACES
+from clinit.setting import fields_of
 from clinit.words import printable
 
+INIT_SETTINGS = frozenset(fields_of(Start)) - {"head_width"}
+"""Settings of the start of new rows."""
+SIDES: tuple[Literal["base", "new"], ...] = ("base", "new")
 MOST_CONFUSED = 10
 """Maximum number of confused pairs of classes in a row."""
 Row = dict[str, Any]
@@ -145,7 +145,7 @@ class RunSummary:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The settings that can distinguish the run from other runs, including data sets."""
-        left_out = PLACE_SETTINGS | {"init", "scale"}
+        left_out = {"init", "scale", *PLACES}
         config = {name: value for name, value in self.config.items() if name not in left_out}
         # Zero trained blocks distinguish runs that trained only heads from runs of train-top.
         names = {
@@ -156,13 +156,7 @@ class RunSummary:
         }
         head = self.record.info.get("head") or {}
         path = head.get("path")
-        file = (
-            f"{Path(path).name} {str(head.get('digest'))[:6]}"
-            if path
-            else "stored"
-            if head
-            else None
-        )
+        file = f"{Path(path).name} {head['digest'][:6]}" if path else "stored" if head else None
         backbone = self.record.info["new"]["fingerprint"].get("backbone")
         return {**names, "backbone": backbone, "head": file, **config}
 
@@ -184,15 +178,33 @@ class RunSummary:
         """The folder of the record; empty for a record that was never written."""
         return self.record.path or Path()
 
+    def facts(self, left_out: Collection[str] = ()) -> str:
+        """Return data, base head and settings that the run reads, without some settings.
+
+        Paths are left out: copies of caches and heads are the same.
+        """
+        texts = {n: t for n, t in self.texts.items() if n not in {*SIDES, "head", *left_out}}
+        digest = (self.record.info.get("head") or {}).get("digest")
+        return json.dumps([texts, self.data, digest], sort_keys=True)
+
     @cached_property
     def key(self) -> str:
-        """The facts that comparable runs share."""
-        return comparison_key(self.record.info)
+        """The facts that comparable runs share: all but how new rows start."""
+        return self.facts(self.of_start)
+
+    @property
+    def of_start(self) -> frozenset[str]:
+        """The settings in which comparable runs may differ."""
+        # Without rehearsal, only the initialisation uses the buffer.
+        is_own = self.config.get("method") in ("naive", "ewc")
+        return INIT_SETTINGS.union(BUFFER if is_own else ())
 
     @cached_property
     def data(self) -> str:
-        """The facts that the runs of one table share."""
-        return json.dumps(data_of(self.record.info), sort_keys=True, default=str)
+        """The facts about base and new data, without paths, that the runs of a table share."""
+        sides: list[Mapping[str, Any]] = [self.record.info[each] or {} for each in SIDES]
+        own = [{name: value for name, value in side.items() if name != "path"} for side in sides]
+        return json.dumps(own, sort_keys=True, default=str)
 
     @property
     def is_held_out(self) -> bool:

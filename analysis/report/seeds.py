@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from clinit.analysis.metrics.efficiency import comparison_key
 from clinit.analysis.report.measures import MEANS, Measure
 from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.settings import ByData, Names
@@ -56,8 +55,7 @@ class SeedGroup:
     @property
     def comparable(self) -> str:
         """The facts shared by groups that differ only in their initialisation."""
-        info = self.runs[0].record.info
-        return comparison_key({**info, "config": {**info["config"], "seed": None}})
+        return self.runs[0].facts({"seed", *self.runs[0].of_start})
 
     def spread(self, name: str) -> Spread | None:
         """Return mean and deviation of the value `name` of the rows; None if no run has it."""
@@ -102,7 +100,7 @@ def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
     """Return lists of runs that differ only in their seed, in the order of the runs."""
     groups: dict[str, list[RunSummary]] = {}
     for run in runs:
-        groups.setdefault(_key(run, seed=False), []).append(run)
+        groups.setdefault(run.facts(["seed"]), []).append(run)
     return [tuple(group) for group in groups.values()]
 
 
@@ -110,17 +108,11 @@ def without_copies(runs: Sequence[RunSummary]) -> tuple[list[RunSummary], list[s
     """Return the first of each set of runs with equal settings, data and seed, and a note."""
     kept: dict[str, RunSummary] = {}
     for run in runs:
-        kept.setdefault(_key(run, seed=True), run)
+        kept.setdefault(run.facts(), run)
     known = {id(run) for run in kept.values()}
     copies = [str(run.path) for run in runs if id(run) not in known]
     words = f"{number_of(len(copies), 'record')} with the settings, data and seed of another"
     return [*kept.values()], [f"Left out: {words}: {examples(copies)}."] if copies else []
-
-
-def _key(run: RunSummary, *, seed: bool) -> str:
-    texts = {name: text for name, text in run.texts.items() if seed or name != "seed"}
-    digest = (run.record.info.get("head") or {}).get("digest")
-    return json.dumps([texts, run.data, digest], sort_keys=True)
 
 
 def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[Measure]:

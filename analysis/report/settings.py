@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clinit.analysis.metrics.efficiency import INIT_SETTINGS
-from clinit.analysis.report.run import RunSummary
+from clinit.analysis.report.run import INIT_SETTINGS, RunSummary
 from clinit.analysis.report.table import NOTHING, Column
 
 SHORT = {

@@ -28,7 +28,8 @@ def starts_of_any_letters(make_full_run: MakeRun, **settings: object) -> list[Ru
         make_full_run(init, names=HOSTILE[::-1], **settings)
         for init in ("random", "least-square", "least-square")
     ]
-    records[2].info["config"]["bias"] = HOSTILE[2] + HOSTILE[0] + HOSTILE[3]
+    for number, record in enumerate(records):  # of another version, which reads all settings
+        record.info["config"]["bias"] = HOSTILE[2] + HOSTILE[0] + HOSTILE[3] + str(number)
     return records
 
 

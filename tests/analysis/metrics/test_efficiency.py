@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
@@ -9,11 +9,9 @@ from clinit.analysis.metrics.efficiency import (
     NO_TEST_IMAGE,
     NOTHING_LEARNT,
     READINGS,
-    comparison_key,
     gain,
     mean_gain,
 )
-from clinit.headtrain.protocol.record.format import RunRecord
 
 
 def curve(*accuracies: float | None, task: int = 1) -> pl.DataFrame:
@@ -104,25 +102,6 @@ def test_where_the_grid_of_evaluations_decides_the_gain_has_only_an_upper_bound(
     found = mean_gain(gain(curve(*run), curve(0, 80, 80)))
     assert (found["gain_equal_level"], found["gain_equal_level_below"]) == (value, below)
     assert found["gain_equal_level_bounded"] == 0
-
-
-def test_runs_are_compared_across_initialisations_and_places_only(
-    make_run: Callable[..., RunRecord],
-) -> None:
-    key = comparison_key(make_run("random").info)
-    alike = make_run("least-square", "norm", lam=5.0, bias="keep", class_mean="unit", device="cuda")
-    assert comparison_key(alike.info) == key
-    explicit = make_run("least-square", precision="float32")
-    assert comparison_key(explicit.info) == key, "earlier records do not name a precision"
-    later = make_run("least-square", weighting="sample", init_rows="buffer")
-    assert comparison_key(later.info) == key, "settings of the initialisation"
-    for other in ({"seed": 1}, {"loss": "mse"}, {"lr": 0.1}, {"buffer": 1}, {"head_width": "full"}):
-        assert comparison_key(make_run("least-square", **other).info) != key
-    moved = make_run("least-square")
-    moved.info["base"]["path"] = "elsewhere/imagenet_mini"
-    assert comparison_key(moved.info) == key
-    moved.info["new"]["fingerprint"] = {"weights": "b"}
-    assert comparison_key(moved.info) != key
 
 
 BOUNDING = curve(0, 50, 96, 100)
