@@ -14,12 +14,22 @@ from importlib.resources import files
 from io import BytesIO
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from clinit.analysis.metrics.accuracy import ACCURACIES
-from clinit.analysis.paper.tables import Table
+from clinit.analysis.paper.tables import CONTENT, Table
+from clinit.analysis.report import measures
 from clinit.analysis.report.run import Row, RunSummary
 
+_OWN = msgspec.convert(CONTENT["measure"], tuple[measures.Measure, ...])
+_ALIASES = {"gain": "gain_equal_level", "acc_fw": "forward_transfer"}
+MEASURES = {
+    **measures.MEASURES,
+    **{each.name: each for each in _OWN},
+    **{name: measures.MEASURES[of] for name, of in _ALIASES.items()},
+}
+"""The measures of reports, and those that only the paper prints, by their names in its tables."""
 GROUP = ("method", "loss", "iterations", "buffer")
 """The settings that lines share if they are compared."""
 PLACE = (*GROUP, "init")
@@ -118,8 +128,7 @@ def value_of(row: Row, metric: str, *, at_start: bool) -> float | None:
     elif metric == "minutes_total":
         value = None if row["seconds"] is None else row["seconds"] / 60
     else:
-        names = {"gain": "gain_equal_level", "acc_fw": "forward_transfer"}
-        value = row.get(names.get(metric, metric))
+        value = row.get(_ALIASES.get(metric, metric))
     return value
 
 

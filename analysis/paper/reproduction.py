@@ -18,6 +18,7 @@ from clinit.analysis.metrics.diagnosis import diagnose_split
 from clinit.analysis.paper.commands import Places, recorded
 from clinit.analysis.paper.numbers import (
     GROUP,
+    MEASURES,
     PLACE,
     SCHEMA,
     budget_of,
@@ -28,7 +29,7 @@ from clinit.analysis.paper.numbers import (
     with_overhead,
 )
 from clinit.analysis.paper.settings import Setting, settings_of_heads, settings_of_runs
-from clinit.analysis.paper.tables import MEASURES, Table
+from clinit.analysis.paper.tables import Table
 from clinit.analysis.report.compare import FEWEST, Difference, adjusted_by_holm, step_of
 from clinit.analysis.report.measures import COLLAPSE
 from clinit.analysis.report.run import Row, RunSummary

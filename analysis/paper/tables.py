@@ -9,9 +9,6 @@ from importlib.resources import files
 
 import msgspec
 
-from clinit.analysis.report import measures
-from clinit.analysis.report.measures import Measure
-
 METHODS = {"ewc": "EWC", "derpp": "DER++"}
 
 
@@ -48,19 +45,12 @@ class Table:
         return self.name.replace("-", "_")
 
 
-_CONTENT = tomllib.loads(
+CONTENT = tomllib.loads(
     (files("clinit.analysis.paper") / "tables.toml").read_text(encoding="utf-8")
 )
-TABLES = msgspec.convert(_CONTENT["table"], tuple[Table, ...])
+TABLES = msgspec.convert(CONTENT["table"], tuple[Table, ...])
 NAMES = tuple(table.name for table in TABLES)
-_ALIASES = {"gain": "gain_equal_level", "acc_fw": "forward_transfer"}
-MEASURES = {
-    **measures.MEASURES,
-    **{each.name: each for each in msgspec.convert(_CONTENT["measure"], tuple[Measure, ...])},
-    **{name: measures.MEASURES[of] for name, of in _ALIASES.items()},
-}
-"""The measures of reports, and those that only the paper prints, by their names in its tables."""
-CHOSEN: Mapping[str, str] = _CONTENT["chosen"]
+CHOSEN: Mapping[str, str] = CONTENT["chosen"]
 """Settings that the paper leaves open, or of which it has two readings, and our choice."""
 
 

@@ -8,9 +8,10 @@ import polars as pl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from clinit.analysis.paper.numbers import MEASURES
 from clinit.analysis.paper.reproduction import Effect, Reproduction
 from clinit.analysis.paper.settings import Setting
-from clinit.analysis.paper.tables import MEASURES, METHODS
+from clinit.analysis.paper.tables import METHODS
 from clinit.analysis.report.compare import FEWEST, p_text, signed
 from clinit.analysis.report.measures import captions
 from clinit.analysis.report.table import Cell, Cells, Column, Table

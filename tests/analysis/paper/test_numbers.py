@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.paper.numbers import PLACE, _numbers, paper_numbers
-from clinit.analysis.paper.tables import MEASURES, TABLES, table_named
+from clinit.analysis.paper.numbers import MEASURES, PLACE, _numbers, paper_numbers
+from clinit.analysis.paper.tables import TABLES, table_named
 
 
 def test_all_434_numbers_of_the_paper_are_there() -> None:
