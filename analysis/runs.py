@@ -19,7 +19,7 @@ from clinit.analysis.metrics.efficiency import gain
 from clinit.analysis.report import View
 from clinit.analysis.report.best import chosen_runs
 from clinit.analysis.report.compare import Comparison, compare
-from clinit.analysis.report.measures import COLLAPSE, measures_of
+from clinit.analysis.report.measures import COLLAPSE, measures_of, words_of
 from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.seeds import means, means_table, without_copies
@@ -84,7 +84,7 @@ class Runs:
         """
         return means_table(self.runs, self.data)
 
-    def best_of(self, fields: Sequence[str], by: Sequence[str] = ("init",)) -> Runs:
+    def best_of(self, fields: str | Sequence[str], by: str | Sequence[str] = "init") -> Runs:
         """Return the runs with the best settings, chosen by the mean A_all over seeds.
 
         If there are runs on held-out training images (`clinit sweep --held-out`), these decide, and
@@ -99,10 +99,9 @@ class Runs:
             RecordError: If no run reads a setting, or no run on test images has the chosen values.
         """
         runs, note = chosen_runs(self.runs, fields, by)
-        data = by_data(runs)
-        return Runs(runs, data, (note, *notes_of(runs, data)), tuple(fields))
+        return dataclasses.replace(_compared(runs, [note]), chosen=tuple(words_of(fields)))
 
-    def compare(self, field: str, baseline: str, columns: Sequence[str] = ()) -> pl.DataFrame:
+    def compare(self, field: str, baseline: str, columns: str | Sequence[str] = "") -> pl.DataFrame:
         """Return paired differences over seeds from the runs with one value of a setting.
 
         Args:
@@ -120,7 +119,9 @@ class Runs:
         """
         return self.comparison(field, baseline, columns).frame()
 
-    def comparison(self, field: str, baseline: str, columns: Sequence[str] = ()) -> Comparison:
+    def comparison(
+        self, field: str, baseline: str, columns: str | Sequence[str] = ""
+    ) -> Comparison:
         """Return what `compare` returns, as a result that also makes a table."""
         return compare(self.runs, field, baseline, columns=columns, chosen=self.chosen)
 
@@ -207,7 +208,7 @@ class Runs:
             each.latex() if view.format == "latex" else each.markdown() for each in tables
         )
 
-    def _narrowed(self, table: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    def _narrowed(self, table: pl.DataFrame, columns: str | Sequence[str]) -> pl.DataFrame:
         """Return the settings that tell runs apart and the chosen measures; all without choice."""
         if not columns:
             return table
@@ -304,13 +305,18 @@ def load_runs(path: str | Path, *more: str | Path, skip_start: bool = False) -> 
 def runs_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Runs:
     """Compare each run with its random run; see `load_runs`."""
     runs, notes = without_copies([RunSummary.of(each, skip_start=skip_start) for each in records])
+    return _compared(runs, notes)
+
+
+def _compared(runs: Sequence[RunSummary], notes: Sequence[str]) -> Runs:
+    """Compare each run with its random run, if this is one of the runs."""
     randoms = {run.key: run for run in reversed(runs) if run.init == "random"}
     groups = list(dict.fromkeys(run.key for run in runs))
     compared = []
     for run in runs:
-        if (random := randoms.get(run.key)) is not None:
-            run = dataclasses.replace(run, gain=gain(run.joined, random.joined))
-        compared.append(run)
+        random = randoms.get(run.key)
+        found = None if random is None else gain(run.joined, random.joined)
+        compared.append(dataclasses.replace(run, gain=found))
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
     data = by_data(compared)
     return Runs(tuple(compared), data, (*notes, *notes_of(compared, data)))

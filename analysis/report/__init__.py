@@ -15,8 +15,8 @@ class View:
 
     format: Format = "table"
     """JSON and CSV contain an entry for each run, Markdown and LaTeX a table for each data set."""
-    columns: Sequence[str] = ()
-    """Measures in place of the default ones."""
+    columns: str | Sequence[str] = ""
+    """Measures in place of the default ones: `acc_all,gain`."""
     per_task: bool = False
     by_seed: bool = False
     """Whether each run has a line below the means over seeds."""

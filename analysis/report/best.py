@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from statistics import fmean
 
+from clinit.analysis.report.measures import words_of
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.settings import said
 from clinit.errors import RecordError
@@ -15,18 +16,19 @@ Values = tuple[str | None, ...]
 
 
 def chosen_runs(
-    runs: Sequence[RunSummary], fields: Sequence[str], by: Sequence[str]
+    runs: Sequence[RunSummary], fields: str | Sequence[str], by: str | Sequence[str]
 ) -> tuple[tuple[RunSummary, ...], str]:
     """Return the runs with the best values of `fields` for each value of `by`, and a note.
 
     Raises:
         RecordError: If no run reads a setting, or no run on test images has the chosen values.
     """
-    names, groups = ([each.replace("-", "_") for each in each_of] for each_of in (fields, by))
+    names, groups = words_of(fields), words_of(by)
     known = {name for run in runs for name, text in run.texts.items() if text is not None}
+    known -= {"seed"}  # a choice among seeds would be luck
     if unknown := [each for each in (*names, *groups) if each not in known]:
         raise RecordError(
-            f"no run reads the setting {unknown[0]!r}",
+            f"{unknown[0]!r} is no setting to choose",
             remedy=f"Give settings in which the runs differ, of {', '.join(sorted(known))}.",
         )
 

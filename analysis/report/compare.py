@@ -154,7 +154,7 @@ def compare(
     field: str,
     baseline: str,
     *,
-    columns: Sequence[str] = (),
+    columns: str | Sequence[str] = "",
     chosen: Collection[str] = (),
 ) -> Comparison:
     """Compare the runs with other values of a setting with those of a baseline, seed by seed.

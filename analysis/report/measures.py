@@ -125,15 +125,21 @@ MOST_NEEDED = (
 """Columns of the default tables: if there is no room, the last is dropped first."""
 
 
-def measures_of(names: Iterable[str]) -> list[Measure]:
+def words_of(names: str | Iterable[str]) -> list[str]:
+    """Return names that are a list, or separated by commas, with underscores."""
+    words = names.split(",") if isinstance(names, str) else names
+    return [name for word in words if (name := word.strip().replace("-", "_"))]
+
+
+def measures_of(names: str | Iterable[str]) -> list[Measure]:
     """Return measures by their names; `gain` is the gain at equal level.
 
     Raises:
         RecordError: If there is no measure of a name.
     """
     found = []
-    for name in names:
-        key = "gain_equal_level" if name == "gain" else name.replace("-", "_")
+    for name in words_of(names):
+        key = "gain_equal_level" if name == "gain" else name
         if key not in MEASURES:
             raise RecordError(
                 f"there is no column {name!r}",

@@ -7,7 +7,6 @@ are over the other runs. Copies of a run are left out, with a note.
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from clinit.analysis.report.measures import MEANS, Measure
 from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.settings import ByData, Names
 from clinit.analysis.report.table import Cell
-from clinit.headtrain.protocol.record.format import finite
 from clinit.words import examples, number_of
 
 
@@ -66,27 +64,17 @@ class SeedGroup:
         best = self.spread("acc_all")
         return float("inf") if best is None else -best.mean
 
-    def is_partial(self, measure: Measure) -> bool:
-        """Whether some run of the group has the measure only in some of its tasks."""
-        return measure.is_gain and any(
-            row.get("gain_tasks_reached") != row.get("gain_tasks") or row[f"{measure.name}_below"]
-            for row in self.rows
-        )
-
-    def is_bounded(self, measure: Measure) -> bool:
-        """Whether the measure is a lower bound in some task of some run."""
-        return any(row.get(f"{measure.name}_bounded") for row in self.rows)
-
     def cell(self, measure: Measure) -> Cell:
-        """Return a measure as printed, with ≥ before a lower bound."""
-        found = self.spread(measure.name)
+        """Return a measure as printed, with ≥ before a lower and < before an upper bound."""
+        name, found = measure.name, self.spread(measure.name)
+        below = [bound for row in self.rows if (bound := row.get(f"{name}_below"))]
         if found is None:
-            below = [row.get(f"{measure.name}_below") for row in self.rows]
-            most = max((each for each in below if each), default=None)
-            return Cell(None if most is None else f"<{most}")
-        bound = "≥" if self.is_bounded(measure) else ""
+            return Cell(f"<{max(below)}" if below else None)
+        bound = "≥" * any(row.get(f"{name}_bounded") for row in self.rows)
+        counts = [(row.get("gain_tasks_reached"), row.get("gain_tasks")) for row in self.rows]
+        partial = measure.is_gain and (bool(below) or any(some != every for some, every in counts))
         deviation = None if found.deviation is None else measure.text(found.deviation)
-        text, partial = bound + measure.text(found.mean), self.is_partial(measure)
+        text = bound + measure.text(found.mean)
         return Cell(text, deviation, is_partial=partial, value=found.mean)
 
 
@@ -152,17 +140,20 @@ def means(data: ByData) -> list[Row]:
     if no run has the number.
     """
     rows = []
-    for group in _groups(data):
+    for group in (group for part in data.values() for group in seed_groups(part)):
         found = {name: group.spread(name) for name in MEANS}
-        first = group.rows[0]
+        first = group.runs[0]
         rows.append(
             {
-                **{name: first[name] for name in _IDENTITY},
+                **{name: group.rows[0][name] for name in _IDENTITY},
                 "seeds": [run.config.get("seed") for run in group.runs],
                 "runs": len(group.runs),
                 "values": {name: each and dataclasses.asdict(each) for name, each in found.items()},
-                "config": {k: v for k, v in group.runs[0].config.items() if k != "seed"},
-                "notes": list(group.runs[0].remarks),
+                "config": {k: v for k, v in first.config.items() if k != "seed"},
+                "settings": {
+                    k: v for k, v in first.settings.items() if k not in {"seed", *_IDENTITY}
+                },
+                "notes": list(first.remarks),
             }
         )
     return rows
@@ -175,27 +166,18 @@ def means_table(runs: Sequence[RunSummary], data: ByData) -> pl.DataFrame:
     """
     names = [name for name in Names.of(runs).settings if name not in ("seed", *_IDENTITY)]
     lines: list[Row] = []
-    for group, entry in zip(_groups(data), means(data), strict=True):
-        own = {name: group.runs[0].settings.get(name) for name in names}
-        line = {name: entry[name] for name in _IDENTITY} | {n: _plain(v) for n, v in own.items()}
+    for entry in means(data):
+        line = {name: entry[name] for name in _IDENTITY}
+        for name in names:
+            value = entry["settings"].get(name)
+            line[name] = value if isinstance(value, str | int | float | None) else str(value)
         line |= {"seeds": " ".join(map(str, entry["seeds"])), "runs": entry["runs"]}
         for name, found in entry["values"].items():
             line[name] = found and found["mean"]
             line[f"{name}_deviation"] = found and found["deviation"]
             line[f"{name}_count"] = found["count"] if found else 0
-        lines.append(finite(line))
+        lines.append(line)
     return frame_of(lines)
 
 
 _IDENTITY = ("init", "scale", "loss", "head_width", "base", "new", "measured_on")
-
-
-def _groups(data: ByData) -> list[SeedGroup]:
-    """Return the groups of each data set, the best A_all first."""
-    return [group for part in data.values() for group in seed_groups(part)]
-
-
-def _plain(value: object) -> object:
-    """Return a value for a column of a table; lists and mappings as JSON."""
-    is_plain = value is None or isinstance(value, str | int | float)
-    return value if is_plain else json.dumps(value, default=str)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def ranking(
-    runs: Sequence[RunSummary], columns: Sequence[str] = (), *, is_seeded: bool = False
+    runs: Sequence[RunSummary], columns: str | Sequence[str] = "", *, is_seeded: bool = False
 ) -> Table:
     """Return one line per group of seeds on the same data, the best A_all first.
 
@@ -55,7 +55,7 @@ def ranking(
     return replace(found, caption=caption, remarks=[ranked, *_conditions(runs), told])
 
 
-def run_table(runs: Sequence[RunSummary], columns: Sequence[str] = ()) -> Table:
+def run_table(runs: Sequence[RunSummary], columns: str | Sequence[str] = "") -> Table:
     """Return one line per run on the same data; the title contains the shared settings."""
     groups = [SeedGroup.of([run]) for run in runs]
     measures = _chosen(groups, OF_RUNS, columns)
@@ -110,7 +110,7 @@ def head_table(found: Diagnosis) -> Table:
 
 
 def _chosen(
-    groups: Sequence[SeedGroup], default: Sequence[str], columns: Sequence[str]
+    groups: Sequence[SeedGroup], default: Sequence[str], columns: str | Sequence[str]
 ) -> list[Measure]:
     """Return the requested measures, or those of the default measures that some run has."""
     return measures_of(columns) or known_of(groups, measures_of(default))

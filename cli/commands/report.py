@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Asked(View):
     """Options of `clinit report`."""
 
+    columns: str = ""
     as_json: bool = False
-    names: str | None = None
     compare: str | None = None
     baseline: str | None = None
     best_of: str | None = None
@@ -46,13 +46,12 @@ _OPTIONS = {
         *("--format", "-f"),
     ),
     "as_json": AsJson,
-    "names": option(
-        str | None,
+    "columns": option(
+        str,
         "Columns in place of the default ones, such as acc_all,acc_new,gain,backward_transfer;"
         " docs/metrics.md lists them.",
-        None,
-        "--columns",
         metavar="NAMES",
+        show_default=False,
     ),
     "per_task": option(
         bool, "Also show each task (CSV: one line per run and task).", None, "--per-task"
@@ -139,9 +138,8 @@ def report(
     classes before its first step; A_new, A_old, A_pre, mean accuracy on the current
     task, on all earlier classes, and on the base classes. L_new: loss on training
     images of the current task. gain: how many times sooner than with random rows a
-    task is learnt; ≥: at least, <: at most. FWT: forward transfer. run: number of
-    the record. With --per-task: end, A_new after the last step; factor and shift of
-    new rows.
+    task is learnt; ≥: at least, <: at most. FWT: forward transfer. With --per-task:
+    end, A_new after the last step; factor and shift of new rows.
 
     clinit report runs --compare init --baseline random --columns acc_all,gain
 
@@ -154,10 +152,11 @@ def report(
     from clinit.analysis.report.measures import measures_of
     from clinit.analysis.runs import load_runs
 
-    measures_of([*view.columns, *({*(asked.figure or ())} - {"curves", "efficiency"})])
+    measures_of(view.columns)
+    measures_of({*(asked.figure or ())} - {"curves", "efficiency"})
     loaded = load_runs(*runs, skip_start=asked.skip_start)
     if asked.best_of:
-        loaded = loaded.best_of(_words(asked.best_of), _words(asked.by or "init"))
+        loaded = loaded.best_of(asked.best_of, asked.by or "init")
     if asked.plot is not None:
         from clinit.analysis.figures.gallery import save_figures
 
@@ -181,10 +180,6 @@ def _print(loaded: Runs, view: View) -> None:
         (print_json if view.format == "json" else print_csv)(loaded.as_text(view))
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def _checked(asked: Asked) -> View:
     if asked.as_json and asked.format not in ("table", "json"):
         raise typer.BadParameter(f"--json does not go with --format {asked.format}")
@@ -202,4 +197,4 @@ def _checked(asked: Asked) -> View:
             "the terminal draws only curves: add --plot FILE to write other figures",
             param_hint="--figure",
         )
-    return replace(asked, format=form, curves=drawn, columns=_words(asked.names or ""))
+    return replace(asked, format=form, curves=drawn)

@@ -179,6 +179,7 @@ def test_settings_are_chosen_on_held_out_images_or_with_a_note(
     assert rates == (expected if held_out else {"random": 0.2, "least-square": 0.1})
     assert ("too high" in best.notes[0]) != held_out
     assert best.rows()[0]["notes"] == [best.notes[0]]
+    assert {row["gain_equal_level"] for row in best.rows() if row["init"] != "random"} == {None}
     compared = best.compare("init", "random", ["acc_new"])
     assert compared["seeds"].to_list() == [3], "rates may differ, because each start has its own"
 
@@ -187,5 +188,6 @@ def test_chosen_settings_without_a_run_on_test_images_are_refused(make_run: Make
     trials = [run.record for run in searched(make_run, held_out=True) if run.is_held_out]
     with pytest.raises(RecordError, match="no run on test images has the settings"):
         runs_of(trials).best_of(["lr"])
-    with pytest.raises(RecordError, match="no run reads the setting 'rate'"):
-        runs_of(trials).best_of(["rate"])
+    for name in ("rate", "seed"):
+        with pytest.raises(RecordError, match=f"'{name}' is no setting to choose"):
+            runs_of(trials).best_of(name)
