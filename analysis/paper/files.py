@@ -27,10 +27,7 @@ def as_json(found: Reproduction) -> str:
         "table": found.table.number,
         "title": found.table.title,
         "reduced": found.is_reduced,
-        "lines": [
-            {**line, "seeds": dict(zip(line["seeds"] or (), line.pop("values") or (), strict=True))}
-            for line in found.lines.to_dicts()
-        ],
+        "lines": [_line(line) for line in found.lines.to_dicts()],
         "effects": [_effect(each) for each in found.effects],
         "settings": [{**asdict(each), "why": each.why} for each in found.settings],
         "slips": list(found.table.slips),
@@ -104,6 +101,11 @@ def write_figures(where: Places, studies_of: Callable[[Table], Sequence[Study]])
             for ending in PICTURES:
                 report.save_figure(folder / f"{file}.{ending}", name)
             yield f"{name}: {folder / file}.{{{','.join(PICTURES)}}}"
+
+
+def _line(line: dict[str, Any]) -> dict[str, Any]:
+    seeds, values = line.pop("seeds"), line.pop("values")
+    return {**line, "seeds": dict(zip(seeds or (), values or (), strict=True))}
 
 
 def _effect(effect: Effect) -> dict[str, Any]:
