@@ -93,6 +93,39 @@ def test_partial_means_and_absent_values_are_set(make_run: MakeRun) -> None:
     assert line[-1] == "-", "no gain without a random run of its own"
 
 
+def latex_cells(text: str) -> list[list[str]]:
+    """The cells of the lines of a table, as LaTeX prints them."""
+    commands = {
+        **{"textbackslash{}": "\\", "textasciicircum{}": "^", "textasciitilde{}": "~"},
+        **{"textless{}": "<", "textgreater{}": ">", "textbar{}": "|"},
+    }
+    rows = re.findall(r"^(.*) \\\\$", text, re.M)
+    cells = [re.split(r" (?<!\\)& ", row) for row in rows]
+
+    def printed(cell: str) -> str:
+        cell = re.sub(r"\\textbf\{(.*)\}", r"\1", cell).replace("-{}-", "--")
+        for name, letter in (("pm", "±"), ("geq", "≥"), ("lambda", "λ"), ("times", "×")):
+            cell = cell.replace(f"$\\{name}$", letter)
+        cell = cell.replace(r"$\uparrow$", "↑").replace(r"$\downarrow$", "↓")
+        pattern = r"\\(text\w+\{\}|.)"
+        return re.sub(pattern, lambda found: commands.get(found[1], found[1]), cell)
+
+    return [[printed(cell) for cell in line] for line in cells]
+
+
+def test_latex_has_the_table_of_markdown(seeded: Runs) -> None:
+    text = seeded.as_text(View(format="latex"))
+    head, _, *lines = markdown_cells(seeded.as_text(View(format="markdown")))
+    plain = [[cell.replace("**", "") for cell in line] for line in (head, *lines)]
+    assert latex_cells(text) == plain
+    body = re.sub(r"\\[\\{}$&#_%]", "", text)
+    assert body.count("{") == body.count("}")
+    assert body.count("$") % 2 == 0
+    rules = (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{llrrrrrrrrrrr}")
+    assert all(text.count(rule) == 1 for rule in rules)
+    assert "accuracy on test images of all classes seen" in text
+
+
 @given(st.text(max_size=40))
 def test_any_name_is_escaped_so_that_it_reads_as_it_is(name: str) -> None:
     markdown = escaped(name)
