@@ -25,7 +25,7 @@ from typing import Any, Literal
 import polars as pl
 from scipy.stats import t as student
 
-from clinit.analysis.report.measures import COMPARED, Measure, captions, measures_of
+from clinit.analysis.report.measures import COMPARED, Measure, captions, measures_of, remarks_of
 from clinit.analysis.report.run import RunSummary, frame_of
 from clinit.analysis.report.seeds import SeedGroup, seed_groups
 from clinit.analysis.report.settings import Names, phrase
@@ -144,7 +144,8 @@ class Comparison:
         if self.left_out:
             words += f" Left out: {'; '.join(self.left_out)}."
         runs, measures = [run for run, *_ in self.lines], [line[2] for line in self.lines]
-        caption = f"{words} {captions([*dict.fromkeys(measures)], runs)}"
+        meanings = captions([*dict.fromkeys(measures)], runs)
+        caption = f"{words} {meanings} {remarks_of(runs)}".rstrip()
         columns = [*self.names.columns, *columns]
         return Table(columns, [lines], True, self.title, caption=caption, remarks=[words])
 

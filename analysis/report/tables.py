@@ -23,6 +23,7 @@ from clinit.analysis.report.measures import (
     Measure,
     captions,
     measures_of,
+    remarks_of,
 )
 from clinit.analysis.report.run import Row, RunSummary
 from clinit.analysis.report.seeds import SeedGroup, cells_of, known_of, seed_groups
@@ -50,7 +51,7 @@ def ranking(
         groups, measures, without=("seed",), key=lambda each: each.comparable, is_seeded=is_seeded
     )
     ranked = f"Ranked by A_all on {runs[0].measured_on}{_over_seeds(groups)}."
-    caption = f"{ranked} {captions(measures, runs)}"
+    caption = f"{ranked} {captions(measures, runs)} {remarks_of(runs)}".rstrip()
     told = captions(measures, runs) if columns else ""
     return replace(found, caption=caption, remarks=[ranked, *_conditions(runs), told])
 

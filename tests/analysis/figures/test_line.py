@@ -31,14 +31,6 @@ def noisy(points: int, seeds: int = 3) -> Line:
     return line_of(list(range(points)), list(rng.normal(2.0, 1.0, (seeds, points))))
 
 
-def test_the_line_of_seeds_is_their_mean_and_range() -> None:
-    line = line_of([0, 5], [[1.0, 4.0], [3.0, 5.0]])
-    assert line.mean.tolist() == [2.0, 4.5]
-    assert (line.low.tolist(), line.high.tolist()) == ([1.0, 4.0], [3.0, 5.0])
-    assert line.has_band
-    assert not line_of([0], [[1.0]]).has_band
-
-
 @pytest.mark.parametrize("columns", [1, 7, 100])
 def test_thinning_keeps_the_least_and_the_greatest_point_of_each_column(columns: int) -> None:
     line = noisy(1000)
