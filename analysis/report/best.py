@@ -8,7 +8,7 @@ from statistics import fmean
 
 from clinit.analysis.report.measures import words_of
 from clinit.analysis.report.run import RunSummary
-from clinit.analysis.report.settings import said
+from clinit.analysis.report.settings import Names, said
 from clinit.errors import RecordError
 from clinit.words import listed
 
@@ -24,12 +24,11 @@ def chosen_runs(
         RecordError: If no run reads a setting, or no run on test images has the chosen values.
     """
     names, groups = words_of(fields), words_of(by)
-    known = {name for run in runs for name, text in run.texts.items() if text is not None}
-    known -= {"seed"}  # a choice among seeds would be luck
-    if unknown := [each for each in (*names, *groups) if each not in known]:
+    known = Names.of(runs, without=("seed",)).settings  # a choice among seeds would be luck
+    if unknown := {*names} - {*known} | {*groups} - {name for run in runs for name in run.texts}:
         raise RecordError(
-            f"{unknown[0]!r} is no setting to choose",
-            remedy=f"Give settings in which the runs differ, of {', '.join(sorted(known))}.",
+            f"{min(unknown)!r} is no setting to choose",
+            remedy=f"Settings in which the runs differ: {', '.join(known)}.",
         )
 
     def values(run: RunSummary, of: Sequence[str]) -> Values:

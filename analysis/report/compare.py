@@ -194,8 +194,9 @@ def compare(
             words = [phrase(group.runs[0], each) for each in min(more, key=len, default=["data"])]
             left_out.append(f"{group.runs[0].texts[name]} ({', '.join(words)})")
     if not pairs:
+        why = "; ".join(left_out) or "the others differ in nothing or in seeds"
         raise RecordError(
-            f"no run differs from {name} {baseline} in {name} alone: {'; '.join(left_out)}",
+            f"no run differs from {name} {baseline} in {name} alone: {why}",
             remedy="Train them in one command, such as `clinit train-head --init random --init"
             " least-square`, or let `--best-of` choose the other settings for each.",
         )
