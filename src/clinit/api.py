@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_split, diagnose_summed
-from clinit.analysis.report.report import Runs, load_runs, runs_of
+from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.arrays import head_of, in_bytes, load_cache
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head, read_head
