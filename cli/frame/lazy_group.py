@@ -21,10 +21,7 @@ from clinit.cli.frame.console import hush
 QUIET = "Print no progress and no notes; warnings, errors and results remain."
 
 
-_FILES = {
-    **dict.fromkeys(("add", "remember", "remove", "rename"), "model"),
-    **{"align": "head", "train-head": "train", "train-top": "train"},
-}
+_FILES = {**dict.fromkeys(("add", "remember", "remove", "rename"), "model"), "align": "head"}
 """Command -> file of `clinit.cli.commands`, if their names differ."""
 _EARLIER = ("align",)
 """Commands of 0.1 that are now in a group; the help lists them there alone."""

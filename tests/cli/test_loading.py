@@ -51,7 +51,7 @@ POLARS = (
 
 
 HEAVY = {"torch", "timm", "h5py", "polars", "scipy", "sklearn", "matplotlib", "numpy"}
-COMMANDS = {"clinit.cli.commands.train", "clinit.cli.commands.sweep"}
+COMMANDS = {"clinit.cli.commands.train_head", "clinit.cli.commands.sweep"}
 MAIN = """
 from clinit.cli.main import main
 sys.argv = ["clinit", *{!r}]
