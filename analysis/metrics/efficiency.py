@@ -33,6 +33,7 @@ import polars as pl
 
 READINGS = {"gain_equal_level": "random_reached_at", "gain_random_best": "random_best_at"}
 """The gain by each reading, and I_r."""
+GAINS = [f"{name}{of}" for name in READINGS for of in ("", "_bounded", "_below")]
 SHARE = 0.95
 """Share of the random run's best accuracy at which a task counts as learnt."""
 NO_TEST_IMAGE = "there is no test image of the new classes"
@@ -93,9 +94,8 @@ def mean_gain(found: pl.DataFrame | None) -> dict[str, Any]:
 
     `NAME_below` is the largest upper bound. All values are None without a random run.
     """
-    names = [each.format(name) for name in READINGS for each in ("{}", "{}_bounded", "{}_below")]
     if found is None:
-        return dict.fromkeys([*names, "gain_tasks_reached", "gain_tasks"])
+        return dict.fromkeys([*GAINS, "gain_tasks_reached", "gain_tasks"])
     known = found.filter(pl.col("reason").is_null())
     means: dict[str, Any] = known.select(
         pl.col(*READINGS).mean(),
