@@ -203,7 +203,7 @@ class Runs:
             else:
                 table = frame_of(self._lines(per_task=view.per_task))
             return self._narrowed(table, view.columns).write_csv()
-        tables = [ranking(part, view.columns, is_seeded=True) for part in self.data.values()]
+        tables = [ranking(part, view.columns) for part in self.data.values()]
         return "\n".join(
             each.latex() if view.format == "latex" else each.markdown() for each in tables
         )
