@@ -209,7 +209,7 @@ def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
         below = f". {heading}" if heading else ""
         tables = {"Runs": run_table(part)}
         if len({run.config.get("seed") for run in part}) > 1:
-            tables = {"Means over seeds": ranking(part, is_seeded=True), **tables}
+            tables = {"Means over seeds": ranking(part), **tables}
         if diagnosed := [run for run in part if run.is_diagnosed]:
             collapse = collapse_table(diagnosed)
             tables[collapse.title] = collapse
