@@ -163,7 +163,8 @@ def steps(
             yield _extraction(table, places, data, folder)
     if table.is_aligned:
         few = () if places.epochs is None else ("--epochs", str(places.epochs))
-        words = ("align", str(base), "--config", table.recipe, "--out", str(places.aligned), *few)
+        to = ("--config", table.recipe, "--out", str(places.aligned))
+        words = ("head", "align", str(base), *to, *few)
         yield Step(words, _is_aligned(places.aligned, base))
     if not table.runs:
         return

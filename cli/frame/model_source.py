@@ -27,7 +27,7 @@ from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import extraction_progress, training_progress
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
-from clinit.extract.work.settings import COMPUTATION, DATA, NETWORK
+from clinit.extract.work.options import COMPUTATION, DATA, NETWORK
 from clinit.files.lock import claim_file
 from clinit.files.paths import check_writable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.model.settings import WRITES_MODELS
@@ -219,6 +219,7 @@ def opened(
         check_onnx_out(out)
         check_installed()
     with claimed_file(out):
+        from clinit.extract.work.run import ExtractConfig
         from clinit.headtrain.model.images import ImageJob
         from clinit.headtrain.model.model import stock_model
         from clinit.headtrain.model.reading import open_model
@@ -226,7 +227,7 @@ def opened(
         job = ImageJob(
             images=paths[-1],
             out=out,
-            extraction=network.extraction(),
+            extraction=ExtractConfig.of(network),
             labels=network.labels,
             features=network.features,
             overwrite=overwrite,

@@ -29,15 +29,23 @@ import polars as pl
 from jaxtyping import Bool, Float, Int
 
 from clinit.errors import CacheError, ManifestError, unreadable
-from clinit.extract.arrays.groups import read_groups
 from clinit.extract.cache.features import FeatureSet, StoredRows
 from clinit.extract.cache.fingerprint import Fingerprint, mismatches
-from clinit.extract.cache.folder import SUMMARY_FILE, check_view, split_names, view_folders
+from clinit.extract.cache.groups import read_groups
 from clinit.extract.cache.head import Head, read_head, tensors_sha256
-from clinit.extract.cache.plan import WRITE_AGAIN, Plan, read_plan, shard_name
+from clinit.extract.cache.plan import (
+    SUMMARY_FILE,
+    WRITE_AGAIN,
+    Plan,
+    check_view,
+    read_plan,
+    shard_name,
+    split_names,
+    view_folders,
+)
 from clinit.extract.cache.shard import Shard, file_sha256, read_shard
 from clinit.extract.cache.summary import Summary, read_summary
-from clinit.extract.dataset.manifest import Manifest, read_manifest
+from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest
 from clinit.files.paths import is_file
 
 HEAD_FILE = "head.safetensors"
@@ -88,7 +96,7 @@ class CacheSplit:
         Raises:
             CacheError: If the manifest is missing, damaged, or not the one that was extracted.
         """
-        path = self.path / "manifest.parquet"
+        path = self.path / MANIFEST_FILE
         try:
             manifest = read_manifest(path)
         except ManifestError as error:

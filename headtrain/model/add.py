@@ -2,7 +2,7 @@
 
 Adding classes is one task of the experiment that `clinit train-head` runs: the old classes are the
 base, real or drawn features of old classes are the buffer, and the added classes are the task. If
-the network has no classifier, a head is fitted to the images (`clinit.headtrain.probe.fit_head`).
+the network has no classifier, a head is fitted to the images (`clinit.headtrain.probe`).
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ from clinit.headtrain.model.onnx import OnnxCheck
 from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.model.writing import check_free, write_model
-from clinit.headtrain.probe.fit_head import HeadFit, fit_head
-from clinit.headtrain.protocol.events import Observer, TaskStarted, ignore
+from clinit.headtrain.probe.protocol import probe
+from clinit.headtrain.probe.settings import HeadFit, ProbeConfig
+from clinit.headtrain.protocol.events import TaskStarted
 from clinit.headtrain.protocol.experiment import grown_heads, started_heads
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.stream.summed import Summed
 from clinit.headtrain.protocol.study.parts import Stream, Training
 from clinit.headtrain.protocol.study.study import Study
+from clinit.observer import Observer, ignore
 from clinit.words import examples, number_of
 
 FIRST_FIT: HeadFit = "ridge"
@@ -292,7 +294,7 @@ def add(
         is_held_out = len(tested.labels) and len(images.val.labels)
         answers = None if is_held_out or start.left_out is None else start.left_out()
     else:
-        head, start = fit_head(images, FIRST_FIT)[0], None
+        head, start = probe(images, ProbeConfig(method=FIRST_FIT)).head, None
         answers = first_left_out(images.train, head)
         kind = f"none, because the model had no classes; its head was fitted ({FIRST_FIT})"
     assert head.class_names is not None

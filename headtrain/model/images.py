@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from clinit.errors import CacheError, ImageError, ManifestError, ModelError
-from clinit.extract.arrays.groups import record_scanned
 from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.groups import record_scanned
 from clinit.extract.cache.head import accuracy
 from clinit.extract.cache.read import open_cache
 from clinit.extract.cache.summary import InvalidRow
@@ -39,8 +39,8 @@ from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import RememberConfig
 from clinit.headtrain.model.writing import write_model
-from clinit.headtrain.protocol.events import Observer, ignore
 from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
+from clinit.observer import Observer, ignore
 from clinit.words import examples, number_of
 
 LEAST_TO_MEASURE = 5

@@ -18,10 +18,10 @@ from torch import nn
 
 from clinit.errors import BackboneError, ModelError
 from clinit.extract.cache.head import Head
-from clinit.extract.dataset.names import is_text
 from clinit.extract.head_names import ASSUMED, name_rows
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.run import ExtractConfig, Network, load_network
+from clinit.files.text import is_text
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
 from clinit.words import examples, visible

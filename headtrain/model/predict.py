@@ -31,7 +31,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from clinit.errors import CacheError, HeadError, ImageError, ModelError
-from clinit.extract.arrays.open import FEATURES, find_name, open_array_file
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import ImageFiles
@@ -39,7 +38,8 @@ from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.dataset.names import title
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
 from clinit.extract.network.compiled import Compile
-from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
+from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
+from clinit.files.arrays import FEATURES, open_arrays, widened
 from clinit.files.paths import exists, is_file, is_folder
 from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.model.facts import METADATA, Known, ModelFacts, caution
@@ -318,14 +318,14 @@ def load_files(
         need_rights=False,  # an unreadable file must not stop the rest
     )
     starts = range(0, len(paths), batch_size)
-    return load_batches(
-        images,
-        [range(start, min(start + batch_size, len(paths))) for start in starts],
-        facts.transform,
+    decoder = Decoder(
+        images=images,
+        transform=facts.transform,
         workers=workers,
         max_pixels=max_pixels,
         pin_memory=pin_memory,
     )
+    return decoder.batches(range(start, min(start + batch_size, len(paths))) for start in starts)
 
 
 def find_images(
@@ -494,11 +494,5 @@ def _stored(path: Path, name: str | None) -> np.ndarray:
             remedy="Give a file; `clinit cache export CACHE FOLDER` writes the files of a feature"
             " cache.",
         )
-    file = open_array_file(path)
-    stored = file.features(find_name(file, path, name, FEATURES, "--features-name"))
-    if stored.dtype not in ("float16", "bfloat16", "float32", "float64"):
-        raise CacheError(
-            f"{stored.origin} contains {stored.dtype}, expected floats (rows, dim)",
-            remedy="Save one feature vector per row: `numpy.save(path, features)`.",
-        )
-    return np.asarray(stored.take(np.arange(stored.shape[0])))
+    file = open_arrays(path)
+    return widened(file.features(file.find(name, FEATURES, "--features-name")))

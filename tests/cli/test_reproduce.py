@@ -45,7 +45,7 @@ def test_a_dry_run_prints_the_commands(reproduce: Callable[..., Result], tmp_pat
         "last-layer: The last layer learns (Table 2)",
         "$ clinit extract --dataset imagenet1k --config table2-last-layer --root /data/im",
         "--root FOLDER_OF_PLACES365",
-        "$ clinit align",
+        "$ clinit head align",
         "90 runs, 0 recorded",
     ):
         assert words in " ".join(shown.split())

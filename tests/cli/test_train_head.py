@@ -175,7 +175,9 @@ def test_an_aligned_head_is_what_mse_runs_start_from(
     assert started["head"]["path"] == str(aligned)
     assert started["head"]["alignment"]["loss"] == "mse"
     assert started["head"]["digest"] == head_digest(read_head(aligned))
-    notes = [any("clinit align" in note for note in info["notes"]) for info in (stored, started)]
+    notes = [
+        any("clinit head align" in note for note in info["notes"]) for info in (stored, started)
+    ]
     assert notes == [True, False]
     runs = load_runs(tmp_path / "stored", tmp_path / "aligned").runs
     assert runs[0].key != runs[1].key
@@ -208,7 +210,7 @@ def test_facts_beside_or_in_a_head_are_read_and_damaged_ones_reported(
         beside.write_text(content)
         error = refused(train("runs", "--head", str(path)))
         assert str(error).startswith(f"{beside} is damaged: ")
-        assert "run `clinit align` again" in error.remedy
+        assert "run `clinit head align` again" in error.remedy
     write_head(replace(today, alignment={**today.alignment, "lr": []}), path)
     error = refused(train("runs", "--head", str(path)))
     assert str(error).startswith(f"the alignment in {path} is damaged: ")

@@ -16,9 +16,10 @@ from clinit.analysis.metrics.collapse import neural_collapse
 from clinit.analysis.metrics.diagnosis import diagnose_split
 from clinit.cli.commands.diagnose import diagnose
 from clinit.errors import HeadError
-from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache
+from clinit.extract.work.import_features import import_features
+from clinit.extract.work.options import ImportConfig
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.protocol.stream import summed
 
