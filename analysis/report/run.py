@@ -26,8 +26,13 @@ from clinit.analysis.metrics.accuracy import (
     transfers,
 )
 from clinit.analysis.metrics.classes import confusions
-from clinit.analysis.metrics.cost import initialisation_seconds, spikes
-from clinit.analysis.metrics.efficiency import GAINS, READINGS, mean_gain
+from clinit.analysis.metrics.efficiency import (
+    GAINS,
+    READINGS,
+    initialisation_seconds,
+    mean_gain,
+    spikes,
+)
 from clinit.analysis.report.measures import COLLAPSE
 from clinit.analysis.report.table import NOTHING
 from clinit.errors import RecordError
