@@ -39,7 +39,7 @@ from clinit.headtrain.protocol.train.loop import TaskSteps
 from clinit.headtrain.protocol.train.old_classes import OldClasses
 from clinit.headtrain.protocol.train.past import Past, RunningStatistics
 from clinit.headtrain.protocol.train.task_start import TaskStart
-from clinit.observer import Observer, Progressed, ignore
+from clinit.observer import Observer, ignore
 from clinit.stopwatch import Stopwatch
 
 
@@ -340,13 +340,10 @@ class ClosedHeads(Method):
         num_classes: int,
         **more: Any,
     ) -> Solution:
-        def progress(what: str, done: int, total: int) -> None:
-            self._observer(Progressed(what, done, total))
-
         with torch_stream(self.device):
             arrays = data.arrays()
             return self._form.learn(
-                Arrival(number, arrays, labels, num_classes, watch, progress, **more)
+                Arrival(number, arrays, labels, num_classes, watch, self._observer, **more)
             )
 
     def _tested(self, lesson: Lesson, data: LabelledRows) -> Tested:
