@@ -15,7 +15,6 @@ from scipy.stats import t as student
 
 from clinit.analysis.metrics.classes import predictions
 from clinit.analysis.metrics.diagnosis import diagnose_split
-from clinit.analysis.metrics.evaluation import mcnemar
 from clinit.analysis.paper.commands import Places, recorded
 from clinit.analysis.paper.numbers import (
     Budget,
@@ -33,6 +32,7 @@ from clinit.analysis.report.report import load_runs
 from clinit.analysis.report.run import Row, RunSummary
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
+from clinit.headtrain.model.evaluation import mcnemar
 from clinit.headtrain.protocol.study.study import Study
 from clinit.machine import choose_device
 

@@ -128,6 +128,8 @@ class SplitRun:
     features in the summary."""
     head_names: HeadNames
     on_progress: Callable[[Progress], None]
+    on_image: Callable[[str, bytes], object] | None = None
+    """Called with path and content of each image that is read, by several threads."""
     timing: Timing = field(default_factory=Timing)
 
     def run(self) -> SplitResult:
@@ -349,7 +351,7 @@ class SplitRun:
         """Yield batches of the images of `shards`; no batch contains images of two shards."""
         size = self.plan.batch_size
         loaded = load_batches(
-            images_of(self.manifest.table, self.root),
+            images_of(self.manifest.table, self.root, self.on_image),
             (
                 range(start, min(start + size, rows.stop))
                 for rows in map(self.plan.rows, shards)

@@ -2,16 +2,16 @@
 
 Adding classes is one task of the experiment that `clinit train-head` runs: the old classes are the
 base, real or drawn features of old classes are the buffer, and the added classes are the task. If
-the network has no classifier, a head is fitted to the images (`clinit.headtrain.probe.fit_head`).
+the model has no classes, a head is fitted to the images (`clinit.headtrain.probe.fit_head`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,38 +19,34 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.extract.dataset.names import near_names
-from clinit.extract.work.run import ExtractConfig
-from clinit.files.lock import claim_file
-from clinit.headtrain.heads.groups import count_repeats
+from clinit.headtrain.heads.groups import count_repeats, repeats_in_words
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.heads.temperature import Temperature
 from clinit.headtrain.model.again import of_both, with_more
-from clinit.headtrain.model.audit import Audit, Images, audit
-from clinit.headtrain.model.facts import Action, Change, Known, ModelFacts
-from clinit.headtrain.model.images import (
-    ImageJob,
+from clinit.headtrain.model.audit import Audit, audit
+from clinit.headtrain.model.facts import Action, Change, Known
+from clinit.headtrain.model.inputs import (
+    QUIET,
+    Arrived,
+    Inputs,
     Listener,
-    check_apart,
-    image_features,
-    images_to_audit,
-    list_images,
-    measured,
-    old_features,
+    differences,
+    features_in,
+    held_out,
 )
 from clinit.headtrain.model.measure import Examined, Price, first_left_out
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.model import AnyPath, Model
 from clinit.headtrain.model.old_rows import DRAWN, old_rows
-from clinit.headtrain.model.onnx import OnnxCheck
-from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
-from clinit.headtrain.model.writing import check_free, write_model
+from clinit.headtrain.model.writing import Written
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
-from clinit.headtrain.protocol.events import Observer, TaskStarted, ignore
+from clinit.headtrain.protocol.events import Observer, TaskStarted
 from clinit.headtrain.protocol.experiment import grown_heads, started_heads
-from clinit.headtrain.protocol.stream.source import Source
+from clinit.headtrain.protocol.stream.source import Source, read_sources
 from clinit.headtrain.protocol.stream.summed import Summed
 from clinit.headtrain.protocol.study.parts import Stream, Training
 from clinit.headtrain.protocol.study.study import Study
@@ -61,6 +57,72 @@ FIRST_FIT: HeadFit = "ridge"
 to 3 points more accurate than `logistic`, which also needs two images of a class."""
 PRICES = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Values of `--max-old-loss` that are compared with the requested value."""
+FEW = 30
+"""With fewer test images, accuracies are given as counts: 30 images give an error of 9 points."""
+TableOf = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""Heads of columns, and lines of cells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purpose:
+    """What is to become of given classes."""
+
+    config: AddConfig = field(default_factory=AddConfig)
+    kind: Literal["add", "replace", "more"] = "add"
+    """Whether the classes are new, replace classes of the model, or have more images now."""
+    old: Source | AnyPath | None = None
+    """Features of old classes, used in place of the memory of the model; or statistics of old
+    classes that the model does not remember."""
+    strict: bool = False
+    """Whether to fail if the audit of the images warns, or if an image is unreadable."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Growth:
+    """Classes that arrive at a model, with all that decides on their rows."""
+
+    model: Model
+    """The model before."""
+    left: Model
+    """The model without the classes that are replaced or computed anew."""
+    images: Arrived
+    old: Source | None = None
+    """Given features of old classes, some of them held out, or their statistics."""
+    config: AddConfig
+    action: Action = "add"
+
+    @property
+    def given(self) -> Source:
+        """The rows of `old`, labelled as in the head; without `old`, empty row sets.
+
+        Rows that the model remembers as held out are removed from the training rows.
+
+        Raises:
+            ModelError: If no class of `old` is a class of the model.
+        """
+        left, old = self.left, self.old
+        if old is None:
+            nothing = self.images.train.nothing(left.class_names)
+            return Source(nothing, nothing)
+        train, aside = (each.named(left.class_names) for each in (old.train, old.val))
+        if not len(train.labels):
+            raise ModelError(
+                f"no class of {old.path or 'the given features'} ({examples(old.class_names)}) is a"
+                " class that the model keeps",
+                remedy="Give a cache of the model's own classes, with the class names of the"
+                " model.",
+            )
+        if left.memory is not None:
+            train = train.without(left.memory.held_out)
+        return Source(train, aside)
+
+    def with_statistics(self) -> Growth:
+        """Return the same with given statistics in the memory of the model."""
+        names, summed = self.left.class_names, None if self.old is None else self.old.summed
+        if summed is None or {*summed.class_names}.isdisjoint(names):
+            return self
+        memory = _with_summed(self.left, summed, self.images.train)
+        return replace(self, left=replace(self.left, memory=memory), old=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +141,8 @@ class Addition:
     """Accuracy of the new model on images of the added classes, held out or left out."""
     left_out: bool
     """Whether `new` is leave-one-out: each image is classified by rows computed without it."""
+    audit: Audit
+    """What seems wrong with the images."""
     prices: tuple[Price, ...] = ()
     """Accuracies for several values of `--max-old-loss`, ascending, the requested value among them.
     Empty unless the rows are discriminants and images of old classes are held out."""
@@ -86,151 +150,208 @@ class Addition:
     """Without held-out images of old classes: how many of the features that stand in for them
     (`total`) new classes take (`correct`). An estimate; None for rows that are not discriminants.
     """
-    audit: Audit | None = None
-    """Audit of the images; None if `add` was called with features only."""
-    onnx: OnnxCheck | None = None
-    """Comparison with the ONNX file of the model; None if no ONNX file was written."""
+    place: str = ""
+    """Where the features of the images are."""
+
+    @property
+    def change(self) -> Change:
+        """The addition in the history of the model."""
+        return self.model.facts.history[-1]
+
+    def save(self, out: AnyPath, *, onnx: bool = False, overwrite: bool = False) -> Written:
+        """Write the new model; see `Model.save`."""
+        return self.model.save(out, onnx=onnx, overwrite=overwrite)
+
+    def lines(self) -> list[str]:
+        """Return what was done, in sentences."""
+        facts, change = self.model.facts, self.change
+        if not change.classes:
+            classes = number_of(facts.num_classes, "class")
+            return [f"No class was added: {facts.name} has {classes}"]
+        again = "computed anew" if change.action in ("more", "merge") else "replaced"
+        arrived = {again: self.replaced, "added": len(change.classes) - self.replaced}
+        done = [f"{number_of(count, 'class')} {what}" for what, count in arrived.items() if count]
+        if more := change.data.get("more"):
+            done.insert(0, f"{sum(more.values()):,} more images of {number_of(len(more), 'class')}")
+        aside = 0 if self.left_out else self.new.total
+        where = f"; their features are at {self.place}" if self.place else ""
+        lines = [
+            f"{', '.join(done)}: {facts.name} now has {number_of(facts.num_classes, 'class')}",
+            f"Images: {sum(change.images.values()):,} to learn from, {aside:,} kept aside{where}",
+        ]
+        if change.data["repeats"]:
+            lines.append(f"Repeats: {repeats_in_words(change.data['repeats'])}")
+        lines.append(f"In place of old images: {change.data['old_rows']}")
+        if facts.temperature is not None:
+            lines.append(f"Probabilities: {facts.temperature.describe()}")
+        return lines
+
+    def tables(self) -> list[TableOf]:
+        """Return the accuracies before and now, and by the price of old classes."""
+        change, tables = self.change, list[TableOf]()
+        if not change.classes:
+            return tables
+        old_top1 = [accuracy_in_words(each) for each in (self.old_before, self.old)]
+        if not self.old.total:
+            old_top1 = ["-", "not measured"]
+        of_old = ["old classes, held out", f"{self.old.total:,}", *old_top1]
+        how = "image left out" if self.left_out else "held out"
+        now = accuracy_in_words(self.new)
+        of_new = [f"added classes, {how}", f"{self.new.total:,}", "-", now]
+        lines = [of_new] if self._is_first else [of_old, of_new]
+        tables.append((["top-1 on images of", "images", "before", "now"], lines))
+        if len({each[1:] for each in self.prices}) > 1 and self.new.total:
+            lines = []
+            for each in self.prices:
+                used = " (used)" if each.points == change.settings["max_old_loss"] else ""
+                both = map(accuracy_in_words, (each.old, each.new))
+                lines.append([f"--max-old-loss {each.points:g}{used}", *both])
+            heading = "points that old classes may lose"
+            tables.append(([heading, "old classes", "added classes"], lines))
+        return tables
+
+    def notes(self) -> list[str]:
+        """Return what the numbers do not show."""
+        notes = list[str]()
+        if not self.change.classes:
+            return notes
+        if not self.new.total:
+            notes.append(
+                "no image of added classes was tested: it takes a second image of a class, which"
+                " does not repeat the first, or a folder val"
+            )
+        elif self.new.total < FEW:
+            notes.append(
+                f"{number_of(self.new.total, 'image')} of added classes tested: too few for an"
+                " accuracy; give more in a folder val"
+            )
+        if not self.old.total and not self._is_first:
+            estimate = ""
+            if self.taken is not None and self.taken.total:
+                estimate = (
+                    f"; of {self.taken.total:,} features that stand in for old images, new classes"
+                    f" take an estimated {self.taken.correct:,}"
+                )
+            notes.append(
+                f"accuracy on old classes was not measured{estimate}: give the model images of them"
+                " (`clinit remember`), or --old CACHE"
+            )
+        return notes
+
+    @property
+    def _is_first(self) -> bool:
+        return len(self.change.classes) == self.model.facts.num_classes
 
 
-def add_classes(
-    model: str | Path,
-    images: str | Path,
-    out: str | Path,
-    settings: Mapping[str, Any] | None = None,
-    *,
-    old: Source | str | Path | None = None,
-    replace: bool = False,
-    more: bool = False,
-    strict: bool = False,
-    features: str | Path | None = None,
-    overwrite: bool = False,
-    device: str = "auto",
-    observer: Observer = ignore,
-) -> Addition:
-    """Add the classes of a folder of images to a model, and write the new model to `out`.
-
-    The numbers match `clinit add`. Rerun an interrupted call to resume: existing features are kept.
-
-    Args:
-        model: Folder or file of a model; it is not changed.
-        images: A folder that contains one folder of images per class, or folders `train` and `val`
-            of such folders.
-        out: Folder of the new model, or a file that ends in .safetensors.
-        settings: Fields of `clinit.headtrain.model.settings.AddConfig`, by name.
-        old: Features of old classes, used in place of the memory of the model; or statistics of
-            old classes that the model does not remember.
-        replace: Replace classes that the model already contains.
-        more: Add images to classes that the model already contains.
-        strict: Fail if the audit of the images warns, or if an image is unreadable.
-        features: Folder for the features of the images; default: `out` with `-features`.
-        overwrite: Replace an existing model at `out`.
-        device: `auto`, `cuda` or `cpu`.
-        observer: Called with each event of the training.
-
-    Raises:
-        ValueError: If a setting is wrong.
-        ClinitError: If the model, the images or the features cannot be used, or if `out` exists
-            and may not be replaced.
-    """
-    config, path = AddConfig(**(settings or {})), Path(out)
-    with claim_file(path, on_busy=lambda: None):
-        check_free(path, overwrite=overwrite)
-        opened = open_model(model, device=device)
-        job = ImageJob(
-            images=Path(images),
-            out=path,
-            extraction=ExtractConfig(backbone=opened.backbone.config),
-            features=None if features is None else Path(features),
-            overwrite=overwrite,
-            listener=Listener(training=lambda: nullcontext(observer)),
-        )
-        given = Path(old) if isinstance(old, str) else old
-        return add_images(
-            opened, job, config, old=given, replacing=replace, more=more, strict=strict
-        )
+def accuracy_in_words(part: Top1 | None) -> str:
+    """Return the accuracy in percent; for few images, as counts, which suggest no precision."""
+    if part is None or part.percent is None:
+        return "-"
+    return f"{part.correct} of {part.total}" if part.total < FEW else f"{part.percent:.2f} %"
 
 
-def add_images(
-    model: Model,
-    job: ImageJob,
-    config: AddConfig,
-    *,
-    old: Source | Path | None = None,
-    replacing: bool = False,
-    more: bool = False,
-    onnx: bool = False,
-    strict: bool = False,
-) -> Addition:
-    """Add the classes of a folder of images to a model, and write the new model.
+def add(model: Model, inputs: Inputs, purpose: Purpose, listener: Listener = QUIET) -> Addition:
+    """Add the classes of images or features to a model; nothing is written.
 
     Args:
         model: The model; it is not changed.
-        job: The images, and the path of the new model.
-        config: Settings.
-        old: Features or statistics of old classes, as in `add_classes`.
-        replacing: Replace classes that the model already contains.
-        more: Add images to classes that the model already contains.
-        onnx: Also write the network as ONNX, and compare both forms on some of the images.
-        strict: Fail if the audit of the images warns, or if an image is unreadable.
+        inputs: The images or features.
+        purpose: Settings, and what to do with classes that the model contains.
+        listener: Called with each event of the work.
 
     Raises:
-        ClinitError: If the model, the images or the features cannot be used, or if `job.out`
-            exists and may not be replaced.
+        ClinitError: If the model, the images or the features cannot be used.
     """
-    listener = job.listener
+    config, kind = purpose.config, purpose.kind
     if config.init in ("random", "zero") and not config.iterations:
         listener.warn(
             f"{config.init} rows recognise nothing until they are trained: leave out"
             " `--init`, or train the head with `--iterations 200`"
         )
-
-    listing = list_images(model, job)
-    names = listing["train"].manifest.class_names
-    known = _known_names(model.facts, names, replacing=replacing, more=more)
-    if not model.facts.class_names:
-        _check_first(model, names, config, old)
-    images, data = image_features(model, job, listing, 0.0 if config.leaves_out else config.aside)
-    left = model.without(known) if replacing else model
-    action: Action = "replace" if replacing else "add"
+    known = _known_names(model, inputs.class_names, kind)
+    if not model.class_names:
+        _check_first(model, inputs.class_names, purpose)
+    images = inputs.arrive(model, 0.0 if config.leaves_out else config.aside, listener)
+    model = model.knowing(images.fingerprint)
+    if config.activation is not None:
+        model = replace(model, facts=replace(model.facts, activation=config.activation))
+    left = model.without(known) if kind == "replace" else model
+    data, old = dict(images.data), purpose.old
     if old is not None:
         old = old_features(old, model, listener)
         data["old"] = old.description
-    with listener.doing("Looking at the images …"):
-        listed = images_to_audit(job)
-    if more:
-        action = "more"
-        left, images, facts = with_more(model, images, old, listener, listed)
-        data |= facts
-        if old is not None and {*old.class_names}.isdisjoint(left.facts.class_names):
+    if kind == "more":
+        left, images, told = with_more(model, images, old, listener)
+        data |= told
+        if old is not None and {*old.class_names}.isdisjoint(left.class_names):
             old = None
-    if old is not None:
-        old = measured(old, config.aside)
+    if old is not None and old.summed is None:
+        train, aside = held_out(old.train, old.val, config.aside)
+        old = replace(old, train=train, val=aside)
+    growth = Growth(
+        model=model, left=left, images=replace(images, data=data), old=old, config=config,
+        action=kind,
+    )  # fmt: skip
     with listener.training() as observer:
-        added = add(
-            model, images, config, left=left, old=old, action=action, data=data, observer=observer
-        )
-    added = _audited(added, model, old, listed, listener)
-    assert added.audit is not None
-    if strict and (count := len(added.audit.lines) + ("unreadable" in data)):
+        added = grow(growth, observer)
+    added = _audited(added, growth, listener)
+    if purpose.strict and (count := len(added.audit.lines) + ("unreadable" in data)):
         raise ModelError(
-            f"the audit of {job.images} found {number_of(count, 'problem')}; no class was added",
+            f"the audit of {data.get('images') or images.place or 'the features'} found"
+            f" {number_of(count, 'problem')}; no class was added",
             remedy="Fix the images, or leave out `--strict`; `--json` prints all problems.",
         )
-    with listener.doing("Putting backbone and head together …"):
-        written = write_model(added.model, job.out, onnx=onnx, overwrite=job.overwrite)
-    return replace(added, onnx=written.onnx)
+    return added
 
 
-def _audited(
-    added: Addition, model: Model, old: Source | None, images: Images, listener: Listener
+def merge(
+    model: Model,
+    other: Model,
+    config: AddConfig,
+    data: Mapping[str, Any] = {},
+    listener: Listener = QUIET,
 ) -> Addition:
+    """Return a model that contains the classes of two models.
+
+    The result is the same as adding, at once, all classes that only one of the models contains to
+    the classes that both contain.
+
+    Args:
+        model: One model; it is not changed.
+        other: A second model with the same network; it is not changed.
+        config: Settings for the classes that only one of the models contains.
+        data: Further contents of the history.
+        listener: Called with each event of the work.
+
+    Raises:
+        ModelError: If the networks differ, if a shared class differs, or if a model does not
+            remember the training rows of all classes that the other model lacks.
+    """
+    data = {**data, "models": [model.origin, other.origin]}
+    if near := near_names(model.class_names, other.class_names, model.origin, other.origin):
+        listener.warn(near)
+    left, images, model, notes = of_both(model, other)
+    for note in notes:
+        listener.warn(note)
+    data |= {"notes": notes} if notes else {}
+    if images is None:
+        none = Top1(0, 0)
+        merged = left.after(Change.now("merge", (), data=data))
+        return Addition(merged, 0, none, none, none, left_out=False, audit=Audit.nothing())
+    images = replace(images, data=data)
+    growth = Growth(model=model, left=left, images=images, config=config, action="merge")
+    with listener.training() as seen:
+        added = grow(growth, seen)
+    return _audited(added, growth, listener)
+
+
+def _audited(added: Addition, growth: Growth, listener: Listener) -> Addition:
     """Return the addition with an audit of its images, which is also recorded in the history."""
-    every = model.facts.class_names
+    model, old, images = growth.model, growth.old, growth.images.listed
     with listener.doing("Looking for odd images …"):
-        left = model.of_rows(
-            [r for r, name in enumerate(every) if name not in images.rows.class_names]
-        )
-        names, memory = left.facts.class_names, left.memory
+        every = enumerate(model.class_names)
+        left = model.of_rows([r for r, name in every if name not in images.rows.class_names])
+        names, memory = left.class_names, left.memory
         real = [] if old is None else [old.train.named(names), old.val.named(names)]
         real += [] if memory is None else [memory.held_out, memory.kept]
         rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
@@ -243,34 +364,31 @@ def _audited(
     return replace(added, model=replace(added.model, facts=facts), audit=found)
 
 
-def add(
-    model: Model,
-    images: Source,
-    config: AddConfig,
-    *,
-    left: Model | None = None,
-    old: Source | None = None,
-    action: Action = "add",
-    data: Mapping[str, Any] | None = None,
-    observer: Observer = ignore,
-) -> Addition:
-    """Add the classes of `images` to a model, as one task of an experiment.
+class _Started(NamedTuple):
+    """A head with rows of the new classes, last, and how they came about."""
 
-    Args:
-        model: The model; it is not changed.
-        images: Features of the new images, computed by the model's own network; `val` is held out.
-        config: Settings.
-        left: The model without the classes that `images` replaces; None if it contains none of
-            the classes of `images`.
-        old: Features of old classes, used in place of the memory of the model; `val` is held out.
-        action: Name of the change in the history.
-        data: Origin of the images, for the history.
-        observer: Called with each event of the experiment.
+    head: Head
+    start: Initialisation | None
+    """None for the first head of a model."""
+    old: str
+    """What stood in for old images, in words."""
+
+
+class _Measured(NamedTuple):
+    own: Examined
+    left_out: bool
+    temperature: Temperature | None
+    known: Known | None
+
+
+def grow(growth: Growth, observer: Observer) -> Addition:
+    """Compute the rows of arriving classes, as one task of an experiment, and measure them.
 
     Raises:
         ModelError: If the model lacks data that the settings require, or if `lda` rows of single
             images would not be trained.
     """
+    config, images = growth.config, growth.images
     if config.init == "lda" and not config.iterations and images.train.counts().max() == 1:
         # Calibrating a discriminant against the rows of old classes takes a second image.
         raise ModelError(
@@ -279,42 +397,59 @@ def add(
             remedy="Leave out `--init`, give a second image of a class, or train the head with"
             " `--iterations 200`.",
         )
-    left = left or model
-    summed = None if old is None else old.summed
-    if summed is not None and not {*summed.class_names}.isdisjoint(left.facts.class_names):
-        left, old = replace(left, memory=_with_summed(left, summed, images.train)), None
-    given = _given(left, images, old)
+    growth = growth.with_statistics()
+    given, memory = growth.given, growth.left.memory
     tested = given.val
-    if left.memory is not None and not len(tested.labels):
-        tested = left.memory.held_out
-    if left.facts.class_names:
-        head, start, kind = _grown_head(left, images, given, tested, config, observer)
+    if memory is not None and not len(tested.labels):
+        tested = memory.held_out
+    if growth.left.class_names:
+        started = _grown_head(growth, given, tested, observer)
+    else:
+        head = fit_head(Source(images.train, images.val), FIRST_FIT)[0]
+        kind = f"none, because the model had no classes; its head was fitted ({FIRST_FIT})"
+        started = _Started(head, None, kind)
+    return _added(growth, started, _measured(growth, started, tested), given, tested)
+
+
+def _measured(growth: Growth, started: _Started, tested: FeatureSet) -> _Measured:
+    images, (head, start, kind) = growth.images, started
+    if start is None:
+        answers = first_left_out(images.train, head)
+    else:
         is_held_out = len(tested.labels) and len(images.val.labels)
         answers = None if is_held_out or start.left_out is None else start.left_out()
-    else:
-        head, start = fit_head(images, FIRST_FIT)[0], None
-        answers = first_left_out(images.train, head)
-        kind = f"none, because the model had no classes; its head was fitted ({FIRST_FIT})"
-    assert head.class_names is not None
     own = Examined.of(head, answers, tested, images.val)
-    is_left_out, found = answers is not None and not len(images.val.labels), None
-    known: Known | None = None
+    facts = growth.left.facts
+    temperature, known = None, None
     # Images of new classes alone, or drawn features of old ones, would bias the temperature.
-    is_real = len(tested.labels) or not left.facts.class_names
+    is_real = len(tested.labels) or not growth.left.class_names
     if (is_real or (len(own.old.labels) and DRAWN not in kind)) and len(own.new.labels):
-        found, known = own.temperature(), own.known()
-    if found is None and left.facts.temperature is not None:
-        found = left.facts.temperature.unmeasured
+        temperature, known = own.temperature(facts.activation), own.known(facts.activation)
+    if temperature is None and facts.temperature is not None:
+        temperature = facts.temperature.unmeasured
+    is_left_out = answers is not None and not len(images.val.labels)
+    return _Measured(own, is_left_out, temperature, known)
+
+
+def _added(
+    growth: Growth, started: _Started, measured: _Measured, given: Source, tested: FeatureSet
+) -> Addition:
+    model, left, images, config = growth.model, growth.left, growth.images, growth.config
+    (head, start, kind), own = started, measured.own
+    assert head.class_names is not None
     # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
-    tasks = (*left.facts.tasks, *(task for _ in images.class_names))
     facts = replace(
-        left.facts, class_names=head.class_names, tasks=tasks, temperature=found, known=known
+        left.facts,
+        class_names=head.class_names,
+        tasks=(*left.facts.tasks, *(task for _ in images.class_names)),
+        temperature=measured.temperature,
+        known=measured.known,
     )
-    grown = replace(left, facts=facts, head=head, memory=_memory(left, images, config, given))
+    grown = replace(left, facts=facts, linear=head, memory=_memory(growth, given))
     if replaced := model.facts.num_classes - left.facts.num_classes:  # keep the order of rows
         row_of = {name: row for row, name in enumerate(head.class_names)}
-        rows_then = [row_of.pop(name) for name in model.facts.class_names]
+        rows_then = [row_of.pop(name) for name in model.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
     after = own.price(config.max_old_loss)
     old_after, new_after = after.old if len(tested.labels) else Top1(0, 0), after.new
@@ -328,14 +463,14 @@ def add(
     elif balance is not None:
         taken = Top1(balance.lost, balance.judged)
     change = Change.now(
-        action,
+        growth.action,
         images.class_names,
         task=task,
         images=dict(zip(images.class_names, images.train.counts().tolist(), strict=True)),
         data={
-            **(data or {}),
+            **images.data,
             "old_rows": kind,
-            "left_out": is_left_out,
+            "left_out": measured.left_out,
             **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
             "repeats": count_repeats(images.train.labels, groups_of(images.train)),
         },
@@ -345,80 +480,24 @@ def add(
     return Addition(
         model=grown.after(change),
         replaced=replaced,
-        old_before=accuracy(model.head, tested.named(model.facts.class_names)),
+        old_before=accuracy(model.head, tested.named(model.class_names)),
         old=old_after,
         new=new_after,
-        left_out=is_left_out,
+        left_out=measured.left_out,
+        audit=Audit.nothing(),
         prices=tuple(prices),
         taken=taken,
+        place=images.place,
     )
 
 
-def merge_models(
-    model: Model,
-    other: Model,
-    out: Path,
-    config: AddConfig,
-    data: Mapping[str, Any],
-    listener: Listener,
-    *,
-    overwrite: bool = False,
-) -> Addition:
-    """Write a model that contains the classes of two models.
-
-    The result is the same as adding, at once, all classes that only one of the models contains to
-    the classes that both contain.
-
-    Args:
-        model: One model; it is not changed.
-        other: A second model with the same network; it is not changed.
-        out: Path of the new model, outside both models.
-        config: Settings for the classes that only one of the models contains.
-        data: Further contents of the history.
-        listener: Called with each event of the work.
-        overwrite: Replace an existing model at `out`.
-
-    Raises:
-        ModelError: If the networks differ, if a shared class differs, or if a model does not
-            remember the training rows of all classes that the other model lacks.
-        ClinitError: If the new model cannot be written.
-    """
-    data = {**data, "models": [model.origin, other.origin]}
-    for each in (model, other):
-        check_apart(out, Path(each.origin))
-    theirs = (model.facts.class_names, other.facts.class_names)
-    if near := near_names(*theirs, model.origin, other.origin):
-        listener.warn(near)
-    left, images, model, notes = of_both(model, other)
-    for note in notes:
-        listener.warn(note)
-    data |= {"notes": notes} if notes else {}
-    if images is None:
-        none = Top1(0, 0)
-        merged = left.after(Change.now("merge", (), data=data))
-        added = Addition(merged, 0, none, none, none, left_out=False)
-    else:
-        with listener.training() as seen:
-            added = add(model, images, config, left=left, action="merge", data=data, observer=seen)
-        added = _audited(added, left, None, Images.stored(images.train, images.val), listener)
-    with listener.doing("Putting backbone and head together …"):
-        write_model(added.model, out, overwrite=overwrite)
-    return added
-
-
-def _grown_head(
-    left: Model,
-    images: Source,
-    given: Source,
-    tested: FeatureSet,
-    config: AddConfig,
-    observer: Observer,
-) -> tuple[Head, Initialisation, str]:
-    """Run one task; return the head, how its rows started, and the kind of old rows used.
+def _grown_head(growth: Growth, given: Source, tested: FeatureSet, observer: Observer) -> _Started:
+    """Run one task.
 
     Discriminants read only old rows that are known. If images of old classes are held out, these
     set the price.
     """
+    left, images, config = growth.left, growth.images, growth.config
     rows, kind, known = old_rows(
         config.old_rows, left.head, left.memory, images.train, given=given.train, seed=config.seed
     )
@@ -427,25 +506,6 @@ def _grown_head(
         init = "discriminant" if len(np.unique(known.labels)) >= least else "fitted"
     if init == "discriminant" and len(known.labels) and not config.iterations:
         rows = known
-    on_gpu = left.backbone.config.device.startswith("cuda")
-    study = Study(
-        stream=Stream(
-            method="rehearsal" if len(rows.labels) else "naive",
-            tasks=1,
-            iterations=config.iterations,
-            buffer=len(rows.labels) or None,
-            eval_every=max(1, config.iterations),
-            seed=config.seed,
-            class_order=images.class_names,
-        ),
-        start=Start(init=init, new_share=config.new_share, max_old_loss=config.max_old_loss),
-        training=Training(
-            protocol="keep",
-            loss=config.loss,
-            lr=config.lr,
-            device="cuda" if on_gpu else "cpu",
-        ),
-    )
     tasks = left.facts.tasks
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))
     sides = (
@@ -453,10 +513,10 @@ def _grown_head(
         Source(rows, tested),
         Source(images.train, images.val),
     )
-    came_with = base or len(tasks)
+    study, came_with = _study(growth, init, len(rows.labels)), base or len(tasks)
     if config.iterations:
         (head,) = grown_heads(*sides, [study], came_with=came_with, observer=observer)
-        return head, Initialisation(Rows.of_head(head)), kind
+        return _Started(_as_before(head, left), Initialisation(Rows.of_head(head)), kind)
     observer(TaskStarted(1, 1, 0))
     ((head, start),) = started_heads(*sides, [study], came_with=came_with)
     if start.balance is not None and len(tested.labels):
@@ -467,48 +527,74 @@ def _grown_head(
         moved = np.arange(head.num_classes) >= head.num_classes - new
         head = replace(head, bias=(head.bias + shift * moved).astype(np.float32))
         start = start.shifted(shift, balance)
-    return head, start, kind
+    return _Started(_as_before(head, left), start, kind)
 
 
-def _check_first(
-    model: Model, names: Sequence[str], config: AddConfig, old: Source | Path | None
-) -> None:
+def _as_before(head: Head, left: Model) -> Head:
+    return replace(head, fingerprint=left.head.fingerprint)
+
+
+def _study(growth: Growth, init: Any, buffer: int) -> Study:
+    """Return the study of the task; independent classes have the loss of independent classes."""
+    config, engine = growth.config, growth.left.engine
+    independent = growth.left.facts.activation == "sigmoid" and config.loss == "ce"
+    return Study(
+        stream=Stream(
+            method="rehearsal" if buffer else "naive",
+            tasks=1,
+            iterations=config.iterations,
+            buffer=buffer or None,
+            eval_every=max(1, config.iterations),
+            seed=config.seed,
+            class_order=growth.images.class_names,
+        ),
+        start=Start(init=init, new_share=config.new_share, max_old_loss=config.max_old_loss),
+        training=Training(
+            protocol="keep",
+            loss="bce" if independent else config.loss,
+            lr=config.lr,
+            device="cuda" if engine is not None and engine.device.startswith("cuda") else "cpu",
+        ),
+    )
+
+
+def _check_first(model: Model, names: Sequence[str], purpose: Purpose) -> None:
     """Check that classes of these names can be the first classes of a model.
 
     Raises:
         ModelError: If they cannot.
     """
+    config = purpose.config
     remedy = "Leave out `--init`, `--iterations` and `--old`."
     why = "its first head is fitted to all classes together, so there are no old rows"
     if len(names) < 2:
         why = f"{examples(names)} would be its only class, and the answer for every image"
         remedy = "Give two classes or more."
-    elif not (config.iterations or config.init != AddConfig().init or old is not None):
+    elif not (config.iterations or config.init != AddConfig().init or purpose.old is not None):
         return
     raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
 
 
-def _known_names(
-    facts: ModelFacts, names: Sequence[str], *, replacing: bool, more: bool
-) -> list[str]:
+def _known_names(model: Model, names: Sequence[str], kind: str) -> list[str]:
     """Return the named classes that the model already contains.
 
     Raises:
-        ModelError: If the model contains too few or too many of the names: with `more`, it must
-            contain all of them; with `replacing`, at least one, and other classes; otherwise none.
+        ModelError: If the model contains too few or too many of the names: for `more`, it must
+            contain all of them; to `replace`, at least one, and other classes; otherwise none.
     """
-    known = [name for name in names if name in {*facts.class_names}]
+    known = [name for name in names if name in {*model.class_names}]
     new = [name for name in names if name not in {*known}]
-    if more and new:
+    if kind == "more" and new:
         raise ModelError(
             f"{len(new):,} of these {len(names):,} classes are new to the model ({examples(new)})",
             remedy="Add new classes separately, without `--more`: `clinit add MODEL IMAGES --out"
             " NEW`.",
         )
-    wrong = bool(known) != replacing or (known and len(known) == facts.num_classes)
-    if wrong and not more:
+    count = model.facts.num_classes
+    wrong = bool(known) != (kind == "replace") or (known and len(known) == count)
+    if wrong and kind != "more":
         raise ModelError(
-            f"{len(known):,} of these {len(names):,} classes are among the {facts.num_classes:,} of"
+            f"{len(known):,} of these {len(names):,} classes are among the {count:,} of"
             f" the model ({examples(known or names)})",
             remedy="To add images to existing classes, use `--more`; to replace some classes of"
             " the model, but not all, `--replace`. Otherwise rename or remove their folders;"
@@ -517,31 +603,28 @@ def _known_names(
     return known
 
 
-def _given(left: Model, images: Source, old: Source | None) -> Source:
-    """Return the rows of `old`, labelled as in the head; without `old`, return empty row sets.
-
-    Rows that the model remembers as held out are removed from the training rows.
-
-    Raises:
-        ModelError: If no class of `old` is a class of the model.
-    """
-    if old is None:
-        nothing = images.train.nothing(left.facts.class_names)
-        return Source(nothing, nothing)
-    train, held_out = (each.named(left.facts.class_names) for each in (old.train, old.val))
-    if not len(train.labels):
+def old_features(given: Source | AnyPath, model: Model, listener: Listener) -> Source:
+    """Read features of old classes; refuse features of another network."""
+    if isinstance(given, str | os.PathLike):
+        path = Path(given)
+        with listener.doing("Reading the features of old classes …"):
+            if path.suffix in (".npy", ".npz", ".parquet"):
+                read = features_in(path)
+                rows = read.splits["train"]
+                given = Source(rows, rows.nothing(), str(path))
+            else:
+                (given,) = read_sources(path)
+    if differing := differences(model, given.fingerprint):
         raise ModelError(
-            f"no class of {old.path or 'the given features'} ({examples(old.class_names)}) is a"
-            " class that the model keeps",
-            remedy="Give a cache of the model's own classes, with the class names of the model.",
+            f"the features in {given.path} do not come from the network of {model.origin}: they"
+            f" differ in {differing}",
+            remedy="Give the cache of this network, or the images: `clinit remember`.",
         )
-    if left.memory is not None:
-        train = train.without(left.memory.held_out)
-    return Source(train, held_out)
+    return given
 
 
 def _with_summed(left: Model, summed: Summed, like: FeatureSet) -> Memory:
-    names = left.facts.class_names
+    names = left.class_names
     places = [*names, *(name for name in summed.class_names if name not in {*names})]
     statistics = summed.named(places).averaging("class", "a model")
     of_all = Memory.of_statistics(statistics, like.nothing(tuple(places)), left.depends_on)
@@ -549,16 +632,17 @@ def _with_summed(left: Model, summed: Summed, like: FeatureSet) -> Memory:
     return found if left.memory is None else found.updated(left.memory)
 
 
-def _memory(left: Model, images: Source, config: AddConfig, given: Source) -> Memory:
+def _memory(growth: Growth, given: Source) -> Memory:
     """Return the memory of the new model.
 
     It joins the old memory, the given rows of classes that the old memory lacks, and the added
     images.
     """
-    memory, depends_on = left.memory, left.depends_on
+    memory, images, keep = growth.left.memory, growth.images, growth.config.keep
+    depends_on = growth.left.depends_on
 
-    def of(rows: Source, *, added: bool = False) -> Memory:
-        return Memory.of(rows.train, depends_on, held_out=rows.val, keep=config.keep, added=added)
+    def of(rows: Source | Arrived, *, added: bool = False) -> Memory:
+        return Memory.of(rows.train, depends_on, held_out=rows.val, keep=keep, added=added)
 
     if memory is None:
         memory = of(given)

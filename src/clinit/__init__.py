@@ -27,9 +27,8 @@ if TYPE_CHECKING:
         LeastSquaresClassifier as LeastSquaresClassifier,
     )
     from clinit.headtrain.heads.statistics.solve import least_squares as least_squares
-    from clinit.headtrain.model.add import add_classes as add_classes
-    from clinit.headtrain.model.classifier import load_model as load_model
     from clinit.headtrain.model.predict import predict_features as predict_features
+    from clinit.headtrain.model.reading import load_model as load_model
     from clinit.headtrain.protocol.stream.summed import read_summed as read_summed
     from clinit.headtrain.protocol.stream.summed import sum_caches as sum_caches
     from clinit.headtrain.protocol.study.methods import DerppConfig as DerppConfig
@@ -46,7 +45,7 @@ _PLACES = {
     "clinit.headtrain.heads.start.settings": ("Start",),
     "clinit.headtrain.protocol.study.parts": ("Stream", "Training"),
     "clinit.headtrain.protocol.study.study": ("Study",),
-    "clinit.headtrain.model.classifier": ("load_model",),
+    "clinit.headtrain.model.reading": ("load_model",),
     "clinit.headtrain.model.predict": ("predict_features",),
     "clinit.headtrain.heads.statistics.classifier": ("LeastSquaresClassifier",),
     "clinit.headtrain.heads.statistics.solve": ("least_squares",),
@@ -56,7 +55,6 @@ _PLACES = {
         *("diagnose", "extract_features", "load_cache", "load_head"),
         *("probe", "save_head", "train_heads", "train_top"),
     ),
-    "clinit.headtrain.model.add": ("add_classes",),
 }
 """The public names, by the module that defines them."""
 __all__ = sorted(["__version__", *(name for names in _PLACES.values() for name in names)])

@@ -13,9 +13,9 @@ import clinit
 from clinit.cli.commands.model import accuracy_in_words, add, merge, remember, remove, rename, show
 from clinit.errors import ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
-from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.reading import open_model, read_facts, read_memory
+from clinit.headtrain.model.reading import load_model, read_facts, read_memory
 
 app = typer.Typer()
 for command in (add, merge, remember, remove, rename, show):
@@ -55,7 +55,7 @@ def draw(root: Path, classes: str, count: int, start: int = 0) -> Path:
 def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of a run: a, b, c of its base, d and e of its tasks; not to be changed."""
     folder = tmp_path_factory.mktemp("exported") / "model"
-    export_run(tiny_run, folder, remembers=False)
+    export_model(tiny_run, folder, remembers=False)
     return folder
 
 
@@ -84,7 +84,7 @@ def grown(
 
 
 def head_of(folder: Path) -> Head:
-    return open_model(folder, device="cpu").head
+    return load_model(folder, device="cpu").head
 
 
 def memory_of(folder: Path) -> Memory:

@@ -14,10 +14,10 @@ from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.headtrain.heads.temperature import temperature_of
 from clinit.headtrain.model.add import add
-from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.old_rows import WIDENING, memory_of_head, old_rows, pseudo_features
-from clinit.headtrain.model.reading import open_model
+from clinit.headtrain.model.reading import load_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.stream.source import Source
 
@@ -152,11 +152,11 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iterations: int
 ) -> None:
     monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
-    plain = export_run(tiny_run, tmp_path / "plain", calibrated=False)
-    divided = export_run(tiny_run, tmp_path / "divided")
+    plain = export_model(tiny_run, tmp_path / "plain", calibrated=False)
+    divided = export_model(tiny_run, tmp_path / "divided")
     config = AddConfig(iterations=iterations)
     one, other = (
-        add(open_model(each.path, device="cpu"), arriving(), config).model
+        add(load_model(each.path, device="cpu"), arriving(), config).model
         for each in (plain, divided)
     )
     # The rows are the minimum of a loss of float32 products: around it the loss changes with the
@@ -172,7 +172,7 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
     assert other.facts.temperature == temperature_of(other.head, held_out)
     assert other.facts.temperature != divided.facts.temperature
     # Without held-out rows of both kinds the temperature stays.
-    forgetful = replace(open_model(divided.path, device="cpu"), memory=None)
+    forgetful = replace(load_model(divided.path, device="cpu"), memory=None)
     monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 5)  # the new ones alone
     found = add(forgetful, arriving(), config).model.facts.temperature
     assert divided.facts.temperature is not None

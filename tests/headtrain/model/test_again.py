@@ -14,11 +14,11 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.heads.start.settings import Init
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.again import of_both, with_more
-from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.images import Listener
 from clinit.headtrain.model.memory import MOST_LEARNT, Memory
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.reading import open_model
+from clinit.headtrain.model.reading import load_model
 from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
 from clinit.headtrain.protocol.stream.source import Source
 
@@ -47,7 +47,7 @@ def images(names: str, start: int = 0, stop: int = 9, held_out: int = 0) -> Sour
 def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
     """Return a model of a to e that remembers, of e nothing."""
     folder = tmp_path_factory.mktemp("exported") / "base"
-    found = open_model(export_run(tiny_run, folder).path, device="cpu")
+    found = load_model(export_model(tiny_run, folder).path, device="cpu")
     rows = images("abcd", stop=20, held_out=3)
     named = [each.named(found.facts.class_names) for each in (rows.train, rows.val)]
     memory = Memory.of(named[0], found.depends_on, held_out=named[1])

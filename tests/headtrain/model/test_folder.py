@@ -21,7 +21,7 @@ from clinit.extract.network.transform import make_transform
 from clinit.files.documents import content_sha256
 from clinit.headtrain.model import writing
 from clinit.headtrain.model.card import card
-from clinit.headtrain.model.classifier import Classifier, load_model
+from clinit.headtrain.model.reading import load_model
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.facts import METADATA, Change, ModelFacts
 from clinit.headtrain.model.reading import MODEL_FILE, read_facts

@@ -11,11 +11,11 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.model.add import PRICES, add
-from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.measure import Examined, first_left_out
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.predict import Rejection
-from clinit.headtrain.model.reading import open_model
+from clinit.headtrain.model.reading import load_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.probe.fit_head import fit_head
 from clinit.headtrain.protocol.experiment import started_heads
@@ -52,7 +52,7 @@ def solved(rows: FeatureSet, group: int | None, lam: float, classes: int) -> np.
 def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = open_model(export_run(tiny_run, tmp_path / "model").path, device="cpu")
+    model = load_model(export_model(tiny_run, tmp_path / "model").path, device="cpu")
     new, starts = photographs(), list[Initialisation]()
     assert new.groups is not None
 
@@ -93,7 +93,7 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
 def test_a_larger_price_never_costs_new_classes_and_never_exceeds_itself(
     tiny_run: Path, tmp_path: Path
 ) -> None:
-    model = open_model(export_run(tiny_run, tmp_path / "model").path, device="cpu")
+    model = load_model(export_model(tiny_run, tmp_path / "model").path, device="cpu")
     new = photographs()
     added = add(model, Source(new, new.nothing()), AddConfig(max_old_loss=3.0))
     before, prices = added.old_before, added.prices

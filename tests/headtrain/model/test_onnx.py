@@ -11,7 +11,7 @@ from torch import nn
 
 from clinit.errors import BackboneError, ModelError
 from clinit.headtrain.model import onnx as onnx_file
-from clinit.headtrain.model.classifier import Classifier, load_model
+from clinit.headtrain.model.reading import load_model
 from clinit.headtrain.model.export import Export, export_run
 from clinit.headtrain.model.facts import METADATA
 from clinit.headtrain.model.onnx import load_onnx, write_onnx
@@ -41,7 +41,7 @@ def test_both_runtimes_predict_the_same_of_batches_of_any_size(
     reject = Rejection("energy", 1.5)
     expected = model.predict(files, reject=reject)
     for batch_size in (1, 7, 64):
-        found = load_onnx(file).predict(files, batch_size=batch_size, reject=reject)
+        found = load_model(file).predict(files, batch_size=batch_size, reject=reject)
         for left, right in zip(found, expected, strict=True):
             assert (left.path, left.reason) == (right.path, right.reason)
             assert left.unknown == right.unknown
@@ -52,7 +52,7 @@ def test_both_runtimes_predict_the_same_of_batches_of_any_size(
 
 
 def test_the_description_of_the_model_is_in_the_file(file: Path, model: Classifier) -> None:
-    assert load_onnx(file).facts == model.facts
+    assert load_model(file).facts == model.facts
     content = file.read_bytes()
     metadata = onnx_file.session_of(content).get_modelmeta().custom_metadata_map
     assert sorted(metadata) == [METADATA, "clinit_sha256"]
@@ -132,7 +132,7 @@ def test_a_missing_extra_is_named_with_its_command(
     monkeypatch.setattr(
         onnx_file, "find_spec", lambda name: None if name == "onnxruntime" else find(name)
     )
-    for call in (lambda: load_onnx(file), lambda: export_run(tiny_run, tmp_path / "x", onnx=True)):
+    for call in (lambda: load_model(file), lambda: export_model(tiny_run, tmp_path / "x", onnx=True)):
         with pytest.raises(ModelError, match="needed for ONNX: onnxruntime") as caught:
             call()
         assert 'pip install "clinit[onnx]"' in caught.value.remedy
@@ -153,5 +153,5 @@ def test_a_damaged_file_is_refused(
 ) -> None:
     (tmp_path / "x.onnx").write_bytes(re.sub(pattern, new, file.read_bytes()))
     with pytest.raises(ModelError, match=r"x\.onnx " + why) as caught:
-        load_onnx(tmp_path / "x.onnx")
+        load_model(tmp_path / "x.onnx")
     assert "clinit export RUN --out FOLDER --onnx" in caught.value.remedy

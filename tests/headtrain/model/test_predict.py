@@ -14,7 +14,7 @@ from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.classifier import Classifier, load_model
+from clinit.headtrain.model.reading import load_model
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.predict import SCORES, Rejection, find_images

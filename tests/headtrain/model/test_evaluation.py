@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import top_k_accuracy_score
 
-from clinit.analysis.metrics.evaluation import CHANGES, Evaluation, evaluate
+from clinit.headtrain.model.evaluation import CHANGES, Evaluation, evaluate
 from clinit.headtrain.model.facts import ModelFacts
 from clinit.headtrain.model.predict import Rejection
 
