@@ -10,12 +10,13 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import clinit
-from clinit.cli.commands.model import accuracy_in_words, add, merge, remember, remove, rename, show
+from clinit.cli.commands.model import add, merge, remember, remove, rename, show
 from clinit.errors import ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
+from clinit.headtrain.model.add import accuracy_in_words
 from clinit.headtrain.model.export import export_model
-from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.reading import load_model, read_facts, read_memory
+from clinit.headtrain.model.memory import Memory, read_memory
+from clinit.headtrain.model.reading import load_model, read_facts
 
 app = typer.Typer()
 for command in (add, merge, remember, remove, rename, show):
@@ -227,17 +228,24 @@ def test_python_gives_the_same_model(
     remembering: Path, grown: tuple[Path, str], images: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    with pytest.raises(ModelError, match="the audit of"):
-        clinit.add_classes(remembering, images, out, {"keep": 2}, strict=True, device="cpu")
-    added = clinit.add_classes(remembering, images, out, {"keep": 2}, device="cpu")
+    model = clinit.load_model(remembering, device="cpu")
+    added = model.add(images, keep=2)
+    written = added.save(out)
     one, two = head_of(grown[0]), head_of(out)
     np.testing.assert_array_equal(one.weight, two.weight)
     np.testing.assert_array_equal(one.bias, two.bias)
     assert (added.old.total, added.new.total) == (5, 16)
+    assert " ".join(added.lines()[0].split()) in grown[1]
+    assert [*tmp_path.iterdir()] == [out], "features are not kept unless asked for"
+    assert written.path == out
+    assert model.audit(images).content == added.audit.content
     with pytest.raises(ModelError, match="there is already a model at"):
-        clinit.add_classes(remembering, images, out, device="cpu")
+        added.save(out)
     with pytest.raises(ValueError, match="iterations takes an integer"):
-        clinit.add_classes(remembering, images, tmp_path / "no", {"iterations": -1})
+        model.add(images, iterations=-1)
+    assert [each.action for each in added.model.rename({"f": "F"}).remove(["g"]).facts.history] == [
+        *("run", "remember", "add", "rename", "remove")
+    ]
 
 
 def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.headtrain.heads.temperature import temperature_of
-from clinit.headtrain.model.add import add
+from clinit.headtrain.model.add import Addition, Purpose, add
 from clinit.headtrain.model.export import export_model
+from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import WIDENING, memory_of_head, old_rows, pseudo_features
 from clinit.headtrain.model.reading import load_model
 from clinit.headtrain.model.settings import AddConfig
@@ -137,6 +139,11 @@ def test_classes_of_which_nothing_is_known_are_left_out(memory: Memory) -> None:
     np.testing.assert_allclose(both.population_covariance, memory.population_covariance)
 
 
+def added(model: Model, source: Source, config: AddConfig, **purpose: Any) -> Addition:
+    """Add features to a model."""
+    return add(model, features_in(source), Purpose(config=config, **purpose))
+
+
 def arriving() -> Source:
     """Return features of two new classes, with some held out."""
     rng = np.random.default_rng(0)
@@ -156,7 +163,7 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
     divided = export_model(tiny_run, tmp_path / "divided")
     config = AddConfig(iterations=iterations)
     one, other = (
-        add(load_model(each.path, device="cpu"), arriving(), config).model
+        added(load_model(each.path, device="cpu"), arriving(), config).model
         for each in (plain, divided)
     )
     # The rows are the minimum of a loss of float32 products: around it the loss changes with the
@@ -174,6 +181,6 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
     # Without held-out rows of both kinds the temperature stays.
     forgetful = replace(load_model(divided.path, device="cpu"), memory=None)
     monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 5)  # the new ones alone
-    found = add(forgetful, arriving(), config).model.facts.temperature
+    found = added(forgetful, arriving(), config).model.facts.temperature
     assert divided.facts.temperature is not None
     assert found == divided.facts.temperature.unmeasured

@@ -21,13 +21,10 @@ from clinit.errors import BackboneError, CacheError, ClinitError, HeadError, Mod
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.work.recorded import reload
-from clinit.headtrain.model.reading import load_model
 from clinit.headtrain.model.export import Export, TrainedRun, export_head, export_model
-from clinit.headtrain.model.facts import ModelFacts
-from clinit.headtrain.model.model import assemble
-from clinit.headtrain.model.onnx import load_onnx
-from clinit.headtrain.model.predict import find_images, is_head_file, load_files
-from clinit.headtrain.model.reading import load_model, read_facts
+from clinit.headtrain.model.network import assemble, engine_of, load_files, loading_line
+from clinit.headtrain.model.predict import Reading, find_images
+from clinit.headtrain.model.reading import is_head_file, load_model, read_facts
 from clinit.headtrain.model.writing import write_model
 from clinit.headtrain.protocol.record.format import read_info, read_record
 
@@ -77,8 +74,9 @@ def noise() -> torch.Tensor:
     return torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 
-def in_plain_timm(model: Path, facts: ModelFacts) -> torch.nn.Module:
-    network: torch.nn.Module = eval(facts.loading_line(model), {"timm": timm})
+def in_plain_timm(model: Path, exported: Export) -> torch.nn.Module:
+    line = loading_line(exported.written.model, model)
+    network: torch.nn.Module = eval(line, {"timm": timm})
     return network.eval()
 
 
@@ -92,7 +90,7 @@ def test_timm_alone_loads_every_architecture_and_gives_features_times_head(
     for name, arguments in MODELS.items():
         run = make_run(tmp_path / name, name, **arguments)
         exported = export_model(run, tmp_path / f"{name}.safetensors")
-        code.append(f"network = {exported.facts.loading_line(exported.path)}.eval()")
+        code.append(f"network = {loading_line(exported.written.model, exported.path)}.eval()")
         code.append(f"torch.save(network(images).detach(), {name + '.pt'!r})")
         backbone, _ = reload(open_cache(tmp_path / name / "caches" / "base").split("train"))
         head = read_head(run / "head.safetensors")
@@ -113,7 +111,7 @@ def test_a_network_that_does_not_compute_the_head_is_refused(
     opened = load_model(exported.path, device="cpu")
     wide = Head(np.zeros((2, 13), np.float32), np.zeros(2, np.float32), ("a", "b"))
     with pytest.raises(BackboneError, match="size mismatch"):
-        assemble(opened.backbone, wide)
+        assemble(engine_of(opened).backbone, wide)
 
     def more(*arguments: Any) -> torch.nn.Module:
         network = assemble(*arguments)
@@ -133,7 +131,7 @@ def test_a_network_that_does_not_compute_the_head_is_refused(
 
     monkeypatch.setattr(timm, "create_model", unbiased)
     with pytest.raises(BackboneError, match="no linear classifier with a bias"):
-        assemble(opened.backbone, narrow)
+        assemble(engine_of(opened).backbone, narrow)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,7 +167,7 @@ def test_the_same_run_gives_the_same_file_wherever_its_cache_is(
         export_model(run, tmp_path / "model.safetensors")
     assert "--base CACHE" in caught.value.remedy
     base, weights = tiny_run.parent / "caches" / "base", tiny_run.parent / "weights.safetensors"
-    given = export_model(run, tmp_path / "by_cache.safetensors", base=base)
+    given = export_model(TrainedRun.read(run, base), tmp_path / "by_cache.safetensors")
     without = export_model(run, tmp_path / "by_weights.safetensors", weights=weights)
     assert given.path.read_bytes() == without.path.read_bytes()
 
@@ -190,13 +188,13 @@ def test_changed_parameters_of_the_backbone_are_exported(
     file = after.path / "model.safetensors"
     old, new = load_file(exported.path), load_file(file)
     assert [key for key in old if not np.array_equal(old[key], new[key])] == [name]
-    network = in_plain_timm(exported.path, exported.facts)
+    network = in_plain_timm(exported.path, exported)
     network.get_parameter(name).data[:] = torch.from_numpy(changed)
     with torch.no_grad():
         expected = network(noise())
-        assert torch.equal(in_plain_timm(file, after.facts)(noise()), expected)
+        assert torch.equal(in_plain_timm(file, after)(noise()), expected)
     with pytest.raises(HeadError, match="training has changed the backbone"):
-        export_model(run, tmp_path / "head.npz")
+        export_head(run, tmp_path / "head.npz")
 
 
 def with_head(change: Callable[[Head], Head]) -> Callable[[Path], None]:
@@ -254,7 +252,7 @@ def test_what_does_not_fit_the_run_is_refused(
     out.unlink()
     other = make_run(tmp_path / "other", "vit_tiny_patch16_224", **MODELS["vit_tiny_patch16_224"])
     with pytest.raises(CacheError, match="backbone, weights, model_args, transform differ"):
-        export_model(tiny_run, out, base=other.parent / "caches" / "base")
+        export_model(TrainedRun.read(tiny_run, other.parent / "caches" / "base"), out)
     state = load_file(tiny_run.parent / "weights.safetensors")
     save_file({**state, "stem.0.bias": state["stem.0.bias"] + 1}, tmp_path / "w.safetensors")
     with pytest.raises(CacheError, match=r"w\.safetensors: SHA-256"):
@@ -279,7 +277,7 @@ def test_timm_clinit_and_onnxruntime_give_the_same_probabilities(
     assert model.facts.temperature is not None
     backbone, transform = reload(open_cache(tiny_run.parent / "caches" / "base").split("train"))
     head = read_head(tiny_run / "head.safetensors")
-    (batch,) = load_files(images, model.facts, batch_size=99, workers=1)
+    (batch,) = load_files(images, transform, Reading(batch_size=99), workers=1)
     pixels = transform.normalise(batch.pixels)
     logits = backbone.features(pixels).numpy() @ head.weight.T + head.bias
     expected = torch.from_numpy(logits / model.facts.temperature.value).softmax(1)
@@ -299,7 +297,10 @@ def test_without_a_temperature_the_head_has_the_bits_of_the_run(
 ) -> None:
     plain = export_model(tiny_run, tmp_path / "plain.safetensors", calibrated=False)
     assert (plain.facts.temperature, plain.notes) == (None, ())
-    head, found = read_head(tiny_run / "head.safetensors"), load_model(plain.path).backbone.head
+    head, found = (
+        read_head(tiny_run / "head.safetensors"),
+        engine_of(load_model(plain.path)).backbone.head,
+    )
     assert found.weight.tobytes() == head.weight.tobytes()
 
 
@@ -350,11 +351,10 @@ def test_changed_classes_keep_their_weights_but_not_the_measured_errors(
     model: Export, tmp_path: Path
 ) -> None:
     opened = load_model(model.path, device="cpu")
-    renamed = write_model(opened.renamed({"d": "dog"}, {}), tmp_path / "renamed.safetensors").facts
-    assert renamed.weights == model.facts.weights
+    renamed = write_model(opened.rename({"d": "dog"}), tmp_path / "renamed.safetensors").model.facts
     assert renamed.temperature == model.facts.temperature
     assert model.facts.temperature is not None
-    left = write_model(opened.removed(["d"], {}), tmp_path / "left").facts
+    left = write_model(opened.remove(["d"]), tmp_path / "left").model.facts
     assert left.temperature == model.facts.temperature.unmeasured
     text = (tmp_path / "left" / "README.md").read_text()
     assert "fitted on 10 held-out images before the classes last changed" in text
@@ -366,16 +366,16 @@ def test_a_head_alone_has_the_rows_of_the_model(
 ) -> None:
     monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
     out = tmp_path / f"head{suffix}"
-    exported = export_model(tiny_run, out, head_only=True)
+    exported = export_head(tiny_run, out)
     head = read_head(out)
-    classifier = load_model(model.path, device="cpu").backbone.head
+    classifier = engine_of(load_model(model.path, device="cpu")).backbone.head
     assert head.weight.tobytes() == classifier.weight.tobytes()
     assert head.class_names == model.facts.class_names
-    assert exported.temperature == model.facts.temperature
-    assert exported.temperature is not None
+    assert exported.facts.temperature == model.facts.temperature
+    assert exported.facts.temperature is not None
     assert head.origin is not None
     assert head.origin["tasks"] == list(model.facts.tasks)
-    assert head.origin["temperature"]["value"] == exported.temperature.value
+    assert head.origin["temperature"]["value"] == exported.facts.temperature.value
     assert [is_head_file(each) for each in (out, model.path / "model.safetensors")] == [True, False]
     with pytest.raises(ModelError, match="there is already a model at"):
-        export_model(tiny_run, out, head_only=True)
+        export_head(tiny_run, out)

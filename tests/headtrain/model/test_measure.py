@@ -1,5 +1,6 @@
 """Classes measured by images that are left out, next to heads that are solved without them."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.headtrain.heads.start.scale import Initialisation
-from clinit.headtrain.model.add import PRICES, add
+from clinit.headtrain.model.add import PRICES
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.measure import Examined, first_left_out
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.predict import Rejection
 from clinit.headtrain.model.reading import load_model
@@ -20,6 +22,7 @@ from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.probe.fit_head import fit_head
 from clinit.headtrain.protocol.experiment import started_heads
 from clinit.headtrain.protocol.stream.source import Source
+from tests.headtrain.model.test_add import added as addition
 
 NAMES = ("x", "y", "z")
 
@@ -62,7 +65,7 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
         return found
 
     monkeypatch.setattr("clinit.headtrain.model.add.started_heads", started)
-    added = add(model, Source(new, new.nothing()), AddConfig(init="least-square"))
+    added = addition(model, Source(new, new.nothing()), AddConfig(init="least-square"))
     old, _, known = old_rows("auto", model.head, model.memory, new)
     assert len(known.labels) == len(old.labels)  # the model remembers all of its classes
     both = FeatureSet(
@@ -95,7 +98,7 @@ def test_a_larger_price_never_costs_new_classes_and_never_exceeds_itself(
 ) -> None:
     model = load_model(export_model(tiny_run, tmp_path / "model").path, device="cpu")
     new = photographs()
-    added = add(model, Source(new, new.nothing()), AddConfig(max_old_loss=3.0))
+    added = addition(model, Source(new, new.nothing()), AddConfig(max_old_loss=3.0))
     before, prices = added.old_before, added.prices
     assert [each.points for each in prices] == sorted({*PRICES, 3.0})
     for each, more in pairwise(prices):
@@ -154,7 +157,9 @@ def test_the_score_that_tells_added_classes_without_their_row_is_recorded() -> N
     assert known.images == 150
     assert known.rule in known.levels
     logits = rows.features @ head.weight.T
-    found = Rejection.at_rate("max-logit", 0.05, None, None, known)
+    model = Model.of(head)
+    model = replace(model, facts=replace(model.facts, known=known))
+    found = Rejection.at_rate(model, "max-logit", 0.05)
     assert np.mean(logits.max(axis=1) < found.threshold) == pytest.approx(0.05, abs=0.01)
-    assert Rejection.at_rate("auto", 0.05, None, None, known).rule == known.rule
+    assert Rejection.at_rate(model).rule == known.rule
     assert Examined(head, rows.first(20), rows.nothing()).known() is None

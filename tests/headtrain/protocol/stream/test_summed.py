@@ -19,7 +19,6 @@ from clinit.extract.cache.plan import Part
 from clinit.extract.cache.read import open_split
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.model.add import add
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.reading import load_model
@@ -38,7 +37,7 @@ from clinit.headtrain.protocol.stream.summed import (
 )
 from clinit.headtrain.protocol.study.study import Study
 from tests.conftest import unwritten
-from tests.headtrain.model.test_add import arriving
+from tests.headtrain.model.test_add import added, arriving
 from tests.headtrain.protocol.stream.made_caches import (
     CLASSES,
     DIM,
@@ -218,9 +217,9 @@ def test_a_model_draws_the_rows_of_classes_it_remembers_nothing_of(
     statistics = ClassStatistics.of(rows.features, rows.labels)
     nothing = rows.nothing()
     summed = Summed(names[:2], Fingerprint(), statistics)
-    given = add(model, arriving(), AddConfig(), old=Source(nothing, nothing, summed=summed)).model
+    given = added(model, arriving(), AddConfig(), old=Source(nothing, nothing, summed=summed)).model
     memory = Memory.of(rows.named(names), model.depends_on)
-    expected = add(replace(model, memory=memory), arriving(), AddConfig()).model
+    expected = added(replace(model, memory=memory), arriving(), AddConfig()).model
     np.testing.assert_array_equal(given.head.weight, expected.head.weight)
     assert given.memory is not None
     assert given.memory.known.tolist() == [True, True, *[False] * (len(names) - 2), True, True]
