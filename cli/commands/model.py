@@ -313,7 +313,7 @@ def merge(
 def show(model: ModelArgument, as_json: AsJson = False) -> None:
     """Show the classes of a model, their history, and its memory."""
     check_model(model)
-    from clinit.headtrain.model.add import accuracy_in_words
+    from clinit.headtrain.model.facts import accuracy_in_words
     from clinit.headtrain.model.reading import memory_of, read_facts
 
     with doing("Reading the model …"):

@@ -27,7 +27,7 @@ from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.temperature import Temperature
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
-from clinit.headtrain.model.facts import Action, Change, Known
+from clinit.headtrain.model.facts import FEW, Action, Change, Known, accuracy_in_words
 from clinit.headtrain.model.inputs import (
     QUIET,
     Arrived,
@@ -57,8 +57,6 @@ FIRST_FIT: HeadFit = "ridge"
 to 3 points more accurate than `logistic`, which also needs two images of a class."""
 PRICES = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Values of `--max-old-loss` that are compared with the requested value."""
-FEW = 30
-"""With fewer test images, accuracies are given as counts: 30 images give an error of 9 points."""
 TableOf = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Heads of columns, and lines of cells."""
 
@@ -175,9 +173,10 @@ class Addition:
             done.insert(0, f"{sum(more.values()):,} more images of {number_of(len(more), 'class')}")
         aside = 0 if self.left_out else self.new.total
         where = f"; their features are at {self.place}" if self.place else ""
+        noun = "Rows" if "features" in change.data else "Images"
         lines = [
             f"{', '.join(done)}: {facts.name} now has {number_of(facts.num_classes, 'class')}",
-            f"Images: {sum(change.images.values()):,} to learn from, {aside:,} kept aside{where}",
+            f"{noun}: {sum(change.images.values()):,} to learn from, {aside:,} kept aside{where}",
         ]
         if change.data["repeats"]:
             lines.append(f"Repeats: {repeats_in_words(change.data['repeats'])}")
@@ -243,13 +242,6 @@ class Addition:
         return len(self.change.classes) == self.model.facts.num_classes
 
 
-def accuracy_in_words(part: Top1 | None) -> str:
-    """Return the accuracy in percent; for few images, as counts, which suggest no precision."""
-    if part is None or part.percent is None:
-        return "-"
-    return f"{part.correct} of {part.total}" if part.total < FEW else f"{part.percent:.2f} %"
-
-
 def add(model: Model, inputs: Inputs, purpose: Purpose, listener: Listener = QUIET) -> Addition:
     """Add the classes of images or features to a model; nothing is written.
 
@@ -297,7 +289,7 @@ def add(model: Model, inputs: Inputs, purpose: Purpose, listener: Listener = QUI
     added = _audited(added, growth, listener)
     if purpose.strict and (count := len(added.audit.lines) + ("unreadable" in data)):
         raise ModelError(
-            f"the audit of {data.get('images') or images.place or 'the features'} found"
+            f"the audit of {data.get('images') or data.get('features')} found"
             f" {number_of(count, 'problem')}; no class was added",
             remedy="Fix the images, or leave out `--strict`; `--json` prints all problems.",
         )

@@ -256,6 +256,8 @@ class Questions:
         Raises:
             ModelError: If it lacks all of them.
         """
+        if self.rows is None:
+            model.need_engine()
         every = {*model.class_names}
         strangers = [name for name in self.classes.values() if name not in every]
         names = list(dict.fromkeys(strangers))

@@ -24,6 +24,10 @@ Word = Annotated[str, Meta(max_length=64)]
 Action = Literal["run", "add", "replace", "more", "merge", "remove", "rename", "remember"]
 
 
+FEW = 30
+"""With fewer test images, accuracies are given as counts: 30 images give an error of 9 points."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One step in the life of a model: a training run, or a later change of its classes."""
@@ -184,3 +188,10 @@ def caution(settings: Mapping[str, Any]) -> str | None:
         f"the head was {origin}, not with cross entropy: the order of the classes counts,"
         " their probabilities do not"
     )
+
+
+def accuracy_in_words(part: Top1 | None) -> str:
+    """Return the accuracy in percent; for few images, as counts, which suggest no precision."""
+    if part is None or part.percent is None:
+        return "-"
+    return f"{part.correct} of {part.total}" if part.total < FEW else f"{part.percent:.2f} %"

@@ -86,7 +86,7 @@ class Arrived:
     data: Mapping[str, Any] = field(default_factory=dict)
     """Origin of the images and what is wrong with them, for the history."""
     place: str = ""
-    """Where the features are, for the user."""
+    """Where features that were computed of images are kept."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -250,7 +250,6 @@ class FeatureInput:
             listed=listed,
             fingerprint=self.fingerprint,
             data={"model": model.origin, "features": self.told, **data},
-            place=self.told,
         )
 
 

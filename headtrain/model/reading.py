@@ -64,9 +64,9 @@ def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
         if is_head_file(path, held):
             model = _with_head_alone(path, held)
         else:
+            facts, content = _read(path, held)
             from clinit.headtrain.model.network import read_engine
 
-            facts, content = _read(path, held)
             memory, engine = memory_of(path, facts, held), read_engine(path, content, device, held)
             assert engine.backbone.head is not None
             head = replace(engine.backbone.head, class_names=facts.class_names)

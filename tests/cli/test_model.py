@@ -13,8 +13,8 @@ import clinit
 from clinit.cli.commands.model import add, merge, remember, remove, rename, show
 from clinit.errors import ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
-from clinit.headtrain.model.add import accuracy_in_words
 from clinit.headtrain.model.export import export_model
+from clinit.headtrain.model.facts import accuracy_in_words
 from clinit.headtrain.model.memory import Memory, read_memory
 from clinit.headtrain.model.reading import load_model, read_facts
 

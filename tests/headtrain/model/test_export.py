@@ -119,7 +119,7 @@ def test_a_network_that_does_not_compute_the_head_is_refused(
         classifier.register_forward_hook(lambda module, inputs, output: output.softmax(1))
         return network
 
-    monkeypatch.setattr("clinit.headtrain.model.model.assemble", more)
+    monkeypatch.setattr("clinit.headtrain.model.network.assemble", more)
     with pytest.raises(BackboneError, match="does not give the logits of the head"):
         write_model(opened, tmp_path / "model")
     narrow, build = Head(np.zeros((2, 12), np.float32), np.ones(2, np.float32)), timm.create_model
