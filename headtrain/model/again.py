@@ -108,7 +108,8 @@ def of_both(model: Model, other: Model) -> Merge:
             remember the training rows of all classes that the other model lacks.
     """
     one, two = model.depends_on, other.depends_on
-    if differing := [name for name in one if one[name] != two[name]]:
+    differing = [name for name in {**one, **two} if one.get(name) != two.get(name)]
+    if one and two and differing:
         raise ModelError(
             f"{model.origin} and {other.origin} have different networks: they differ in"
             f" {', '.join(differing)}",

@@ -267,8 +267,8 @@ class Questions:
         kind = "folder" if self.rows is None else "class"
         if names and len(strangers) == len(self.classes):
             raise ModelError(
-                f"none of the {number_of(len(names), kind)} ({told}) is named as a class of the"
-                " model",
+                f"none of the {len(names):,} {'folders' if kind == 'folder' else 'classes'}"
+                f" ({told}) is named as a class of the model",
                 remedy=f"Rename them: `clinit model show {model.origin}` lists the class names.",
             )
         if names:

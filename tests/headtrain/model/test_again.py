@@ -18,6 +18,7 @@ from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.inputs import QUIET, Arrived, features_in
 from clinit.headtrain.model.memory import MOST_LEARNT, Memory
 from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.reading import load_model
 from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
 from clinit.headtrain.protocol.stream.source import Source
@@ -246,7 +247,7 @@ def test_what_would_not_be_exact_is_refused(model: Model) -> None:
     )
     moved = replace(apart, linear=replace(apart.head, weight=apart.head.weight + 0.1))
     transform = replace(model.need_engine().transform, mean=(0.1, 0.2, 0.3))
-    foreign = replace(apart, engine=replace(apart.engine, transform=transform))
+    foreign = replace(apart, engine=replace(engine_of(apart), transform=transform))
     cases: dict[str, Callable[[], object]] = {
         "all of these 5 images already": lambda: with_more(
             first, arrived(first, images("x", 0, 5)), None
