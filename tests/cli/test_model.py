@@ -274,6 +274,22 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
     assert (head_of(out).weight[:5] != head_of(model).weight).any(axis=1).all()  # trained
 
 
+def test_each_image_is_read_once(
+    model: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    content = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read.append(str(path))
+        return content(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    files = sorted(str(each) for each in images.rglob("*.png"))
+    done("add", model, images, "--out", tmp_path / "out", "--device", "cpu")
+    assert sorted(each for each in read if each.endswith(".png")) == files
+
+
 def test_odd_images_are_warned_of_and_refused_if_asked(
     remembering: Path, images: Path, tmp_path: Path
 ) -> None:

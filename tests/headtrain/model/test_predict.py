@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.special import logsumexp, softmax
 
 from clinit.errors import ImageError, ModelError
@@ -164,3 +165,31 @@ def test_nonsense_is_refused(model: Model) -> None:
     with pytest.raises(ModelError, match="remembers no image") as caught:
         Rejection.at_rate(remembering(0), "energy", 0.05)
     assert "--threshold" in caught.value.remedy
+
+
+def test_one_image_is_computed_at_once_in_any_form(
+    model: Model, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = predict(model, images)
+    monkeypatch.setattr("clinit.extract.work.pipeline.load_batches", None)
+    image = Image.open(images[0])
+    pixels = np.asarray(image.convert("RGB"))
+    forms = [images[0], str(images[0]), [images[0]], image, pixels, torch.from_numpy(pixels.copy())]
+    for found in [model.predict(form) for form in forms] + [model.predict([image, pixels])[1:]]:
+        (one,) = found
+        assert [each.name for each in one.guesses] == [each.name for each in expected[0].guesses]
+        assert one.guesses[0].probability == pytest.approx(expected[0].guesses[0].probability)
+    assert model.predict(images[0].parent / "gone.png")[0].reason == "the file is missing"
+    for wrong in (pixels.astype(np.float32), pixels[..., :2], 5):
+        with pytest.raises(ValueError, match="expected an image file"):
+            model.predict(wrong)
+
+
+def test_a_network_classifies_features_of_its_own_too(model: Model, tiny_run: Path) -> None:
+    cache = tiny_run.parent / "caches" / "new"
+    split = open_cache(cache).split("val")
+    paths = [tiny_run.parent / "new" / path for path in split.manifest.table["path"]]
+    for one, other in zip(model.predict(cache / "val"), model.predict(paths), strict=True):
+        assert one.guesses[0].name == other.guesses[0].name
+    other = model.rename({"d": "D", "e": "E"})
+    assert other.add(cache).change.images == {"d": 6, "e": 6}
