@@ -109,9 +109,8 @@ def predict(
         if len({*kinds}) > 1:
             raise typer.BadParameter("give images or features, not both")
         _check_options(context, model, of_features=of_features, is_head=is_head_file(model))
-        rule = _threshold(reject, threshold)
         opened = load_model(model, device=device)
-        rejection = rule or _measured(opened, reject, reject_rate)
+        rejection = _rejection(opened, reject, reject_rate, threshold)
     if of_features:
         what = "rows"
         with doing("Naming rows …"):
@@ -176,21 +175,17 @@ def _check_options(context: Context, model: Path, *, of_features: bool, is_head:
     refuse_idle(context, {name: f"has no effect {why}" for name, why in idle.items()})
 
 
-def _threshold(reject: RejectRule | None, threshold: float | None) -> Rejection | None:
-    """Return the rule with a threshold of the user, if there is one."""
-    from clinit.headtrain.model.predict import Rejection
+def _rejection(
+    model: Model, reject: RejectRule | None, rate: float, threshold: float | None
+) -> Rejection | None:
+    """Return the rule that rejects inputs of unknown classes, if the user wants one."""
+    from clinit.headtrain.model.predict import Rejection, default_rule
 
     if reject is None or threshold is None:
-        return None
+        return None if reject is None else Rejection.at_rate(model, reject, rate)
     if not math.isfinite(threshold):
         raise typer.BadParameter(f"--threshold must be a finite number, got {threshold}")
-    return Rejection("energy" if reject == "auto" else reject, threshold)
-
-
-def _measured(model: Model, reject: RejectRule | None, rate: float) -> Rejection | None:
-    from clinit.headtrain.model.predict import Rejection
-
-    return None if reject is None else Rejection.at_rate(model, reject, rate)
+    return Rejection(default_rule(model.facts) if reject == "auto" else reject, threshold)
 
 
 def _note_left_out(files: Sequence[str]) -> None:
@@ -202,7 +197,6 @@ COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
 """Columns of a CSV file. An image that cannot be read has a single row, with its error."""
 OF_FEATURES = ("features", "row")
 """Columns that replace `image` for rows of features."""
-OF_GUESS = ("title", "probability", "task")
 OF_REJECTION = ("score", "threshold", "unknown")
 DIGITS = {"probability": 6, "score": 8, "threshold": 8}
 """Significant digits of columns of a CSV file."""
@@ -221,12 +215,7 @@ def _content(prediction: Prediction, rejection: Rejection | None) -> dict[str, A
         values = (prediction.score, rejection.threshold, unknown)
         score = dict(zip(OF_REJECTION, values, strict=True))
     classes = [
-        {
-            "class": each.name,
-            "title": each.title,
-            "probability": each.probability,
-            "task": each.task,
-        }
+        {"class": each.name, **{name: getattr(each, name) for name in COLUMNS[3:6]}}
         for each in prediction.guesses
     ]
     return {**place, "error": prediction.reason, **score, "classes": classes}

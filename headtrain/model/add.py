@@ -601,8 +601,7 @@ def old_features(given: Source | AnyPath, model: Model, listener: Listener) -> S
         path = Path(given)
         with listener.doing("Reading the features of old classes …"):
             if path.suffix in (".npy", ".npz", ".parquet"):
-                read = features_in(path)
-                rows = read.splits["train"]
+                rows = features_in(path).splits["train"]
                 given = Source(rows, rows.nothing(), str(path))
             else:
                 (given,) = read_sources(path)

@@ -24,7 +24,7 @@ import polars as pl
 from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
 
-from clinit.errors import CacheError, ModelError
+from clinit.errors import ModelError
 from clinit.extract.cache.head import Top1
 from clinit.extract.dataset.known import FOLDER
 from clinit.extract.dataset.names import in_words, near_names
@@ -235,12 +235,7 @@ class Questions:
             rows = features_in(given, labels)
         split = "val" if "val" in rows.splits else "train"
         part = rows.splits[split]
-        if part.class_names == ("",):
-            raise CacheError(
-                f"{rows.told} has no labels: the classes of its rows are unknown",
-                remedy="Give a file with one label per row, `--labels FILE`; or name the array of"
-                " labels in it `labels`.",
-            )
+        rows.need_labels()
         names = [part.class_names[label] for label in part.labels]
         classes = dict(zip(rows.row_names(split), names, strict=True))
         return cls(rows.path, classes, replace(rows, splits={split: part}))

@@ -10,8 +10,9 @@ import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,8 +23,6 @@ from PIL import Image
 
 from clinit.errors import CacheError, ImageError, ManifestError
 from clinit.extract.arrays.groups import record_scanned
-from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.read import open_cache
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.decode import decode, read_whole
 from clinit.extract.dataset.names import near_names
@@ -33,12 +32,10 @@ from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file
 from clinit.files.paths import exists
-from clinit.headtrain.model.audit import Images
-from clinit.headtrain.model.inputs import LISTED, QUIET, Arrived, Listener, held_out
+from clinit.headtrain.model.inputs import LISTED, QUIET, Arrived, Listener, features_in
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.writing import check_apart
-from clinit.headtrain.protocol.stream.source import Source, read_source
 from clinit.words import examples
 
 TINY, DENSE, UNIFORM = 32, 0.1, 4.0
@@ -115,11 +112,10 @@ class ImageFolder:
         if near := near_names(self.class_names, model.class_names, "the folder", "the model"):
             listener.warn(near)
         with self._place(model) as folder:
-            bad = self._extracted(model, folder, listener)
-            source = read_source(folder)
-            listed = _images_to_audit(folder)
-        counts = source.train.counts()
-        if unreadable := [source.class_names[row] for row in np.flatnonzero(counts == 0)]:
+            seen, bad = self._extracted(model, folder, listener)
+            found = features_in(folder)
+        names, counts = found.class_names, found.splits["train"].counts()
+        if unreadable := [names[row] for row in np.flatnonzero(counts == 0)]:
             raise CacheError(
                 f"{len(unreadable):,} of {len(counts):,} classes in {self.root} have no image that"
                 f" can be read ({examples(unreadable)})",
@@ -127,15 +123,16 @@ class ImageFolder:
                 " another folder with `--features`. Or read the images again with"
                 " `--retry-invalid`.",
             )
-        train, val = held_out(source.train, source.val, share)
-        return Arrived(
-            train=train,
-            val=val,
-            listed=listed,
-            fingerprint=source.fingerprint,
-            data=self._told(model, source, bad, listener),
-            place=str(folder) if self.features else "",
+        arrived, paths = found.arrive(model, share, QUIET), [*chain(*found.names.values())]
+        listed = replace(
+            arrived.listed,
+            digests=[seen.digests[path] for path in paths],
+            odd={path: why for path, why in seen.odd.items() if path in {*paths}},
         )
+        data = {**self.data, "model": model.origin, "images": str(self.root), **found.data}
+        data |= self._left_out(model, bad, listener)
+        place = str(folder) if self.features else ""
+        return replace(arrived, listed=listed, data=data, place=place)
 
     @contextmanager
     def _place(self, model: Model) -> Iterator[Path]:
@@ -147,8 +144,10 @@ class ImageFolder:
             check_apart(self.features, reads)
         yield self.features
 
-    def _extracted(self, model: Model, folder: Path, listener: Listener) -> list[InvalidRow]:
-        """Compute the features into a cache; return the images that cannot be read."""
+    def _extracted(
+        self, model: Model, folder: Path, listener: Listener
+    ) -> tuple[_Seen, list[InvalidRow]]:
+        """Compute the features into a cache; return what is seen, and what cannot be read."""
         engine = engine_of(model)
         config = self.extraction or ExtractConfig(backbone=engine.backbone.config)
         manifests = {split: each.manifest for split, each in self.listing.items()}
@@ -179,12 +178,12 @@ class ImageFolder:
         with claim_file(folder / _CONTENT_FILE, on_busy=lambda: None):  # drafts of killed runs
             seen.write(folder)
         record_scanned(folder, self.listing.values(), self.labels)
-        return bad
+        return seen, bad
 
-    def _told(
-        self, model: Model, source: Source, bad: Sequence[InvalidRow], listener: Listener
+    def _left_out(
+        self, model: Model, bad: Sequence[InvalidRow], listener: Listener
     ) -> dict[str, Any]:
-        """Return the facts for the history: model, folder, digests, warnings, unreadable images."""
+        """Return warnings of the listing and unreadable images, for the history."""
         left_out: dict[str, Any] = {}
         if warnings := [text for each in self.listing.values() for text in each.warnings]:
             left_out["listing"] = warnings
@@ -196,12 +195,9 @@ class ImageFolder:
             )
             first = [{"image": each.path, "error": each.reason} for each in bad[:LISTED]]
             left_out["unreadable"] = {"count": len(bad), "first": first}
-        digests = {"train": source.fingerprint.manifest, "val": source.val_manifest}
-        known = {f"{split}_manifest": each for split, each in digests.items() if each is not None}
         if "assumed_names" in model.facts.record:
             left_out["assumed_names"] = model.facts.record["assumed_names"]
-        origin = {"model": model.origin, "images": str(self.root)}
-        return {**self.data, **origin, **known, **left_out}
+        return left_out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,23 +250,6 @@ class _Seen:
         _CONTENT.write(
             folder / _CONTENT_FILE, {"digests": dict(self.digests), "odd": dict(self.odd)}
         )
-
-
-def _images_to_audit(folder: Path) -> Images:
-    """Return all images whose features are computed, and which of them are odd."""
-    content = _CONTENT.load(folder / _CONTENT_FILE)
-    splits = open_cache(folder).splits
-    parts = [split.load() for split in splits.values()]
-    paths = [split.manifest.table["path"].to_numpy()[split.valid] for split in splits.values()]
-    of_split = [name for name, part in zip(splits, parts, strict=True) for _ in part.labels]
-    listed = np.concatenate(paths).tolist()
-    return Images(
-        rows=FeatureSet.joined(parts, parts[0].class_names),
-        paths=listed,
-        splits=of_split,
-        digests=[content["digests"][path] for path in listed],
-        odd={path: why for path, why in content["odd"].items() if path in {*listed}},
-    )
 
 
 def oddity(content: bytes) -> str | None:

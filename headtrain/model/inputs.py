@@ -178,6 +178,19 @@ class FeatureInput:
             else [*names]
         )
 
+    def need_labels(self) -> None:
+        """Check that the classes of the rows are known.
+
+        Raises:
+            CacheError: If they are not.
+        """
+        if self.class_names == ("",):
+            raise CacheError(
+                f"{self.told} has no labels: the classes of its rows are unknown",
+                remedy="Give a file with one label per row, `--labels FILE`; or name the array of"
+                " labels in it `labels`.",
+            )
+
     def check(self, model: Model) -> None:
         """Check the width and, if both are known, the backbone of the features.
 
@@ -205,12 +218,7 @@ class FeatureInput:
     def arrive(self, model: Model, share: float, listener: Listener) -> Arrived:
         """Return the rows that are finite; see `Inputs.arrive`."""
         self.check(model)
-        if self.class_names == ("",):
-            raise CacheError(
-                f"{self.told} has no labels: the classes of its rows are unknown",
-                remedy="Give a file with one label per row, `--labels FILE`; or name the array of"
-                " labels in it `labels`.",
-            )
+        self.need_labels()
         if "train" not in self.splits:
             raise CacheError(
                 f"{self.told} contains rows to test, but none to learn from",

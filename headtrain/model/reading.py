@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, TypedDict
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -32,12 +32,6 @@ MEMORY_ARRAY = "memory"
 """Name of the array of a head file that contains the bytes of a memory."""
 OF_A_HEAD = ("tasks", "temperature", "known", "history", "activation", "features")
 """Facts about a model in the `origin` of a head; what else is there is its record."""
-
-
-class _Told(TypedDict):
-    """Fields that are converted before `ModelFacts` is built."""
-
-    fingerprint: dict[str, str]
 
 
 def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
@@ -208,8 +202,7 @@ def parse_facts(text: str, path: Path) -> tuple[ModelFacts, dict[str, Any]]:
     """
     origin = f"the description in {path}"
     content = DOCUMENT.parse(text, origin=origin)
-    told = DOCUMENT.convert(content, _Told, origin=origin)
-    content |= {"fingerprint": {"fields": told["fingerprint"]}}
+    content["fingerprint"] = {"fields": content.get("fingerprint")}
     return DOCUMENT.convert(content, ModelFacts, origin=origin), content
 
 
