@@ -1,5 +1,6 @@
 """The package from Python: caches, runs, heads, and what is shown of them."""
 
+import ast
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,10 @@ import torch
 import clinit
 from clinit.errors import ExperimentError
 from clinit.headtrain.protocol import runs as runs_module
+from clinit.headtrain.protocol.study.keywords import HeadSettings
+from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.protocol.study.rules import settings_of
+from clinit.headtrain.protocol.study.study import Study
 from tests.cli.calls import call
 
 STUDY = {"tasks": 2, "iterations": 4, "eval_every": 2, "batch_size": 4, "buffer": 9}
@@ -34,10 +39,49 @@ def test_every_public_name_is_there() -> None:
         clinit.train_haeds  # noqa: B018
 
 
+def test_the_two_lists_of_public_names_agree() -> None:
+    tree = ast.parse(Path(clinit.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        (node.module, name.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    listed = {(module, name) for module, names in clinit._PLACES.items() for name in names}
+    assert typed == listed
+
+
+def test_every_setting_is_a_keyword() -> None:
+    assert set(HeadSettings.__annotations__) == set(settings_of())
+
+
+@pytest.mark.filterwarnings("always::DeprecationWarning")
+def test_former_names_work_with_a_warning() -> None:
+    for name, (_, _, instead) in clinit._FORMER.items():
+        with pytest.warns(DeprecationWarning, match=f"{name} goes in 0.3: use {instead}"):
+            assert getattr(clinit, name)
+
+
+def test_lists_of_settings_are_all_combinations(caches: tuple[Path, Path]) -> None:
+    study: dict[str, Any] = {**STUDY, "iterations": 0}
+    runs = clinit.train(*caches, {"scale": "none"}, {"scale": "norm", "bias": "keep"},
+        init=["class-mean", "lda"], weighting="sample", seeds=range(2), **study)  # fmt: skip
+    names = ("seed", "scale", "bias", "init")
+    assert sorted(runs.table().select(names).rows()) == sorted(
+        (seed, scale, bias, init)
+        for seed in (0, 1)
+        for scale, bias in (("none", "write"), ("norm", "keep"))
+        for init in ("class-mean", "lda")
+    )
+    paper = clinit.train(*caches, **study)
+    assert paper.table()["init"].to_list() == ["random", "class-mean", "least-square"]
+
+
 def test_five_lines_from_caches_to_a_table(caches: tuple[Path, Path]) -> None:
     base, new = map(clinit.load_cache, caches)
     assert base.train.features.shape == (len(base.train.labels), base.train.dim)
-    runs = clinit.train_heads(base, new, [{**STUDY, "init": each} for each in ("random", "lda")])
+    runs = clinit.train(base, new, [{**STUDY, "init": each} for each in ("random", "lda")])
     table = runs.table()
     assert table["init"].to_list() == ["random", "lda"]
     assert table.columns[:4] == ["run", "id", "method", "init"]
@@ -69,13 +113,13 @@ def test_runs_that_the_command_has_recorded_are_not_trained_again(
     assert call(*command).exit_code == 0
     study = {**STUDY, "init": "random"}
     seeds = [{**study, "seed": seed} for seed in (0, 1)]
-    fresh = clinit.train_heads(*caches, study, seeds=range(2))
-    assert clinit.train_heads(*caches, seeds).evaluations.equals(fresh.evaluations)
+    fresh = clinit.train(*caches, study, seeds=range(2))
+    assert clinit.train(*caches, seeds).evaluations.equals(fresh.evaluations)
     monkeypatch.setattr(runs_module, "run_experiment", lambda *_, **__: pytest.fail("trained"))
-    recorded = clinit.train_heads(*caches, seeds, out=tmp_path / "runs")
+    recorded = clinit.train(*caches, seeds, out=tmp_path / "runs")
     assert recorded.evaluations.equals(fresh.evaluations)
     assert clinit.load_runs(tmp_path).evaluations.equals(fresh.evaluations)
-    assert len(clinit.train_heads(*caches, seeds[0], out=tmp_path / "runs")) == 1
+    assert len(clinit.train(*caches, seeds[0], out=tmp_path / "runs")) == 1
     names = sorted(path.name for path in (tmp_path / "runs").glob("r*"))
     assert names == ["random-seed=0", "random-seed=1"]
     means, table = fresh.means(), fresh.table()
@@ -111,7 +155,7 @@ def test_top_blocks_resume_what_a_killed_call_left(
 def test_the_table_has_the_settings_of_every_run(caches: tuple[Path, Path], tmp_path: Path) -> None:
     ncm = {"method": "ncm", "tasks": 1, "device": "cpu"}
     for name, study in (("ncm", ncm), ("ls", {**STUDY, "tasks": 1})):
-        clinit.train_heads(*caches, study, out=tmp_path / name)
+        clinit.train(*caches, study, out=tmp_path / name)
     both = clinit.load_runs(tmp_path / "ncm", tmp_path / "ls").table()
     assert {"lr", "lam", "acc_all"} <= set(both.columns)
     assert sorted(both["lr"].to_list(), key=str) == [0.001, None]
@@ -129,14 +173,14 @@ def test_wrong_calls_are_refused(caches: tuple[Path, Path], tmp_path: Path) -> N
         ({"bufer": 3}, "there is no setting 'bufer'"),
         ({"method": "ncm", "lr": 3.0}, "--lr does not go with --method ncm"),
         ([], "there is no study"),
-        (clinit.Study(top=clinit.Top()), "`clinit.train_top`"),
+        (Study(top=Top()), "`clinit.train_top`"),
     ):
         with pytest.raises(ValueError, match=message):
-            clinit.train_heads(*caches, study)  # type: ignore[arg-type]
+            clinit.train(*caches, study)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no settings of top blocks"):
-        clinit.train_top(*caches, clinit.Study(), out=tmp_path / "runs")
+        clinit.train_top(*caches, Study(), out=tmp_path / "runs")
     with pytest.raises(ExperimentError, match="holds no pretrained head"):
-        clinit.train_heads(replace(clinit.load_cache(caches[0]), head=None), caches[1], STUDY)
+        clinit.train(replace(clinit.load_cache(caches[0]), head=None), caches[1], STUDY)
 
 
 def test_features_of_a_folder_in_one_call(make_run: Callable[..., Path], tmp_path: Path) -> None:
@@ -167,8 +211,8 @@ def test_a_saved_head_starts_a_run(caches: tuple[Path, Path], tmp_path: Path, su
     found = clinit.load_head(path)
     assert found.class_names == ("a", "b", "c")
     np.testing.assert_array_equal(found.weight, stored.weight)
-    runs = clinit.train_heads(*caches, STUDY, head=path)
-    assert runs.evaluations.equals(clinit.train_heads(*caches, STUDY).evaluations)
+    runs = clinit.train(*caches, STUDY, head=path)
+    assert runs.evaluations.equals(clinit.train(*caches, STUDY).evaluations)
 
 
 @pytest.mark.parametrize(

@@ -308,6 +308,8 @@ def features_in(given: Any, labels: Any = None, name: str | None = None) -> Feat
         splits = {"train": given.train} | ({"val": given.val} if len(given.val.labels) else {})
         path = Path(getattr(given, "path", ""))
         fingerprint = getattr(given, "fingerprint", Fingerprint())
+        if fingerprint.backbone == "arrays":  # `clinit.Features` without a name
+            fingerprint = Fingerprint()
         return FeatureInput(path=path, splits=splits, fingerprint=fingerprint)
     if isinstance(given, tuple):
         given, labels = given

@@ -75,6 +75,9 @@ def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
     return model
 
 
+load = load_model
+
+
 def _with_head_alone(path: Path, held: Mapping[str, Path]) -> Model:
     head = read_head(held.get(MODEL_FILE, path))
     facts = facts_of(head, path)

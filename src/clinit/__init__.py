@@ -1,7 +1,8 @@
 """Data-driven initialisation of new classes for continual learning.
 
-    base, new = clinit.load_cache("caches/base"), clinit.load_cache("caches/new")
-    runs = clinit.train_heads(base, new, clinit.Study.of({"tasks": 5}))
+    base = clinit.load_cache("caches/base")
+    new = clinit.Features(X, y, X_val, y_val, backbone=base)
+    runs = clinit.train(base, new, tasks=5, init=["random", "least-square"], seeds=range(3))
     runs.table()
 
 The parts of this package are links to the top-level folders of the repository: `extract` computes
@@ -12,51 +13,99 @@ and `cli` is the only part that prints to the terminal.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clinit.analysis.metrics.diagnosis import Diagnosis as Diagnosis
     from clinit.analysis.report.report import Runs as Runs
     from clinit.analysis.report.report import load_runs as load_runs
+    from clinit.api import ImagePlaces as ImagePlaces
     from clinit.api import diagnose as diagnose
-    from clinit.api import extract_features as extract_features
-    from clinit.api import load_cache as load_cache
-    from clinit.api import load_head as load_head
     from clinit.api import probe as probe
-    from clinit.api import save_head as save_head
-    from clinit.api import train_heads as train_heads
+    from clinit.api import train as train
     from clinit.api import train_top as train_top
-    from clinit.headtrain.heads.start.settings import Start as Start
+    from clinit.arrays import Features as Features
+    from clinit.arrays import extract_features as extract_features
+    from clinit.arrays import load_cache as load_cache
+    from clinit.arrays import load_head as load_head
+    from clinit.arrays import save_head as save_head
+    from clinit.errors import ClinitError as ClinitError
+    from clinit.extract.cache.features import FeatureSet as FeatureSet
+    from clinit.extract.cache.head import Head as Head
+    from clinit.headtrain.heads.linear import Rows as Rows
     from clinit.headtrain.heads.statistics.classifier import (
         LeastSquaresClassifier as LeastSquaresClassifier,
     )
     from clinit.headtrain.heads.statistics.solve import least_squares as least_squares
+    from clinit.headtrain.model.add import Addition as Addition
+    from clinit.headtrain.model.evaluation import Evaluation as Evaluation
+    from clinit.headtrain.model.model import Model as Model
+    from clinit.headtrain.model.predict import Prediction as Prediction
+    from clinit.headtrain.model.predict import Rejection as Rejection
     from clinit.headtrain.model.predict import predict_features as predict_features
+    from clinit.headtrain.model.reading import load as load
     from clinit.headtrain.model.reading import load_model as load_model
+    from clinit.headtrain.probe.protocol import Probe as Probe
+    from clinit.headtrain.protocol.stream.source import Source as Source
+    from clinit.headtrain.protocol.stream.summed import Summed as Summed
     from clinit.headtrain.protocol.stream.summed import read_summed as read_summed
     from clinit.headtrain.protocol.stream.summed import sum_caches as sum_caches
-    from clinit.headtrain.protocol.study.methods import DerppConfig as DerppConfig
-    from clinit.headtrain.protocol.study.methods import EwcConfig as EwcConfig
-    from clinit.headtrain.protocol.study.methods import Top as Top
-    from clinit.headtrain.protocol.study.parts import Stream as Stream
-    from clinit.headtrain.protocol.study.parts import Training as Training
-    from clinit.headtrain.protocol.study.study import Study as Study
 
     __version__: str
 
 _PLACES = {
-    "clinit.headtrain.protocol.study.methods": ("DerppConfig", "EwcConfig", "Top"),
-    "clinit.headtrain.heads.start.settings": ("Start",),
-    "clinit.headtrain.protocol.study.parts": ("Stream", "Training"),
-    "clinit.headtrain.protocol.study.study": ("Study",),
-    "clinit.headtrain.model.reading": ("load_model",),
-    "clinit.headtrain.model.predict": ("predict_features",),
+    "clinit.analysis.metrics.diagnosis": ("Diagnosis",),
+    "clinit.analysis.report.report": (
+        "Runs",
+        "load_runs",
+    ),
+    "clinit.api": (
+        "ImagePlaces",
+        "diagnose",
+        "probe",
+        "train",
+        "train_top",
+    ),
+    "clinit.arrays": (
+        "Features",
+        "extract_features",
+        "load_cache",
+        "load_head",
+        "save_head",
+    ),
+    "clinit.errors": ("ClinitError",),
+    "clinit.extract.cache.features": ("FeatureSet",),
+    "clinit.extract.cache.head": ("Head",),
+    "clinit.headtrain.heads.linear": ("Rows",),
     "clinit.headtrain.heads.statistics.classifier": ("LeastSquaresClassifier",),
     "clinit.headtrain.heads.statistics.solve": ("least_squares",),
-    "clinit.headtrain.protocol.stream.summed": ("read_summed", "sum_caches"),
-    "clinit.analysis.report.report": ("Runs", "load_runs"),
-    "clinit.api": (
-        *("diagnose", "extract_features", "load_cache", "load_head"),
-        *("probe", "save_head", "train_heads", "train_top"),
+    "clinit.headtrain.model.add": ("Addition",),
+    "clinit.headtrain.model.evaluation": ("Evaluation",),
+    "clinit.headtrain.model.model": ("Model",),
+    "clinit.headtrain.model.predict": (
+        "Prediction",
+        "Rejection",
+        "predict_features",
+    ),
+    "clinit.headtrain.model.reading": (
+        "load",
+        "load_model",
+    ),
+    "clinit.headtrain.probe.protocol": ("Probe",),
+    "clinit.headtrain.protocol.stream.source": ("Source",),
+    "clinit.headtrain.protocol.stream.summed": (
+        "Summed",
+        "read_summed",
+        "sum_caches",
     ),
 }
 """The public names, by the module that defines them."""
+_PARTS = "clinit.headtrain.protocol.study.parts"
+_FORMER = {
+    "train_heads": ("clinit.api", "train", "clinit.train"),
+    "Study": ("clinit.headtrain.protocol.study.study", "Study", "keywords of clinit.train"),
+    "Start": ("clinit.headtrain.heads.start.settings", "Start", "keywords of clinit.train"),
+    "Stream": (_PARTS, "Stream", "keywords of clinit.train"),
+    "Training": (_PARTS, "Training", "keywords of clinit.train"),
+}
+"""Names that go in version 0.3: module, name there, and what replaces it."""
 __all__ = sorted(["__version__", *(name for names in _PLACES.values() for name in names)])
 
 
@@ -68,6 +117,12 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("clinit")
+    if name in _FORMER:
+        from warnings import warn
+
+        module, there, instead = _FORMER[name]
+        warn(f"clinit.{name} goes in 0.3: use {instead}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(module), there)
     for module, names in _PLACES.items():
         if name in names:
             return getattr(import_module(module), name)

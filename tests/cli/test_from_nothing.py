@@ -93,12 +93,12 @@ def test_a_sweep_has_the_runs_of_the_command_and_goes_on(made: Path, tmp_path: P
 def test_python_trains_the_same_runs(made: Path, record: Path) -> None:
     study = {"tasks": 2, "iterations": 6, "eval_every": 3, "batch_size": 8, "device": "cpu"}
     studies = [{**study, "init": init} for init in ("random", "least-square")]
-    runs = clinit.train_heads(None, made / "new", studies)
+    runs = clinit.train(None, made / "new", studies)
     found = {run.init: run.record.evaluations for run in runs}
     stored = {each.init: each.record.evaluations for each in clinit.load_runs(made / "runs")}
     assert all(found[init].equals(stored[init]) for init in stored)
     with pytest.raises(ClinitError, match="without its base classes"):
-        clinit.train_heads(None, made / "new", studies, head=record / "head.safetensors")
+        clinit.train(None, made / "new", studies, head=record / "head.safetensors")
 
 
 def test_the_head_of_a_run_is_exported(made: Path, record: Path, tmp_path: Path) -> None:

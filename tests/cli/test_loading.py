@@ -72,7 +72,7 @@ FILES = (
     *("extract.cache.verify", "headtrain.protocol.record.format"),
 )
 STEPS = (
-    ("import clinit; clinit.Study", HEAVY),
+    ("import clinit; dir(clinit)", HEAVY),
     *((f"import clinit.headtrain.{module}", HEAVY) for module in SETTINGS),
     ("from clinit.cli.main import app; app(['--help'], standalone_mode=False)", HEAVY | COMMANDS),
     *((MAIN.format(words), {"torch", "timm", "polars", "h5py", "scipy"}) for words in EARLY),

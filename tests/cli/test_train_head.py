@@ -273,7 +273,7 @@ def test_several_caches_are_one_side(train: Train, new: Path, tmp_path: Path) ->
     assert record.info["new"]["other_paths"] == [str(other)]
     settings = {key: record.info["config"][key] for key in ("tasks", "iterations", "batch_size")}
     study = settings | {"init": "random", "eval_every": 5, "device": "cpu"}
-    (same,) = clinit.train_heads(tmp_path / "base", [new, other], study)
+    (same,) = clinit.train(tmp_path / "base", [new, other], study)
     assert same.record.steps.equals(record.steps)
     done("rerun", tmp_path / "runs" / "random")
 

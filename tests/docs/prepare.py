@@ -46,7 +46,7 @@ def prepare(folder: Path) -> None:
     base, new = (clinit.load_cache(folder / "caches" / side) for side in ("base", "new"))
     settings = {"tasks": 2, "iterations": 8, "eval_every": 4, "batch_size": 4, "device": "cpu"}
     starts = [settings | {"init": init} for init in ("random", "least-square")]
-    clinit.train_heads(base, new, starts, out=folder / "runs")
+    clinit.train(base, new, starts, out=folder / "runs")
     export_model(folder / "runs" / "least-square-calibrated", folder / "scenes")
 
 

@@ -106,7 +106,7 @@ def test_the_examples_run_in_the_changed_source(changed: Path, tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(changed))
-    for name in ("centred", "smoothed", "bce", "dlda"):
+    for name in ("centred", "smoothed", "dlda"):
         assert name in done.stdout
 
 

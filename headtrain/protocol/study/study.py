@@ -45,20 +45,17 @@ class Study(Parts):
         Raises:
             ValueError: If a name is unknown, or a setting does not take its value.
         """
-        study = cls(top=Top() if top else None)
-        values = dict(settings or {})
-        unknown = [name for name in values if name not in settings_of(top=top)]
-        if unknown:
-            raise ValueError(f"there is no setting {unknown[0]!r}")
-        return study.changed(values)
+        return cls(top=Top() if top else None).changed(settings or {})
 
     def changed(self, values: Mapping[str, Any]) -> Study:
         """Return the study with other values of some settings, by name.
 
         Raises:
-            ValueError: If a setting does not take its value.
+            ValueError: If a name is unknown, or a setting does not take its value.
         """
         every = settings_of(top=self.top is not None)
+        if unknown := [name for name in values if name not in every]:
+            raise ValueError(f"there is no setting {unknown[0]!r}")
         by_path: dict[tuple[str, ...], dict[str, Any]] = {}
         for name, value in values.items():
             setting = every[name]

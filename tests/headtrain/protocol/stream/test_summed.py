@@ -228,7 +228,7 @@ def test_a_model_draws_the_rows_of_classes_it_remembers_nothing_of(
 def other_network(base: Path, new: Path, out: Path) -> object:
     other = Fingerprint({"backbone": "made", "weights": "2"})
     write_split(new := new.with_name("other"), "train", np.ones((2, DIM)), 9, fingerprint=other)
-    return clinit.train_heads([out, base], new, {"method": "ncm"})
+    return clinit.train([out, base], new, {"method": "ncm"})
 
 
 def flipped(base: Path, new: Path, out: Path) -> object:
@@ -253,7 +253,7 @@ def a_part(base: Path, new: Path, out: Path) -> object:
 
 
 def trained(**study: Any) -> Callable[[Path, Path, Path], object]:
-    return lambda base, new, out: clinit.train_heads([out, base], new, study)
+    return lambda base, new, out: clinit.train([out, base], new, study)
 
 
 def part_beside(count: int = 2, **changes: Any) -> Callable[[Path, Path, Path], object]:
