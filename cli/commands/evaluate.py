@@ -89,9 +89,9 @@ def evaluate(
 
 
 def _answered(path: Path, asked: Questions, device: str, *, is_checked: bool = False) -> Evaluation:
+    from clinit.headtrain.model.classifier import Reading
     from clinit.headtrain.model.evaluation import evaluate
-    from clinit.headtrain.model.predict import Reading
-    from clinit.headtrain.model.reading import load_model
+    from clinit.headtrain.model.model import load_model
 
     with doing("Loading the model …"):
         model = load_model(path, device=device)

@@ -122,7 +122,7 @@ def _export_model(
     path: Path, out: Path, *, onnx: bool, alone: bool, memory: bool, overwrite: bool
 ) -> None:
     """Write a model in another form."""
-    from clinit.headtrain.model.reading import load_model
+    from clinit.headtrain.model.model import load_model
 
     with claimed_file(out), doing("Putting backbone and head together …"):
         model = load_model(path, device="cpu")

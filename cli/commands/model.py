@@ -126,7 +126,7 @@ def add(
         print_content({"model": str(out), **left_out, **data["audit"]})
 
 
-def _save(added: Addition, out: Path, *, onnx: bool, overwrite: bool, as_json: bool) -> None:
+def _save(added: Addition[Any], out: Path, *, onnx: bool, overwrite: bool, as_json: bool) -> None:
     """Write the model with added classes, and print what was added."""
     with doing("Putting backbone and head together …"):
         written = added.save(out, onnx=onnx, overwrite=overwrite)
@@ -171,12 +171,13 @@ def remember(
     """
     with opened(paths, network, out, overwrite=overwrite) as (model, inputs):
         from clinit.headtrain.model.inputs import remember
+        from clinit.headtrain.model.writing import write_model
 
         if out.suffix == ".safetensors" and model.engine is not None:
             raise typer.BadParameter(f"--out must be a folder: a file has no memory, got {out}")
         found = remember(model, inputs, config, listener())
         with doing("Putting backbone and head together …"):
-            found.save(out, overwrite=overwrite)
+            write_model(found, out, overwrite=overwrite)
     facts, memory = found.facts, found.memory
     assert memory is not None
     change = facts.history[-1]
@@ -254,7 +255,7 @@ def _changed(
     """Open the model at `path`, apply `change` and write the result to `out`; return it."""
     check_model(path)
     check_out(out, overwrite=overwrite)
-    from clinit.headtrain.model.reading import load_model
+    from clinit.headtrain.model.model import load_model
     from clinit.headtrain.model.writing import check_apart
 
     with claimed_file(out), doing("Putting backbone and head together …"):
@@ -295,7 +296,7 @@ def merge(
     check_model(other)
     check_out(out, overwrite=overwrite)
     from clinit.headtrain.model.add import merge as merged
-    from clinit.headtrain.model.reading import load_model
+    from clinit.headtrain.model.model import load_model
     from clinit.headtrain.model.writing import check_apart
 
     with claimed_file(out):

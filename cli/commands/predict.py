@@ -100,10 +100,12 @@ def predict(
     if csv_file is not None:
         check_file(csv_file, "csv")
     with doing("Loading the model …"):
+        from clinit.headtrain.model.classifier import Reading
         from clinit.headtrain.model.inputs import features_in, is_features
-        from clinit.headtrain.model.predict import Reading, find_images
+        from clinit.headtrain.model.model import load_model
+        from clinit.headtrain.model.predict import find_images
         from clinit.headtrain.model.predict import predict as predicted
-        from clinit.headtrain.model.reading import is_head_file, load_model
+        from clinit.headtrain.model.reading import is_head_file
 
         kinds, of_features = [is_features(each) for each in images], is_features(images[0])
         if len({*kinds}) > 1:

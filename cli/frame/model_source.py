@@ -36,8 +36,8 @@ from clinit.setting import fields_of, setting
 if TYPE_CHECKING:
     import polars as pl
 
+    from clinit.headtrain.model.classifier import Classifier
     from clinit.headtrain.model.inputs import Inputs, Listener
-    from clinit.headtrain.model.model import Model
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE_SUFFIXES = {
@@ -208,7 +208,7 @@ def opened(
     *,
     overwrite: bool,
     onnx: bool = False,
-) -> Iterator[tuple[Model, Inputs]]:
+) -> Iterator[tuple[Classifier, Inputs]]:
     """Claim `out`, and open the model in the arguments of a command.
 
     Wrong arguments are refused before PyTorch is loaded, which takes seconds.
@@ -231,14 +231,14 @@ def opened(
         check_onnx_out(out)
         check_installed()
     with claimed_file(out):
-        from clinit.headtrain.model.reading import load_model
+        from clinit.headtrain.model.model import load_model
         from clinit.headtrain.model.writing import check_apart, check_kind
 
         with doing("Loading the model …"):
             if network.backbone is not None:
                 from clinit.headtrain.model.network import stock_model
 
-                model = stock_model(network.extraction())
+                model: Classifier = stock_model(network.extraction())
                 if model.facts.assumed is not None:
                     note(f"{model.facts.assumed} (other names: --head-classes FILE)")
             else:
@@ -249,7 +249,7 @@ def opened(
         yield model, _inputs(model, paths[-1], network, out)
 
 
-def _inputs(model: Model, path: Path, network: NetworkOptions, out: Path) -> Inputs:
+def _inputs(model: Classifier, path: Path, network: NetworkOptions, out: Path) -> Inputs:
     """Return the images or features at `path`; refuse options that features leave idle."""
     from clinit.headtrain.model.inputs import features_in, is_features
 

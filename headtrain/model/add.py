@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.temperature import Temperature
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
+from clinit.headtrain.model.classifier import AnyPath, Classifier, M
 from clinit.headtrain.model.facts import FEW, Action, Change, Known, accuracy_in_words
 from clinit.headtrain.model.inputs import (
     QUIET,
@@ -39,10 +40,9 @@ from clinit.headtrain.model.inputs import (
 )
 from clinit.headtrain.model.measure import Examined, Price, first_left_out
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model import AnyPath, Model
 from clinit.headtrain.model.old_rows import DRAWN, old_rows
 from clinit.headtrain.model.settings import AddConfig
-from clinit.headtrain.model.writing import Written
+from clinit.headtrain.model.writing import Written, write_model
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
 from clinit.headtrain.protocol.events import Observer, TaskStarted
 from clinit.headtrain.protocol.experiment import grown_heads, started_heads
@@ -79,9 +79,9 @@ class Purpose:
 class Growth:
     """Classes that arrive at a model, with all that decides on their rows."""
 
-    model: Model
+    model: Classifier
     """The model before."""
-    left: Model
+    left: Classifier
     """The model without the classes that are replaced or computed anew."""
     images: Arrived
     old: Source | None = None
@@ -124,10 +124,10 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Addition:
+class Addition(Generic[M]):
     """Result of adding classes; accuracies are top-1, among all classes of the model."""
 
-    model: Model
+    model: M
     """The new model; its history ends with this addition."""
     replaced: int
     """Number of classes of the model that were replaced."""
@@ -158,7 +158,7 @@ class Addition:
 
     def save(self, out: AnyPath, *, onnx: bool = False, overwrite: bool = False) -> Written:
         """Write the new model; see `Model.save`."""
-        return self.model.save(out, onnx=onnx, overwrite=overwrite)
+        return write_model(self.model, Path(out), onnx=onnx, overwrite=overwrite)
 
     def lines(self) -> list[str]:
         """Return what was done, in sentences."""
@@ -242,7 +242,7 @@ class Addition:
         return len(self.change.classes) == self.model.facts.num_classes
 
 
-def add(model: Model, inputs: Inputs, purpose: Purpose, listener: Listener = QUIET) -> Addition:
+def add(model: M, inputs: Inputs, purpose: Purpose, listener: Listener = QUIET) -> Addition[M]:
     """Add the classes of images or features to a model; nothing is written.
 
     Args:
@@ -297,12 +297,12 @@ def add(model: Model, inputs: Inputs, purpose: Purpose, listener: Listener = QUI
 
 
 def merge(
-    model: Model,
-    other: Model,
+    model: M,
+    other: M,
     config: AddConfig,
     data: Mapping[str, Any] = {},
     listener: Listener = QUIET,
-) -> Addition:
+) -> Addition[M]:
     """Return a model that contains the classes of two models.
 
     The result is the same as adding, at once, all classes that only one of the models contains to
@@ -337,7 +337,7 @@ def merge(
     return _audited(added, growth, listener)
 
 
-def _audited(added: Addition, growth: Growth, listener: Listener) -> Addition:
+def _audited(added: Addition[M], growth: Growth, listener: Listener) -> Addition[M]:
     """Return the addition with an audit of its images, which is also recorded in the history."""
     model, old, images = growth.model, growth.old, growth.images.listed
     with listener.doing("Looking for odd images …"):
@@ -373,7 +373,7 @@ class _Measured(NamedTuple):
     known: Known | None
 
 
-def grow(growth: Growth, observer: Observer) -> Addition:
+def grow(growth: Growth, observer: Observer) -> Addition[Any]:
     """Compute the rows of arriving classes, as one task of an experiment, and measure them.
 
     Raises:
@@ -425,7 +425,7 @@ def _measured(growth: Growth, started: _Started, tested: FeatureSet) -> _Measure
 
 def _added(
     growth: Growth, started: _Started, measured: _Measured, given: Source, tested: FeatureSet
-) -> Addition:
+) -> Addition[Any]:
     model, left, images, config = growth.model, growth.left, growth.images, growth.config
     (head, start, kind), own = started, measured.own
     assert head.class_names is not None
@@ -522,7 +522,7 @@ def _grown_head(growth: Growth, given: Source, tested: FeatureSet, observer: Obs
     return _Started(_as_before(head, left), start, kind)
 
 
-def _as_before(head: Head, left: Model) -> Head:
+def _as_before(head: Head, left: Classifier) -> Head:
     return replace(head, fingerprint=left.head.fingerprint)
 
 
@@ -550,7 +550,7 @@ def _study(growth: Growth, init: Any, buffer: int) -> Study:
     )
 
 
-def _check_first(model: Model, names: Sequence[str], purpose: Purpose) -> None:
+def _check_first(model: Classifier, names: Sequence[str], purpose: Purpose) -> None:
     """Check that classes of these names can be the first classes of a model.
 
     Raises:
@@ -567,7 +567,7 @@ def _check_first(model: Model, names: Sequence[str], purpose: Purpose) -> None:
     raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
 
 
-def _known_names(model: Model, names: Sequence[str], kind: str) -> list[str]:
+def _known_names(model: Classifier, names: Sequence[str], kind: str) -> list[str]:
     """Return the named classes that the model already contains.
 
     Raises:
@@ -595,7 +595,7 @@ def _known_names(model: Model, names: Sequence[str], kind: str) -> list[str]:
     return known
 
 
-def old_features(given: Source | AnyPath, model: Model, listener: Listener) -> Source:
+def old_features(given: Source | AnyPath, model: Classifier, listener: Listener) -> Source:
     """Read features of old classes; refuse features of another network."""
     if isinstance(given, str | os.PathLike):
         path = Path(given)
@@ -614,7 +614,7 @@ def old_features(given: Source | AnyPath, model: Model, listener: Listener) -> S
     return given
 
 
-def _with_summed(left: Model, summed: Summed, like: FeatureSet) -> Memory:
+def _with_summed(left: Classifier, summed: Summed, like: FeatureSet) -> Memory:
     names = left.class_names
     places = [*names, *(name for name in summed.class_names if name not in {*names})]
     statistics = summed.named(places).averaging("class", "a model")

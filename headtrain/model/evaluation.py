@@ -30,11 +30,10 @@ from clinit.extract.dataset.known import FOLDER
 from clinit.extract.dataset.names import in_words, near_names
 from clinit.extract.dataset.scan import available_splits, scan
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
+from clinit.headtrain.model.classifier import AS_USUAL, Classifier, Reading
 from clinit.headtrain.model.inputs import QUIET, FeatureInput, Listener, features_in, is_features
-from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import (
     AnsweredBatch,
-    Reading,
     Rejection,
     as_trained,
     best_classes,
@@ -245,7 +244,7 @@ class Questions:
         """What is asked about."""
         return "image" if self.rows is None else "row"
 
-    def check(self, model: Model, listener: Listener = QUIET) -> None:
+    def check(self, model: Classifier, listener: Listener = QUIET) -> None:
         """Note the classes that the model lacks.
 
         Raises:
@@ -272,14 +271,14 @@ class Questions:
                 f" {number_of(len(strangers), self.noun)}, which only measure rejection"
             )
 
-    def answered(self, model: Model, reading: Reading) -> Iterable[AnsweredBatch]:
+    def answered(self, model: Classifier, reading: Reading) -> Iterable[AnsweredBatch]:
         """Return the logits of a model for these images, in this order."""
         if self.rows is not None:
             return of_features(model, self.rows)
         return of_images(model, [self.place / image for image in self.classes], reading)
 
 
-def evaluate(model: Model, asked: Questions, reading: Reading = Reading()) -> Evaluation:  # noqa: B008
+def evaluate(model: Classifier, asked: Questions, reading: Reading = AS_USUAL) -> Evaluation:
     """Compare the predictions of a model with the classes of images."""
     facts, memory = model.facts, model.memory
     rule, rejection = default_rule(facts), None

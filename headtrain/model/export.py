@@ -30,9 +30,9 @@ from clinit.headtrain.heads.temperature import (
     Temperature,
     temperature_of,
 )
+from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.network import TimmEngine
 from clinit.headtrain.model.writing import Written, check_free, write_model
 from clinit.headtrain.protocol.record.format import (
@@ -345,7 +345,7 @@ def export_model(
         temperature=temperature,
         activation=trained.activation,
     )
-    model = Model(facts, head, None, str(trained.record.path or run), engine)
+    model = Classifier(facts, head, None, str(trained.record.path or run), engine)
     forgets: tuple[str, ...] = ()
     if remembers and out.suffix != ".safetensors":
         memory, forgets = trained.memory(model.depends_on)
@@ -390,7 +390,7 @@ def export_head(
         temperature=temperature,
         activation=trained.activation,
     )
-    written = write_model(Model(facts, trained.head), out, overwrite=overwrite)
+    written = write_model(Classifier(facts, trained.head), out, overwrite=overwrite)
     return Export(trained, written, notes)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -195,3 +196,15 @@ def accuracy_in_words(part: Top1 | None) -> str:
     if part is None or part.percent is None:
         return "-"
     return f"{part.correct} of {part.total}" if part.total < FEW else f"{part.percent:.2f} %"
+
+
+def parse_facts(text: str, path: Path) -> tuple[ModelFacts, dict[str, Any]]:
+    """Return the facts in a sealed description, found in the file at `path`, and all its fields.
+
+    Raises:
+        ModelError: If the facts are damaged.
+    """
+    origin = f"the description in {path}"
+    content = DOCUMENT.parse(text, origin=origin)
+    content["fingerprint"] = {"fields": content.get("fingerprint")}
+    return DOCUMENT.convert(content, ModelFacts, origin=origin), content

@@ -32,8 +32,8 @@ from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file
 from clinit.files.paths import exists
+from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.inputs import LISTED, QUIET, Arrived, Listener, features_in
-from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.writing import check_apart
 from clinit.words import examples
@@ -101,7 +101,7 @@ class ImageFolder:
         """One name per class folder."""
         return self.listing["train"].manifest.class_names
 
-    def arrive(self, model: Model, share: float, listener: Listener) -> Arrived:
+    def arrive(self, model: Classifier, share: float, listener: Listener) -> Arrived:
         """Compute the features; refuse an image that has changed since the last call.
 
         Raises:
@@ -135,7 +135,7 @@ class ImageFolder:
         return replace(arrived, listed=listed, data=data, place=place)
 
     @contextmanager
-    def _place(self, model: Model) -> Iterator[Path]:
+    def _place(self, model: Classifier) -> Iterator[Path]:
         if self.features is None:
             with TemporaryDirectory(prefix="clinit-") as folder:
                 yield Path(folder) / "features"
@@ -145,7 +145,7 @@ class ImageFolder:
         yield self.features
 
     def _extracted(
-        self, model: Model, folder: Path, listener: Listener
+        self, model: Classifier, folder: Path, listener: Listener
     ) -> tuple[_Seen, list[InvalidRow]]:
         """Compute the features into a cache; return what is seen, and what cannot be read."""
         engine = engine_of(model)
@@ -181,7 +181,7 @@ class ImageFolder:
         return seen, bad
 
     def _left_out(
-        self, model: Model, bad: Sequence[InvalidRow], listener: Listener
+        self, model: Classifier, bad: Sequence[InvalidRow], listener: Listener
     ) -> dict[str, Any]:
         """Return warnings of the listing and unreadable images, for the history."""
         left_out: dict[str, Any] = {}

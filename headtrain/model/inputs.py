@@ -33,9 +33,9 @@ from clinit.headtrain.heads.groups import in_whole_groups
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.model.audit import Images
+from clinit.headtrain.model.classifier import Classifier, M
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model import AnyPath, Model
 from clinit.headtrain.model.settings import RememberConfig
 from clinit.words import examples, number_of
 
@@ -102,24 +102,9 @@ class Inputs(Protocol):
         """One name per class."""
         ...
 
-    def arrive(self, model: Model, share: float, listener: Listener) -> Arrived:
+    def arrive(self, model: Classifier, share: float, listener: Listener) -> Arrived:
         """Return the features; `share` of each class is held out (`held_out`)."""
         ...
-
-
-def inputs_of(
-    model: Model, given: Any, labels: AnyPath | None = None, features: AnyPath | None = None
-) -> Inputs:
-    """Return what is given as inputs: features as they are, a path of images as `ImageFolder`."""
-    if is_features(given):
-        return features_in(given, labels)
-    model.need_engine()
-    from clinit.headtrain.model.images import ImageFolder
-
-    place = None if features is None else Path(features)
-    return ImageFolder(
-        root=Path(given), labels=None if labels is None else str(labels), features=place
-    )
 
 
 def is_features(given: Any) -> bool:
@@ -191,7 +176,7 @@ class FeatureInput:
                 " labels in it `labels`.",
             )
 
-    def check(self, model: Model) -> None:
+    def check(self, model: Classifier) -> None:
         """Check the width and, if both are known, the backbone of the features.
 
         Raises:
@@ -215,7 +200,7 @@ class FeatureInput:
                 else "Give features of the backbone that the head was trained on.",
             )
 
-    def arrive(self, model: Model, share: float, listener: Listener) -> Arrived:
+    def arrive(self, model: Classifier, share: float, listener: Listener) -> Arrived:
         """Return the rows that are finite; see `Inputs.arrive`."""
         self.check(model)
         self.need_labels()
@@ -261,7 +246,7 @@ class FeatureInput:
         )
 
 
-def differences(model: Model, found: Fingerprint) -> str:
+def differences(model: Classifier, found: Fingerprint) -> str:
     """Return in which facts features differ from those of a model; empty if in none known.
 
     They may come from its network, or from the network that its base head was trained on.
@@ -410,9 +395,7 @@ def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureS
     return kept, held
 
 
-def remember(
-    model: Model, inputs: Inputs, config: RememberConfig, listener: Listener = QUIET
-) -> Model:
+def remember(model: M, inputs: Inputs, config: RememberConfig, listener: Listener = QUIET) -> M:
     """Return the model with a memory of images of its classes.
 
     The memory of other classes stays. The shared covariance becomes the average of two covariances,

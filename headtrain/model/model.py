@@ -1,32 +1,23 @@
-"""A model: a classifier in use, and the verbs that use and change it.
+"""`clinit.Model`: a classifier with the verbs of the commands; `clinit.load` reads one.
 
-A model is a head with named classes, perhaps a memory of their images, and perhaps an engine, the
-network that makes features of images. Without an engine, features are given. Classes are removed,
-renamed and reordered without training.
+What a verb needs is imported when it is called: features are classified without PyTorch.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from jaxtyping import Float
-
-from clinit.errors import ModelError
-from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.extract.dataset.names import is_text
 from clinit.headtrain.heads.temperature import Activation
-from clinit.headtrain.model.facts import Change, ModelFacts
-from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.classifier import AnyPath, Classifier, Reading
+from clinit.headtrain.model.inputs import Inputs, features_in, is_features
+from clinit.headtrain.model.reading import facts_of, read_model
 from clinit.headtrain.model.settings import AddConfig, RememberConfig
-from clinit.words import examples, visible
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.add import Addition
@@ -35,51 +26,10 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.predict import Prediction, Rejection
     from clinit.headtrain.model.writing import Written
 
-AnyPath = str | os.PathLike[str]
 
-
-@runtime_checkable
-class Engine(Protocol):
-    """What turns images into logits: a timm network, or an ONNX graph."""
-
-    @property
-    def transform(self) -> Any:
-        """The transform of the images (`clinit.extract.network.transform.Transform`)."""
-        ...
-
-    @property
-    def device(self) -> str:
-        """Device for the batches."""
-        ...
-
-    @property
-    def depends_on(self) -> dict[str, str]:
-        """The facts that the features depend on, as in a memory."""
-        ...
-
-    def logits(self, pixels: Any) -> Any:
-        """Return the logits of a batch of images, uint8 (images, 3, height, width)."""
-        ...
-
-    def fingerprint(self, dtype: str) -> Fingerprint:
-        """Return the fingerprint of features that are stored as `dtype`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Model:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Model(Classifier):
     """A classifier in use: predict, evaluate, add classes, remove, rename, merge, export."""
-
-    facts: ModelFacts
-    """Class names, history, temperature."""
-    linear: Head | None
-    """`head`; None if only the graph of an ONNX file contains it."""
-    memory: Memory | None = None
-    """None if the model remembers nothing."""
-    origin: str = "the model"
-    """Path of the model, or name of the network, for messages and the history."""
-    engine: Engine | None = None
-    """Computes the logits of images; None if the model classifies features."""
 
     @classmethod
     def of(
@@ -99,8 +49,6 @@ class Model:
         Raises:
             HeadError: If the rows have no class names.
         """
-        from clinit.headtrain.model.reading import facts_of
-
         names = head.class_names if class_names is None else tuple(class_names)
         head = replace(head, class_names=names)
         facts = facts_of(head)
@@ -109,54 +57,6 @@ class Model:
         if facts.temperature is not None:
             head = facts.temperature.multiplied(head)
         return cls(facts, head)
-
-    def __repr__(self) -> str:
-        return f"<Model {self.origin}: {self.facts}, memory {self.memory}>"
-
-    @property
-    def head(self) -> Head:
-        """The classifier as it was trained, with class names.
-
-        Its logits are the logits of the network times the temperature, so that the rows of added
-        classes match the scale of the trained rows.
-
-        Raises:
-            ModelError: If the model is an ONNX file.
-        """
-        if self.linear is None:
-            raise ModelError(
-                f"{self.origin} is an ONNX file, which only classifies images",
-                remedy="Give the model folder that contains it.",
-            )
-        return self.linear
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """One name per row of the classifier."""
-        return self.facts.class_names
-
-    def need_engine(self) -> Engine:
-        """Return the engine.
-
-        Raises:
-            ModelError: If the model has none.
-        """
-        if self.engine is None:
-            raise ModelError(
-                f"{self.origin} has features only: it is a head without a network, and reads no"
-                " images",
-                remedy="Give features of the backbone that it was trained on: a feature cache"
-                " (`clinit extract`, `clinit cache import`), or a file .npy, .npz, .safetensors or"
-                " .parquet.",
-            )
-        return self.engine
-
-    @property
-    def depends_on(self) -> dict[str, str]:
-        """The facts that the features of the model depend on, as in its memory."""
-        if self.engine is not None:
-            return self.engine.depends_on
-        return described(self.facts.fingerprint)
 
     def predict(
         self,
@@ -184,7 +84,7 @@ class Model:
             ClinitError: If the model cannot classify such inputs, or they cannot be read. An
                 unreadable image among several does not stop the others.
         """
-        from clinit.headtrain.model.predict import Reading, predict
+        from clinit.headtrain.model.predict import predict
 
         reading = Reading(batch_size=batch_size, workers=workers, max_pixels=max_pixels)
         return predict(self, inputs, top=top, reject=reject, reading=reading)
@@ -220,7 +120,7 @@ class Model:
         labels: AnyPath | None = None,
         features: AnyPath | None = None,
         **settings: Any,
-    ) -> Addition:
+    ) -> Addition[Model]:
         """Add classes, as `clinit add`; nothing is written before `Addition.save`.
 
         Args:
@@ -240,13 +140,12 @@ class Model:
             ClinitError: If the model, the images or the features cannot be used.
         """
         from clinit.headtrain.model.add import Purpose, add
-        from clinit.headtrain.model.inputs import inputs_of
 
         kind: Literal["add", "replace", "more"] = (
             "more" if more else "replace" if replace else "add"
         )
         purpose = Purpose(config=AddConfig(**settings), kind=kind, old=old)
-        return add(self, inputs_of(self, given, labels, features), purpose)
+        return add(self, _inputs_of(self, given, labels, features), purpose)
 
     def audit(self, given: Any, *, labels: AnyPath | None = None) -> Audit:
         """Check images or features of new classes as `add` does, without adding them."""
@@ -271,12 +170,12 @@ class Model:
         Raises:
             ModelError: If the model has no class of such a name.
         """
-        from clinit.headtrain.model.inputs import inputs_of, remember
+        from clinit.headtrain.model.inputs import remember
 
-        inputs = inputs_of(self, given, labels, features)
+        inputs = _inputs_of(self, given, labels, features)
         return remember(self, inputs, RememberConfig(**settings))
 
-    def merge(self, other: Model, **settings: Any) -> Addition:
+    def merge(self, other: Model, **settings: Any) -> Addition[Model]:
         """Return this model with the classes of another, as `clinit model merge`.
 
         Args:
@@ -321,118 +220,59 @@ class Model:
         alone = head_only or Path(out).suffix == ".npz"
         return (self.without_network() if alone else self).save(out, onnx=onnx, overwrite=overwrite)
 
-    def without_network(self) -> Model:
-        """Return the head alone, which classifies features of the network."""
-        return replace(self, linear=self.head, engine=None)
 
-    def after(self, change: Change) -> Model:
-        """Return the model with one more change in its history."""
-        history = (*self.facts.history, change)
-        return replace(self, facts=replace(self.facts, history=history))
+def load(path: AnyPath, *, device: str = "auto") -> Model:
+    """Load a model: a network with its classes, or a head alone, which classifies features.
 
-    def knowing(self, fingerprint: Fingerprint) -> Model:
-        """Return the model with the fingerprint of its features, if that was unknown."""
-        if self.engine is not None or self.facts.fingerprint.fields or not fingerprint.fields:
-            return self
-        found = fingerprint.without_rows
-        facts = replace(self.facts, fingerprint=found, backbone=str(found.backbone or ""))
-        memory = self.memory and replace(self.memory, backbone=described(found))
-        return replace(self, facts=facts, memory=memory)
+    Args:
+        path: A model folder, a model file, a head file (.npz, .safetensors), or an ONNX file.
+        device: `auto` (CUDA if available), `cpu`, `cuda` or `cuda:<index>`.
 
-    def of_rows(self, rows: Sequence[int]) -> Model:
-        """Return the model with the classes `rows` only, in this order."""
-        picked = list(rows)
-        names = tuple(self.facts.class_names[row] for row in picked)
-        tasks = tuple(self.facts.tasks[row] for row in picked)
-        weight, bias = self.head.weight[picked], self.head.bias[picked]
-        return replace(
-            self,
-            facts=replace(self.facts, class_names=names, tasks=tasks),
-            linear=replace(self.head, weight=weight, bias=bias, class_names=names),
-            memory=None if self.memory is None else self.memory.of_rows(picked),
-        )
-
-    def without(self, names: Sequence[str]) -> Model:
-        """Return the model without the named classes.
-
-        Raises:
-            ModelError: If a class does not exist, or if no class would be left.
-        """
-        self._check_known(names)
-        gone = set(names)
-        left = [row for row, name in enumerate(self.facts.class_names) if name not in gone]
-        if not left:
-            raise ModelError(
-                f"without these {len(gone):,} classes, none would be left",
-                remedy="Leave at least one class.",
-            )
-        return self.of_rows(left)
-
-    def remove(self, names: Sequence[str], data: Mapping[str, Any] = {}) -> Model:
-        """Return the model without the named classes; its history records the removal.
-
-        Args:
-            names: Class names.
-            data: Further contents of the history.
-
-        Raises:
-            ModelError: If a class does not exist, or if no class would be left.
-        """
-        left = self.without(names)
-        temperature = left.facts.temperature and left.facts.temperature.unmeasured
-        left = replace(left, facts=replace(left.facts, temperature=temperature, known=None))
-        return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))
-
-    def rename(self, new_names: Mapping[str, str], data: Mapping[str, Any] = {}) -> Model:
-        """Return the model with renamed classes; its history records the new names.
-
-        Args:
-            new_names: New names by present name.
-            data: Further contents of the history.
-
-        Raises:
-            ModelError: If a class does not exist, two classes would have the same name, or a name
-                cannot be printed.
-        """
-        self._check_known(list(new_names))
-        names = tuple(new_names.get(name, name) for name in self.facts.class_names)
-        for name in new_names.values():
-            is_printed = name.strip() and is_text(name) and visible(name) == name
-            if not is_printed or names.count(name) > 1:
-                raise ModelError(
-                    f"{visible(name)!r} cannot be the name of a class: it is blank or not"
-                    " printable, or two classes would have it",
-                    remedy="Choose another name; `clinit model show MODEL` lists its classes.",
-                )
-        renamed = replace(
-            self,
-            facts=replace(self.facts, class_names=names),
-            linear=replace(self.head, class_names=names),
-            memory=None if self.memory is None else self.memory.renamed(names),
-        )
-        settings = {"names": dict(new_names)}
-        return renamed.after(
-            Change.now("rename", [*new_names.values()], data=data, settings=settings)
-        )
-
-    def _check_known(self, names: Sequence[str]) -> None:
-        known = set(self.facts.class_names)
-        if unknown := [name for name in names if name not in known]:
-            near = get_close_matches(unknown[0], self.facts.class_names, n=3)
-            raise ModelError(
-                f"the model has no class {examples(unknown)}"
-                + (f"; its classes of similar names: {', '.join(near)}" if near else ""),
-                remedy="`clinit model show MODEL` lists its classes.",
-            )
-
-    def logits(self, features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows classes"]:
-        """Return the logits of features, divided by the temperature, in float64."""
-        divisor = 1.0 if self.facts.temperature is None else self.facts.temperature.value
-        found = features.astype(np.float64) @ self.head.weight.T.astype(np.float64)
-        return np.asarray((found + self.head.bias) / divisor)
+    Raises:
+        ModelError: If there is no model at `path`, if it has changed since it was written, or if
+            its memory is damaged or belongs to another backbone.
+        HeadError: If a head is damaged or has no class names.
+        BackboneError: If this version of timm cannot build the network.
+        DeviceError: If the device is absent.
+    """
+    return read_model(Path(path), Model, device=device)
 
 
-def described(fingerprint: Fingerprint) -> dict[str, str]:
-    """Return what features depend on; their type and the version of timm may differ."""
-    fields = fingerprint.without_rows.fields
-    return {name: text for name, text in fields.items() if name not in ("dtype", "timm")}
+load_model = load
+
+
+def predict_features(
+    head: Any, features: Any, *, top: int = 5, reject: Rejection | None = None
+) -> list[Prediction]:
+    """Classify rows of features with a head.
+
+    Args:
+        head: A head with class names, a model, or a file of either.
+        features: An array of NumPy, torch or CuPy, a file of arrays, or a feature cache.
+        top: Maximum number of classes per row.
+        reject: Rule by which rows belong to no class; None: no rule.
+
+    Raises:
+        ClinitError: If the head has no class names, or the features have another width.
+    """
+    if isinstance(head, str | os.PathLike):
+        head = load(head, device="cpu")
+    model = head if isinstance(head, Model) else Model.of(head)
+    from clinit.headtrain.model.predict import predict
+
+    return predict(model, features_in(features), top=top, reject=reject)
+
+
+def _inputs_of(
+    model: Classifier, given: Any, labels: AnyPath | None = None, features: AnyPath | None = None
+) -> Inputs:
+    """Return what is given as inputs: features as they are, a path of images as `ImageFolder`."""
+    if is_features(given):
+        return features_in(given, labels)
+    model.need_engine()
+    from clinit.headtrain.model.images import ImageFolder
+
+    place = None if features is None else Path(features)
+    return ImageFolder(
+        root=Path(given), labels=None if labels is None else str(labels), features=place
+    )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from clinit.errors import BackboneError, ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
-from clinit.extract.dataset.images import ImageFiles
 from clinit.extract.dataset.names import title
 from clinit.extract.head_names import ASSUMED, name_rows
 from clinit.extract.network.backbone import (
@@ -43,14 +42,11 @@ from clinit.extract.network.backbone import (
 from clinit.extract.network.checkpoint import read_checkpoint
 from clinit.extract.network.compiled import on_its_way
 from clinit.extract.network.transform import Transform
-from clinit.extract.work.pipeline import ImageBatch, load_batches
 from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.temperature import divided
+from clinit.headtrain.model.classifier import MODEL_FILE, Classifier, Reading
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
-from clinit.headtrain.model.model import Engine, Model
-from clinit.headtrain.model.predict import Reading
-from clinit.headtrain.model.reading import MODEL_FILE
 from clinit.machine import choose_device, out_of_memory
 from clinit.words import contrast_digests
 
@@ -117,6 +113,19 @@ class TimmEngine:
         weight, bias = (torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias))
         return features @ weight.T + bias
 
+    def compiled(self, reading: Reading, images: int) -> TimmEngine:
+        """Return the engine, with a compiled network if that saves time for `images` images."""
+        backbone = on_its_way(
+            self.backbone,
+            self.transform,
+            cast(Any, reading.compile),
+            device=torch.device(self.device),
+            batch_size=reading.batch_size,
+            images=images,
+            on_note=reading.on_note,
+        )
+        return replace(self, backbone=backbone)
+
     def network(self, dtype: str) -> Network:
         """Return the network for an extraction.
 
@@ -148,7 +157,7 @@ def refused_size(error: Exception, transform: Transform) -> Exception:
     )
 
 
-def engine_of(model: Model) -> TimmEngine:
+def engine_of(model: Classifier) -> TimmEngine:
     """Return the network of a model that can be changed.
 
     Raises:
@@ -157,47 +166,6 @@ def engine_of(model: Model) -> TimmEngine:
     engine = model.need_engine()
     _ = model.head
     return cast(TimmEngine, engine)
-
-
-def compiled(engine: Engine, reading: Reading, images: int) -> Engine:
-    """Return the engine, with a compiled network if that saves time for `images` images."""
-    if not isinstance(engine, TimmEngine):
-        return engine
-    backbone = on_its_way(
-        engine.backbone,
-        engine.transform,
-        cast(Any, reading.compile),
-        device=torch.device(engine.device),
-        batch_size=reading.batch_size,
-        images=images,
-        on_note=reading.on_note,
-    )
-    return replace(engine, backbone=backbone)
-
-
-def load_files(
-    paths: Sequence[Path],
-    transform: Transform,
-    reading: Reading,
-    *,
-    workers: int,
-    pin_memory: bool = False,
-) -> Iterable[ImageBatch]:
-    """Yield the pixels of existing files, resized for the model."""
-    images = ImageFiles(
-        Path("/"),  # links may lead anywhere
-        [str(path.absolute()) for path in paths],
-        need_rights=False,  # an unreadable file must not stop the rest
-    )
-    size = reading.batch_size
-    return load_batches(
-        images,
-        [range(start, min(start + size, len(paths))) for start in range(0, len(paths), size)],
-        transform,
-        workers=workers,
-        max_pixels=reading.max_pixels,
-        pin_memory=pin_memory,
-    )
 
 
 def read_engine(
@@ -238,7 +206,7 @@ def read_engine(
     return TimmEngine(backbone, told["transform"])
 
 
-def stock_model(config: ExtractConfig) -> Model:
+def stock_model(config: ExtractConfig) -> Classifier:
     """Return a pretrained network of timm as a model that remembers nothing.
 
     Args:
@@ -272,7 +240,7 @@ def stock_model(config: ExtractConfig) -> Model:
         record=record,
     )
     engine = TimmEngine(network.backbone, network.transform)
-    return Model(facts, head, None, config.backbone.name, engine)
+    return Classifier(facts, head, None, config.backbone.name, engine)
 
 
 def assemble(backbone: Backbone, head: Head) -> nn.Module:
@@ -345,7 +313,7 @@ def model_args(backbone: Backbone) -> dict[str, Any]:
     return {k: v for k, v in backbone.config.model_args.items() if k != "num_classes"}
 
 
-def network_of(model: Model) -> tuple[nn.Module, str]:
+def network_of(model: Classifier) -> tuple[nn.Module, str]:
     """Return the network of a model with its head, and the description in its file.
 
     Raises:
@@ -378,7 +346,7 @@ def write_weights(network: nn.Module, text: str, draft: Path) -> None:
     draft.write_bytes(save_state(state, metadata={METADATA: text}))
 
 
-def write_for_timm(network: nn.Module, text: str, model: Model, draft: Path) -> None:
+def write_for_timm(network: nn.Module, text: str, model: Classifier, draft: Path) -> None:
     """Write weights and configuration into the draft of a folder, and compare what timm builds.
 
     Raises:
@@ -397,7 +365,7 @@ def write_for_timm(network: nn.Module, text: str, model: Model, draft: Path) -> 
         )
 
 
-def loading_line(model: Model, path: Path) -> str:
+def loading_line(model: Classifier, path: Path) -> str:
     """Return the Python expression that loads the folder or file at `path` with timm alone."""
     if is_folder(path):
         return f"timm.create_model({f'local-dir:{path}'!r}, pretrained=True)"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,11 +28,9 @@ from clinit.errors import BackboneError, DeviceError, ModelError
 from clinit.extract.network.transform import Transform
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable, instead_of, is_file
-from clinit.headtrain.model.facts import DOCUMENT, METADATA
-from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.classifier import Classifier, M, Reading
+from clinit.headtrain.model.facts import DOCUMENT, METADATA, parse_facts
 from clinit.headtrain.model.network import OfNetwork, engine_of, refused_size
-from clinit.headtrain.model.reading import parse_facts
-from clinit.headtrain.model.writing import OnnxCheck
 from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
@@ -46,6 +43,25 @@ TOLERANCE = 1e-3
 _REMEDY = "Write one with `clinit export RUN --out FOLDER --onnx`, or `clinit add --onnx`."
 _DIGEST = "clinit_sha256"
 _NO_DIGEST = "0" * 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxCheck:
+    """Comparison of an ONNX file with its network."""
+
+    images: int
+    """Number of compared images."""
+    difference: float
+    """Largest absolute difference of logits."""
+    largest: float
+    """Largest absolute logit of PyTorch."""
+
+    def describe(self) -> str:
+        """Return the comparison in words."""
+        return (
+            f"onnxruntime and PyTorch agree on {self.images:,} images of noise: same class, logits"
+            f" within {self.difference:.1e} (the largest is {self.largest:.1f})"
+        )
 
 
 def check_installed() -> None:
@@ -61,7 +77,7 @@ def check_installed() -> None:
         )
 
 
-def write_onnx(network: nn.Module, model: Model, text: str, path: Path) -> OnnxCheck:
+def write_onnx(network: nn.Module, model: Classifier, text: str, path: Path) -> OnnxCheck:
     """Write `network` as ONNX to `path`, atomically, and compare it with PyTorch on seeded noise.
 
     Args:
@@ -196,18 +212,23 @@ class OnnxEngine:
         except Exception as error:  # onnxruntime has a dozen types
             raise refused_size(error, self.transform) from error
 
+    def compiled(self, reading: Reading, images: int) -> OnnxEngine:
+        """Return the engine as it is."""
+        return self
+
     def fingerprint(self, dtype: str) -> Any:
         """Raise a `ModelError`: no features leave the graph."""
         raise _no_model("an ONNX file classifies images only")
 
 
-def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
+def load_onnx(path: Path, kind: type[M], *, device: str = "auto") -> M:
     """Load an ONNX file written by `clinit export --onnx`.
 
     Neither PyTorch weights nor a timm network are needed.
 
     Args:
         path: The file.
+        kind: The class of the model.
         device: `auto` and `cpu` compute on the CPU; `cuda` or `cuda:<index>` need the build of
             onnxruntime for GPUs.
 
@@ -218,7 +239,7 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
     check_installed()
     import onnxruntime
 
-    path, providers = Path(path), onnxruntime.get_available_providers()
+    providers = onnxruntime.get_available_providers()
     if device.startswith("cuda") and "CUDAExecutionProvider" not in providers:
         raise DeviceError(
             f"onnxruntime {onnxruntime.__version__} has no CUDA: it was not built for GPUs",
@@ -241,7 +262,7 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
         raise _no_model(f"{path} has changed since it was written")
     facts, every = parse_facts(text, path)
     told = DOCUMENT.convert(every, OfNetwork, origin=f"the description in {path}")
-    return Model(facts, None, None, str(path), OnnxEngine(session, told["transform"]))
+    return kind(facts, None, None, str(path), OnnxEngine(session, told["transform"]))
 
 
 def _no_model(why: str) -> ModelError:

@@ -29,15 +29,14 @@ from jaxtyping import Float
 from scipy.special import logsumexp
 
 from clinit.errors import ImageError, ModelError
-from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.dataset.names import title
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
 from clinit.files.paths import exists
 from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.heads.temperature import PROBABILITIES, Activation
+from clinit.headtrain.model.classifier import AS_USUAL, AnyPath, Classifier, Reading
 from clinit.headtrain.model.facts import ModelFacts
 from clinit.headtrain.model.inputs import FeatureInput, features_in, is_features
-from clinit.headtrain.model.model import AnyPath, Model
 from clinit.machine import cpu_count
 from clinit.words import printable
 
@@ -70,7 +69,7 @@ class Rejection:
             raise ValueError(f"threshold must be finite, got {self.threshold}")
 
     @classmethod
-    def at_rate(cls, model: Model, rule: str = "auto", rate: float = 0.05) -> Rejection:
+    def at_rate(cls, model: Classifier, rule: str = "auto", rate: float = 0.05) -> Rejection:
         """Return the rule that rejects at most a share of held-out or left-out images.
 
         Args:
@@ -142,31 +141,13 @@ class Prediction:
     """Number of the row of features; None for an image."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """How images are read and computed; nothing of it changes the predictions."""
-
-    batch_size: int = 64
-    """Images per forward pass."""
-    workers: int | None = None
-    """Threads that read and decode; None: the CPUs that the process may use."""
-    max_pixels: int = MAX_PIXELS
-    """Maximum number of pixels; a larger image counts as unreadable."""
-    compile: str = "auto"
-    """Whether the network computes as one program (`extract.network.compiled`)."""
-    on_images: Callable[[int], object] = lambda done: None
-    """Called after every batch with the number of finished images."""
-    on_note: Callable[[str], object] = lambda note: None
-    """Called with a note on `compile`, if it is `auto`."""
-
-
 def predict(
-    model: Model,
+    model: Classifier,
     inputs: Any,
     *,
     top: int = 5,
     reject: Rejection | None = None,
-    reading: Reading = Reading(),
+    reading: Reading = AS_USUAL,
 ) -> list[Prediction]:
     """Classify images or features; see `Model.predict`."""
     if is_features(inputs):
@@ -236,7 +217,7 @@ def _images(inputs: Any) -> list[Any]:
     return [Path(each) if isinstance(each, str | os.PathLike) else each for each in inputs]
 
 
-def _one(model: Model, row: int, image: Any, reading: Reading) -> AnsweredBatch:
+def _one(model: Classifier, row: int, image: Any, reading: Reading) -> AnsweredBatch:
     """Compute one image at once, without threads that read ahead."""
     import torch
 
@@ -288,7 +269,9 @@ def _pixels_of(image: Any) -> np.ndarray:
     return np.array(pixels)
 
 
-def of_images(model: Model, paths: Sequence[Path], reading: Reading) -> Iterator[AnsweredBatch]:
+def of_images(
+    model: Classifier, paths: Sequence[Path], reading: Reading
+) -> Iterator[AnsweredBatch]:
     """Yield the logits of existing image files, in batches; others are left out.
 
     Raises:
@@ -298,7 +281,6 @@ def of_images(model: Model, paths: Sequence[Path], reading: Reading) -> Iterator
     import torch
 
     from clinit.extract.work.pipeline import Timing, features_of
-    from clinit.headtrain.model.network import compiled, load_files
 
     engine = model.need_engine()
     there = [row for row, path in enumerate(paths) if _exists(path)]
@@ -307,10 +289,9 @@ def of_images(model: Model, paths: Sequence[Path], reading: Reading) -> Iterator
         [paths[row] for row in there],
         engine.transform,
         reading,
-        workers=reading.workers or cpu_count(),
         pin_memory=device.type == "cuda",
     )
-    engine = compiled(engine, reading, len(there))
+    engine = engine.compiled(reading, len(there))
     for batch, logits in features_of(batches, engine.logits, device, Timing()):
         reasons = {there[row]: reason for row, reason in batch.reasons.items()}
         yield [there[row] for row in batch.rows], logits.numpy(), reasons
@@ -318,12 +299,39 @@ def of_images(model: Model, paths: Sequence[Path], reading: Reading) -> Iterator
     reading.on_images(len(paths))
 
 
+def load_files(
+    paths: Sequence[Path],
+    transform: Any,
+    reading: Reading,
+    *,
+    pin_memory: bool = False,
+) -> Iterable[Any]:
+    """Yield the pixels of existing files, resized for the model."""
+    from clinit.extract.dataset.images import ImageFiles
+    from clinit.extract.work.pipeline import load_batches
+
+    images = ImageFiles(
+        Path("/"),  # links may lead anywhere
+        [str(path.absolute()) for path in paths],
+        need_rights=False,  # an unreadable file must not stop the rest
+    )
+    size = reading.batch_size
+    return load_batches(
+        images,
+        [range(start, min(start + size, len(paths))) for start in range(0, len(paths), size)],
+        transform,
+        workers=reading.workers or cpu_count(),
+        max_pixels=reading.max_pixels,
+        pin_memory=pin_memory,
+    )
+
+
 BLOCK_ROWS = 4096
 NOT_FINITE = "its features are not finite"
 OVERFLOW = "its logits overflow: the head was trained on features of another size"
 
 
-def of_features(model: Model, rows: FeatureInput) -> Iterator[AnsweredBatch]:
+def of_features(model: Classifier, rows: FeatureInput) -> Iterator[AnsweredBatch]:
     """Yield the logits of rows of features, in blocks.
 
     Raises:
@@ -345,28 +353,6 @@ def of_features(model: Model, rows: FeatureInput) -> Iterator[AnsweredBatch]:
             if good and not fit
         }
         yield numbers, logits, why
-
-
-def predict_features(
-    head: Any, features: Any, *, top: int = 5, reject: Rejection | None = None
-) -> list[Prediction]:
-    """Classify rows of features with a head.
-
-    Args:
-        head: A head with class names, a model, or a file of either.
-        features: An array of NumPy, torch or CuPy, a file of arrays, or a feature cache.
-        top: Maximum number of classes per row.
-        reject: Rule by which rows belong to no class; None: no rule.
-
-    Raises:
-        ClinitError: If the head has no class names, or the features have another width.
-    """
-    from clinit.headtrain.model.reading import load_model
-
-    if isinstance(head, str | os.PathLike):
-        head = load_model(head, device="cpu")
-    model = head if isinstance(head, Model) else Model.of(head)
-    return predict(model, features_in(features), top=top, reject=reject)
 
 
 def find_images(

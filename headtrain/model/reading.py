@@ -22,41 +22,33 @@ from clinit.extract.arrays.open import open_array_file
 from clinit.extract.cache.head import Head, read_head
 from clinit.files.paths import check_readable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.model import memory as remembered
-from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
+from clinit.headtrain.model.classifier import MEMORY_FILE, MODEL_FILE, M
+from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts, parse_facts
 from clinit.headtrain.model.memory import Memory, check_backbone, read_memory
-from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import WRITES_MODELS
 
-MODEL_FILE, MEMORY_FILE = "model.safetensors", "memory.safetensors"
 MEMORY_ARRAY = "memory"
 """Name of the array of a head file that contains the bytes of a memory."""
 OF_A_HEAD = ("tasks", "temperature", "known", "history", "activation", "features")
 """Facts about a model in the `origin` of a head; what else is there is its record."""
 
 
-def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
-    """Load a model: a network with its classes, or a head alone, which classifies features.
+def read_model(path: Path, kind: type[M], *, device: str = "auto") -> M:
+    """Read a model; see `clinit.load`.
 
     Args:
-        path: A model folder, a model file, a head file (.npz, .safetensors), or an ONNX file.
-        device: `auto` (CUDA if available), `cpu`, `cuda` or `cuda:<index>`.
-
-    Raises:
-        ModelError: If there is no model at `path`, if it has changed since it was written, or if
-            its memory is damaged or belongs to another backbone.
-        HeadError: If a head is damaged or has no class names.
-        BackboneError: If this version of timm cannot build the network.
-        DeviceError: If the device is absent.
+        path: A model folder, a model file, a head file, or an ONNX file.
+        kind: The class of the model.
+        device: As in `clinit.load`.
     """
-    path = Path(path)
     if path.suffix == ".onnx":
         from clinit.headtrain.model.onnx import load_onnx
 
-        return load_onnx(path, device=device)
+        return load_onnx(path, kind, device=device)
     with ExitStack() as stack:
         held = _held(path, stack)
         if is_head_file(path, held):
-            model = _with_head_alone(path, held)
+            model = _with_head_alone(path, kind, held)
         else:
             facts, content = _read(path, held)
             from clinit.headtrain.model.network import read_engine
@@ -64,7 +56,7 @@ def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
             memory, engine = memory_of(path, facts, held), read_engine(path, content, device, held)
             assert engine.backbone.head is not None
             head = replace(engine.backbone.head, class_names=facts.class_names)
-            model = Model(facts, _as_trained(facts, head), memory, str(path), engine)
+            model = kind(facts, _as_trained(facts, head), memory, str(path), engine)
     if (memory := model.memory) is not None:
         check_backbone(model.depends_on, memory.backbone)
         if memory.dim != model.head.dim:
@@ -75,13 +67,10 @@ def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
     return model
 
 
-load = load_model
-
-
-def _with_head_alone(path: Path, held: Mapping[str, Path]) -> Model:
+def _with_head_alone(path: Path, kind: type[M], held: Mapping[str, Path]) -> M:
     head = read_head(held.get(MODEL_FILE, path))
     facts = facts_of(head, path)
-    model = Model(facts, _as_trained(facts, head), None, str(path))
+    model = kind(facts, _as_trained(facts, head), None, str(path))
     return replace(model, memory=memory_of(path, facts, held))
 
 
@@ -166,7 +155,7 @@ def read_facts(path: Path) -> ModelFacts:
 
     Raises:
         ModelError: If there is no model at `path`, or it is damaged.
-        HeadError: As in `load_model`.
+        HeadError: As in `read_model`.
     """
     if is_head_file(path):
         return facts_of(read_head(_file_of(path)), path)
@@ -195,18 +184,6 @@ def _read(path: Path, held: Mapping[str, Path]) -> tuple[ModelFacts, dict[str, A
     if text is None:
         raise _no_model(f"{file} does not name its classes: it is no file of `clinit export`")
     return parse_facts(text, file)
-
-
-def parse_facts(text: str, path: Path) -> tuple[ModelFacts, dict[str, Any]]:
-    """Return the facts in a sealed description, found in the file at `path`, and all its fields.
-
-    Raises:
-        ModelError: If the facts are damaged.
-    """
-    origin = f"the description in {path}"
-    content = DOCUMENT.parse(text, origin=origin)
-    content["fingerprint"] = {"fields": content.get("fingerprint")}
-    return DOCUMENT.convert(content, ModelFacts, origin=origin), content
 
 
 def _no_model(why: str) -> ModelError:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,38 +26,20 @@ from clinit.files.commit import commit_file, commit_folder
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.temperature import divided
 from clinit.headtrain.model.card import card
+from clinit.headtrain.model.classifier import MEMORY_FILE, MODEL_FILE, Classifier
 from clinit.headtrain.model.memory import memory_bytes
-from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.reading import (
     MEMORY_ARRAY,
-    MEMORY_FILE,
-    MODEL_FILE,
     facts_in_origin,
     is_head_file,
     read_facts,
 )
 
+if TYPE_CHECKING:
+    from clinit.headtrain.model.onnx import OnnxCheck
+
 CARD_FILE, ONNX_FILE = "README.md", "model.onnx"
 _FILES = frozenset({MODEL_FILE, "config.json", CARD_FILE, ONNX_FILE, MEMORY_FILE})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnnxCheck:
-    """Comparison of an ONNX file with its network."""
-
-    images: int
-    """Number of compared images."""
-    difference: float
-    """Largest absolute difference of logits."""
-    largest: float
-    """Largest absolute logit of PyTorch."""
-
-    def describe(self) -> str:
-        """Return the comparison in words."""
-        return (
-            f"onnxruntime and PyTorch agree on {self.images:,} images of noise: same class, logits"
-            f" within {self.difference:.1e} (the largest is {self.largest:.1f})"
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,14 +47,16 @@ class Written:
     """A model that was written."""
 
     path: Path
-    model: Model
+    model: Classifier
     num_parameters: int
     """Of the network, or of the head alone."""
     onnx: OnnxCheck | None = None
     """Comparison with the ONNX file; None if none was written."""
 
 
-def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool = False) -> Written:
+def write_model(
+    model: Classifier, out: Path, *, onnx: bool = False, overwrite: bool = False
+) -> Written:
     """Write a model to `out`; see `Model.save`.
 
     The head is written divided by its temperature.
@@ -120,7 +105,7 @@ def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool 
     return Written(out, kept, count, found[0] if found else None)
 
 
-def _head_file(model: Model, suffix: str, *, with_memory: bool) -> bytes:
+def _head_file(model: Classifier, suffix: str, *, with_memory: bool) -> bytes:
     origin = facts_in_origin(model.facts, asdict(model.facts))
     head = replace(divided(model.head, model.facts.temperature), origin=origin)
     beside = {}
@@ -129,7 +114,7 @@ def _head_file(model: Model, suffix: str, *, with_memory: bool) -> bytes:
     return head_bytes(head, suffix, beside)
 
 
-def check_kind(model: Model, out: Path, *, onnx: bool = False) -> None:
+def check_kind(model: Classifier, out: Path, *, onnx: bool = False) -> None:
     """Check that a model has what a file of this name, or an ONNX file, contains.
 
     Raises:

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.add import Addition as Addition
     from clinit.headtrain.model.evaluation import Evaluation as Evaluation
     from clinit.headtrain.model.model import Model as Model
+    from clinit.headtrain.model.model import load as load
+    from clinit.headtrain.model.model import load_model as load_model
+    from clinit.headtrain.model.model import predict_features as predict_features
     from clinit.headtrain.model.predict import Prediction as Prediction
     from clinit.headtrain.model.predict import Rejection as Rejection
-    from clinit.headtrain.model.predict import predict_features as predict_features
-    from clinit.headtrain.model.reading import load as load
-    from clinit.headtrain.model.reading import load_model as load_model
     from clinit.headtrain.probe.protocol import Probe as Probe
     from clinit.headtrain.protocol.stream.source import Source as Source
     from clinit.headtrain.protocol.stream.summed import Summed as Summed
@@ -78,15 +78,15 @@ _PLACES = {
     "clinit.headtrain.heads.statistics.solve": ("least_squares",),
     "clinit.headtrain.model.add": ("Addition",),
     "clinit.headtrain.model.evaluation": ("Evaluation",),
-    "clinit.headtrain.model.model": ("Model",),
+    "clinit.headtrain.model.model": (
+        "Model",
+        "load",
+        "load_model",
+        "predict_features",
+    ),
     "clinit.headtrain.model.predict": (
         "Prediction",
         "Rejection",
-        "predict_features",
-    ),
-    "clinit.headtrain.model.reading": (
-        "load",
-        "load_model",
     ),
     "clinit.headtrain.probe.protocol": ("Probe",),
     "clinit.headtrain.protocol.stream.source": ("Source",),

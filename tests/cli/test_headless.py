@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.reading import load_model
+from clinit.headtrain.model.model import load_model
 from clinit.headtrain.protocol.stream.source import read_source
 from tests.cli.calls import call, checked, refused
 from tests.conftest import Once

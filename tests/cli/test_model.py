@@ -16,7 +16,8 @@ from clinit.extract.cache.head import Head, Top1
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.facts import accuracy_in_words
 from clinit.headtrain.model.memory import Memory, read_memory
-from clinit.headtrain.model.reading import load_model, read_facts
+from clinit.headtrain.model.model import load_model
+from clinit.headtrain.model.reading import read_facts
 
 app = typer.Typer()
 for command in (add, merge, remember, remove, rename, show):

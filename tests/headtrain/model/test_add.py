@@ -17,9 +17,8 @@ from clinit.headtrain.model.add import Addition, Purpose, add
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.old_rows import WIDENING, memory_of_head, old_rows, pseudo_features
-from clinit.headtrain.model.reading import load_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.stream.source import Source
 
@@ -139,7 +138,7 @@ def test_classes_of_which_nothing_is_known_are_left_out(memory: Memory) -> None:
     np.testing.assert_allclose(both.population_covariance, memory.population_covariance)
 
 
-def added(model: Model, source: Source, config: AddConfig, **purpose: Any) -> Addition:
+def added(model: Model, source: Source, config: AddConfig, **purpose: Any) -> Addition[Model]:
     """Add features to a model."""
     return add(model, features_in(source), Purpose(config=config, **purpose))
 

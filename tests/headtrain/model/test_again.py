@@ -17,9 +17,8 @@ from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.inputs import QUIET, Arrived, features_in
 from clinit.headtrain.model.memory import MOST_LEARNT, Memory
-from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import engine_of
-from clinit.headtrain.model.reading import load_model
 from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
 from clinit.headtrain.protocol.stream.source import Source
 from tests.headtrain.model.test_add import added
@@ -55,7 +54,7 @@ def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
     return replace(found, memory=memory)
 
 
-def add(model: Model, source: Source, config: AddConfig) -> Addition:
+def add(model: Model, source: Source, config: AddConfig) -> Addition[Model]:
     return added(model, source, config)
 
 

@@ -21,10 +21,12 @@ from clinit.errors import BackboneError, CacheError, ClinitError, HeadError, Mod
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.work.recorded import reload
+from clinit.headtrain.model.classifier import Reading
 from clinit.headtrain.model.export import Export, TrainedRun, export_head, export_model
-from clinit.headtrain.model.network import assemble, engine_of, load_files, loading_line
-from clinit.headtrain.model.predict import Reading, find_images
-from clinit.headtrain.model.reading import is_head_file, load_model, read_facts
+from clinit.headtrain.model.model import load_model
+from clinit.headtrain.model.network import assemble, engine_of, loading_line
+from clinit.headtrain.model.predict import find_images, load_files
+from clinit.headtrain.model.reading import is_head_file, read_facts
 from clinit.headtrain.model.writing import write_model
 from clinit.headtrain.protocol.record.format import read_info, read_record
 
@@ -277,7 +279,7 @@ def test_timm_clinit_and_onnxruntime_give_the_same_probabilities(
     assert model.facts.temperature is not None
     backbone, transform = reload(open_cache(tiny_run.parent / "caches" / "base").split("train"))
     head = read_head(tiny_run / "head.safetensors")
-    (batch,) = load_files(images, transform, Reading(batch_size=99), workers=1)
+    (batch,) = load_files(images, transform, Reading(batch_size=99))
     pixels = transform.normalise(batch.pixels)
     logits = backbone.features(pixels).numpy() @ head.weight.T + head.bias
     expected = torch.from_numpy(logits / model.facts.temperature.value).softmax(1)

@@ -15,8 +15,7 @@ import clinit
 from clinit.errors import ClinitError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head, write_head
-from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.reading import load_model
+from clinit.headtrain.model.model import Model, load_model
 from tests.cli.calls import call, done, refused
 
 DIM, OLD, NEW = 6, ("ant", "bee", "cat"), ("dog", "elk")

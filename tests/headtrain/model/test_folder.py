@@ -22,12 +22,13 @@ from clinit.extract.network.transform import make_transform
 from clinit.files.documents import content_sha256
 from clinit.headtrain.model import writing
 from clinit.headtrain.model.card import card
+from clinit.headtrain.model.classifier import MODEL_FILE
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.facts import METADATA, Change, ModelFacts
-from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import data_config, engine_of
 from clinit.headtrain.model.network import described as description_of
-from clinit.headtrain.model.reading import MODEL_FILE, load_model, read_facts
+from clinit.headtrain.model.reading import read_facts
 from clinit.headtrain.model.writing import write_model
 from tests.snapshots import check_snapshot
 

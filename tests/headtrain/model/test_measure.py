@@ -14,10 +14,9 @@ from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.model.add import PRICES
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.measure import Examined, first_left_out
-from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.predict import Rejection
-from clinit.headtrain.model.reading import load_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.probe.fit_head import fit_head
 from clinit.headtrain.protocol.experiment import started_heads

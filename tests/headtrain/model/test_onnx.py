@@ -13,10 +13,9 @@ from clinit.errors import BackboneError, ModelError
 from clinit.headtrain.model import onnx as onnx_file
 from clinit.headtrain.model.export import Export, export_model
 from clinit.headtrain.model.facts import METADATA
-from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.onnx import write_onnx
 from clinit.headtrain.model.predict import Rejection, find_images
-from clinit.headtrain.model.reading import load_model
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,12 @@ from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
+from clinit.headtrain.model.classifier import Reading
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import engine_of
-from clinit.headtrain.model.predict import RULES, Reading, Rejection, find_images, predict, scores
-from clinit.headtrain.model.reading import load_model
+from clinit.headtrain.model.predict import RULES, Rejection, find_images, predict, scores
 from clinit.headtrain.protocol.record.format import read_record
 
 
@@ -191,5 +191,5 @@ def test_a_network_classifies_features_of_its_own_too(model: Model, tiny_run: Pa
     paths = [tiny_run.parent / "new" / path for path in split.manifest.table["path"]]
     for one, other in zip(model.predict(cache / "val"), model.predict(paths), strict=True):
         assert one.guesses[0].name == other.guesses[0].name
-    other = model.rename({"d": "D", "e": "E"})
-    assert other.add(cache).change.images == {"d": 6, "e": 6}
+    renamed = model.rename({"d": "D", "e": "E"})
+    assert renamed.add(cache).change.images == {"d": 6, "e": 6}

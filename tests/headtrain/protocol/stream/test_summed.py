@@ -21,7 +21,7 @@ from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.reading import load_model
+from clinit.headtrain.model.model import load_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.record.format import RunRecord
