@@ -69,7 +69,8 @@ def write_model(
     """
     check_free(out, overwrite=overwrite)
     check_kind(model, out, onnx=onnx)
-    is_file, found = out.suffix in (".npz", ".safetensors"), list[OnnxCheck]()
+    is_file = out.suffix in (".npz", ".safetensors")
+    found: list[OnnxCheck] = []
     if model.engine is None:
         count = model.head.weight.size + model.head.bias.size
 
