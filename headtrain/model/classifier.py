@@ -146,7 +146,9 @@ class Classifier:
 
     def without_network(self) -> Self:
         """Return the head alone, which classifies features of the network."""
-        return replace(self, linear=self.head, engine=None)
+        backbone = described(self.facts.fingerprint)
+        memory = self.memory and replace(self.memory, backbone=backbone)
+        return replace(self, linear=self.head, memory=memory, engine=None)
 
     def after(self, change: Change) -> Self:
         """Return the model with one more change in its history."""

@@ -193,3 +193,17 @@ def test_a_network_classifies_features_of_its_own_too(model: Model, tiny_run: Pa
         assert one.guesses[0].name == other.guesses[0].name
     renamed = model.rename({"d": "D", "e": "E"})
     assert renamed.add(cache).change.images == {"d": 6, "e": 6}
+
+
+def test_the_head_of_a_model_classifies_features_of_its_network(
+    model: Model, tiny_run: Path, tmp_path: Path
+) -> None:
+    cache, out = tiny_run.parent / "caches" / "new", tmp_path / "head.npz"
+    assert model.memory is not None
+    model.export(out)
+    head = load_model(out)
+    assert head.memory is not None
+    assert [each.guesses for each in head.predict(cache)] == [
+        each.guesses for each in model.predict(cache)
+    ]
+    assert head.add(cache, replace=True).change.classes == ("d", "e")
