@@ -41,6 +41,7 @@ def card(model: Classifier) -> str:
     return Template(template).substitute(
         backbone=escaped(facts.name),
         dim=f"{model.head.dim:,}",
+        activation="sigmoid()" if facts.activation == "sigmoid" else "softmax(1)",
         classes=f"{facts.num_classes:,}",
         came=came if arrived < facts.num_classes else f"{arrived:,} classes",
         transform=escaped(transform),

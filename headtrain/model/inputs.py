@@ -115,7 +115,7 @@ def is_features(given: Any) -> bool:
     if isinstance(given, FeatureInput | FeatureSet) or hasattr(given, "train"):
         return True
     if isinstance(given, tuple) and len(given) == 2:
-        given = given[0]
+        given = np.asarray(given[0])
     return getattr(given, "ndim", 0) in (1, 2)
 
 
@@ -210,32 +210,33 @@ class FeatureInput:
                 remedy="Give a cache with the split train.",
             )
         train, data = self.splits["train"], dict(self.data)
-        val = self.splits.get("val", train.nothing())
-        if empty := [
-            n for n, count in zip(train.class_names, train.counts(), strict=True) if not count
-        ]:
-            given = tuple(name for name in train.class_names if name not in empty)
-            train, val = train.named(given), val.named(given)
-            listener.warn(
-                f"{number_of(len(empty), 'class')} without a row left out: {examples(empty)}"
-            )
         if near := near_names(train.class_names, model.class_names, self.told, "the model"):
             listener.warn(near)
-        parts, names, bad = [], list[list[str]](), list[str]()
-        for split, rows in (("train", train), ("val", val)):
-            finite = np.isfinite(rows.features[:]).all(axis=1)
-            told = self.row_names(split) if split in self.splits else []
-            bad += [name for name, good in zip(told, finite, strict=False) if not good]
-            names.append([name for name, good in zip(told, finite, strict=False) if good])
-            kept = rows if finite.all() else rows.part(finite)
-            parts.append(replace(kept, features=np.asarray(kept.features[:])))
+        finite = {n: np.isfinite(each.features[:]).all(axis=1) for n, each in self.splits.items()}
+        learnt = np.unique(train.labels[finite["train"]])
+        given = tuple(train.class_names[label] for label in learnt)
+        if lost := [name for name in train.class_names if name not in given]:
+            listener.warn(
+                f"{number_of(len(lost), 'class')} without a row left out: {examples(lost)}"
+            )
+        parts, names, bad = [train.nothing(given)] * 2, list[str](), list[str]()
+        for place, (split, good) in enumerate(finite.items()):
+            rows, told = self.splits[split], self.row_names(split)
+            bad += [name for name, is_good in zip(told, good, strict=True) if not is_good]
+            kept = good & np.isin(rows.labels, learnt)
+            names += [name for name, is_kept in zip(told, kept, strict=True) if is_kept]
+            part = rows if kept.all() else rows.part(kept)
+            features = np.asarray(part.features[:])
+            if features.dtype not in (np.float16, np.float32):  # as a memory stores them
+                features = features.astype(np.float32)
+            parts[place] = replace(part, features=features).named(given)
         if bad:
             listener.warn(f"{number_of(len(bad), 'row')} not finite: left out ({examples(bad)})")
             first = [{"image": each, "error": "not finite"} for each in bad[:LISTED]]
             data["unreadable"] = {"count": len(bad), "first": first}
-        if not len(parts[0].labels):
+        if not given:
             raise CacheError(f"{self.told} contains no finite row", remedy="Give other features.")
-        listed = Images.stored(parts[0], parts[1], [*names[0], *names[1]] if self.names else None)
+        listed = Images.stored(parts[0], parts[1], names if self.names else None)
         train, val = held_out(parts[0], parts[1], share)
         return Arrived(
             train=train,

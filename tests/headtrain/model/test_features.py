@@ -133,6 +133,16 @@ def test_what_a_head_cannot_do_is_refused(place: Path, words: str, fact: str) ->
     assert not (place / "x").exists()
 
 
+def test_labels_may_be_in_a_file_of_their_own(place: Path) -> None:
+    rows = drawn(NEW, 20, 2)
+    np.save("x.npy", rows.features)
+    np.save("y.npy", np.array(NEW)[rows.labels])
+    done("add", "head.npz", "x.npy", "--labels", "y.npy", "--out", "one.npz")
+    two = load_model("head.npz").add((rows.features.tolist(), [NEW[n] for n in rows.labels]))
+    assert (load_model("one.npz").head.weight == two.model.head.weight).all()
+    assert "top-1" in done("evaluate", "one.npz", "x.npy", "--labels", "y.npy")
+
+
 def test_rows_that_are_not_finite_are_told_and_recorded(place: Path) -> None:
     rows = drawn(NEW, 20, 2)
     rows.features[3] = np.nan
