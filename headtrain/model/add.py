@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple
 
@@ -22,13 +23,12 @@ from clinit.extract.dataset.names import near_names
 from clinit.headtrain.heads.groups import count_repeats, repeats_in_words
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.repeats import groups_of
-from clinit.headtrain.heads.start.scale import Initialisation
+from clinit.headtrain.heads.start.scale import Initialisation, LeftOut
 from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.heads.temperature import Temperature
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.classifier import AnyPath, Classifier, M
-from clinit.headtrain.model.facts import FEW, Action, Change, Known, accuracy_in_words
+from clinit.headtrain.model.facts import FEW, Action, Change, accuracy_in_words
 from clinit.headtrain.model.inputs import (
     QUIET,
     Arrived,
@@ -75,7 +75,7 @@ class Purpose:
     """Whether to fail if the audit of the images warns, or if an image is unreadable."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Growth:
     """Classes that arrive at a model, with all that decides on their rows."""
 
@@ -84,12 +84,12 @@ class Growth:
     left: Classifier
     """The model without the classes that are replaced or computed anew."""
     images: Arrived
+    config: AddConfig
+    action: Action
     old: Source | None = None
     """Given features of old classes, some of them held out, or their statistics."""
-    config: AddConfig
-    action: Action = "add"
 
-    @property
+    @cached_property
     def given(self) -> Source:
         """The rows of `old`, labelled as in the head; without `old`, empty row sets.
 
@@ -113,6 +113,12 @@ class Growth:
         if left.memory is not None:
             train = train.without(left.memory.held_out)
         return Source(train, aside)
+
+    @property
+    def tested(self) -> FeatureSet:
+        """Held-out rows of old classes: given ones, or those that the model remembers."""
+        memory = self.left.memory
+        return self.given.val if memory is None or len(self.given.val.labels) else memory.held_out
 
     def with_statistics(self) -> Growth:
         """Return the same with given statistics in the memory of the model."""
@@ -280,13 +286,8 @@ def add(model: M, inputs: Inputs, purpose: Purpose, listener: Listener = QUIET) 
     if old is not None and old.summed is None:
         train, aside = held_out(old.train, old.val, config.aside)
         old = replace(old, train=train, val=aside)
-    growth = Growth(
-        model=model, left=left, images=replace(images, data=data), old=old, config=config,
-        action=kind,
-    )  # fmt: skip
-    with listener.training() as observer:
-        added = grow(growth, observer)
-    added = _audited(added, growth, listener)
+    images = replace(images, data=data)
+    added = grow(Growth(model, left, images, config, kind, old), listener)
     if purpose.strict and (count := len(added.audit.lines) + ("unreadable" in data)):
         raise ModelError(
             f"the audit of {data.get('images') or data.get('features')} found"
@@ -331,29 +332,7 @@ def merge(
         merged = left.after(Change.now("merge", (), data=data))
         return Addition(merged, 0, none, none, none, left_out=False, audit=Audit.nothing())
     images = replace(images, data=data)
-    growth = Growth(model=model, left=left, images=images, config=config, action="merge")
-    with listener.training() as seen:
-        added = grow(growth, seen)
-    return _audited(added, growth, listener)
-
-
-def _audited(added: Addition[M], growth: Growth, listener: Listener) -> Addition[M]:
-    """Return the addition with an audit of its images, which is also recorded in the history."""
-    model, old, images = growth.model, growth.old, growth.images.listed
-    with listener.doing("Looking for odd images …"):
-        every = enumerate(model.class_names)
-        left = model.of_rows([r for r, name in every if name not in images.rows.class_names])
-        names, memory = left.class_names, left.memory
-        real = [] if old is None else [old.train.named(names), old.val.named(names)]
-        real += [] if memory is None else [memory.held_out, memory.kept]
-        rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
-        found = audit(images, left.head, added.model.head, rows)
-    for line in found.lines:
-        listener.warn(line)
-    *earlier, change = added.model.facts.history
-    told = replace(change, data={**change.data, "audit": found.content})
-    facts = replace(added.model.facts, history=(*earlier, told))
-    return replace(added, model=replace(added.model, facts=facts), audit=found)
+    return grow(Growth(model, left, images, config, "merge"), listener)
 
 
 class _Started(NamedTuple):
@@ -366,14 +345,7 @@ class _Started(NamedTuple):
     """What stood in for old images, in words."""
 
 
-class _Measured(NamedTuple):
-    own: Examined
-    left_out: bool
-    temperature: Temperature | None
-    known: Known | None
-
-
-def grow(growth: Growth, observer: Observer) -> Addition[Any]:
+def grow(growth: Growth, listener: Listener) -> Addition[Any]:
     """Compute the rows of arriving classes, as one task of an experiment, and measure them.
 
     Raises:
@@ -390,60 +362,73 @@ def grow(growth: Growth, observer: Observer) -> Addition[Any]:
             " `--iterations 200`.",
         )
     growth = growth.with_statistics()
-    given, memory = growth.given, growth.left.memory
-    tested = given.val
-    if memory is not None and not len(tested.labels):
-        tested = memory.held_out
-    if growth.left.class_names:
-        started = _grown_head(growth, given, tested, observer)
-    else:
-        head = fit_head(Source(images.train, images.val), FIRST_FIT)[0]
-        kind = f"none, because the model had no classes; its head was fitted ({FIRST_FIT})"
-        started = _Started(head, None, kind)
-    return _added(growth, started, _measured(growth, started, tested), given, tested)
+    with listener.training() as observer:
+        if growth.left.class_names:
+            started = _grown_head(growth, observer)
+        else:
+            head = fit_head(Source(images.train, images.val), FIRST_FIT)[0]
+            kind = f"none, because the model had no classes; its head was fitted ({FIRST_FIT})"
+            started = _Started(head, None, kind)
+        answers = _left_out(growth, started)
+    with listener.doing("Looking for odd images …"):
+        found = _audit(growth, started.head)
+    for line in found.lines:
+        listener.warn(line)
+    own = Examined.of(started.head, answers, growth.tested, images.val)
+    return _added(growth, started, own, found, is_left_out=answers is not None)
 
 
-def _measured(growth: Growth, started: _Started, tested: FeatureSet) -> _Measured:
-    images, (head, start, kind) = growth.images, started
+def _left_out(growth: Growth, started: _Started) -> LeftOut | None:
+    """Return leave-one-out logits of the images, unless images of both kinds are held out."""
+    images, start = growth.images, started.start
     if start is None:
-        answers = first_left_out(images.train, head)
-    else:
-        is_held_out = len(tested.labels) and len(images.val.labels)
-        answers = None if is_held_out or start.left_out is None else start.left_out()
-    own = Examined.of(head, answers, tested, images.val)
-    facts = growth.left.facts
-    temperature, known = None, None
+        return first_left_out(images.train, started.head)
+    is_held_out = len(growth.tested.labels) and len(images.val.labels)
+    return None if is_held_out or start.left_out is None else start.left_out()
+
+
+def _audit(growth: Growth, head: Head) -> Audit:
+    model, old, images = growth.model, growth.old, growth.images.listed
+    every = enumerate(model.class_names)
+    left = model.of_rows([r for r, name in every if name not in images.rows.class_names])
+    names, memory = left.class_names, left.memory
+    real = [] if old is None else [old.train.named(names), old.val.named(names)]
+    real += [] if memory is None else [memory.held_out, memory.kept]
+    rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
+    return audit(images, left.head, head, rows)
+
+
+def _calibrated(growth: Growth, own: Examined, kind: str) -> dict[str, Any]:
+    """Return the temperature, and the scores of images of the classes."""
+    facts, is_first = growth.left.facts, not growth.left.class_names
+    found, known = None, None
     # Images of new classes alone, or drawn features of old ones, would bias the temperature.
-    is_real = len(tested.labels) or not growth.left.class_names
+    is_real = is_first or len(growth.tested.labels)
     if (is_real or (len(own.old.labels) and DRAWN not in kind)) and len(own.new.labels):
-        temperature, known = own.temperature(facts.activation), own.known(facts.activation)
-    if temperature is None and facts.temperature is not None:
-        temperature = facts.temperature.unmeasured
-    is_left_out = answers is not None and not len(images.val.labels)
-    return _Measured(own, is_left_out, temperature, known)
+        found, known = own.temperature(facts.activation), own.known(facts.activation)
+    if found is None and facts.temperature is not None:
+        found = facts.temperature.unmeasured
+    return {"temperature": found, "known": known}
 
 
 def _added(
-    growth: Growth, started: _Started, measured: _Measured, given: Source, tested: FeatureSet
+    growth: Growth, started: _Started, own: Examined, found: Audit, *, is_left_out: bool
 ) -> Addition[Any]:
     model, left, images, config = growth.model, growth.left, growth.images, growth.config
-    (head, start, kind), own = started, measured.own
+    (head, start, kind), tested = started, growth.tested
     assert head.class_names is not None
     # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
-    facts = replace(
-        left.facts,
-        class_names=head.class_names,
-        tasks=(*left.facts.tasks, *(task for _ in images.class_names)),
-        temperature=measured.temperature,
-        known=measured.known,
-    )
-    grown = replace(left, facts=facts, linear=head, memory=_memory(growth, given))
+    tasks = (*left.facts.tasks, *(task for _ in images.class_names))
+    told = _calibrated(growth, own, kind)
+    facts = replace(left.facts, class_names=head.class_names, tasks=tasks, **told)
+    linear = replace(head, fingerprint=left.head.fingerprint)
+    grown = replace(left, facts=facts, linear=linear, memory=_memory(growth))
     if replaced := model.facts.num_classes - left.facts.num_classes:  # keep the order of rows
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
-    after = own.price(config.max_old_loss)
+    after, is_left_out = own.price(config.max_old_loss), is_left_out and not len(images.val.labels)
     old_after, new_after = after.old if len(tested.labels) else Top1(0, 0), after.new
     balance = None if start is None else start.balance
     prices, taken = [], None
@@ -462,36 +447,35 @@ def _added(
         data={
             **images.data,
             "old_rows": kind,
-            "left_out": measured.left_out,
+            "left_out": is_left_out,
             **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
             "repeats": count_repeats(images.train.labels, groups_of(images.train)),
+            "audit": found.content,
         },
         settings=asdict(config),
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
     )
+    before = accuracy(model.head, tested.named(model.class_names))
     return Addition(
-        model=grown.after(change),
-        replaced=replaced,
-        old_before=accuracy(model.head, tested.named(model.class_names)),
-        old=old_after,
-        new=new_after,
-        left_out=measured.left_out,
-        audit=Audit.nothing(),
+        *(grown.after(change), replaced, before, old_after, new_after),
+        left_out=is_left_out,
+        audit=found,
         prices=tuple(prices),
         taken=taken,
         place=images.place,
     )
 
 
-def _grown_head(growth: Growth, given: Source, tested: FeatureSet, observer: Observer) -> _Started:
+def _grown_head(growth: Growth, observer: Observer) -> _Started:
     """Run one task.
 
     Discriminants read only old rows that are known. If images of old classes are held out, these
     set the price.
     """
-    left, images, config = growth.left, growth.images, growth.config
+    left, images, config, tested = growth.left, growth.images, growth.config, growth.tested
+    given = growth.given.train
     rows, kind, known = old_rows(
-        config.old_rows, left.head, left.memory, images.train, given=given.train, seed=config.seed
+        config.old_rows, left.head, left.memory, images.train, given=given, seed=config.seed
     )
     init, least = config.init, left.facts.num_classes / 2
     if init == "auto":
@@ -508,7 +492,7 @@ def _grown_head(growth: Growth, given: Source, tested: FeatureSet, observer: Obs
     study, came_with = _study(growth, init, len(rows.labels)), base or len(tasks)
     if config.iterations:
         (head,) = grown_heads(*sides, [study], came_with=came_with, observer=observer)
-        return _Started(_as_before(head, left), Initialisation(Rows.of_head(head)), kind)
+        return _Started(head, Initialisation(Rows.of_head(head)), kind)
     observer(TaskStarted(1, 1, 0))
     ((head, start),) = started_heads(*sides, [study], came_with=came_with)
     if start.balance is not None and len(tested.labels):
@@ -519,11 +503,7 @@ def _grown_head(growth: Growth, given: Source, tested: FeatureSet, observer: Obs
         moved = np.arange(head.num_classes) >= head.num_classes - new
         head = replace(head, bias=(head.bias + shift * moved).astype(np.float32))
         start = start.shifted(shift, balance)
-    return _Started(_as_before(head, left), start, kind)
-
-
-def _as_before(head: Head, left: Classifier) -> Head:
-    return replace(head, fingerprint=left.head.fingerprint)
+    return _Started(head, start, kind)
 
 
 def _study(growth: Growth, init: Any, buffer: int) -> Study:
@@ -623,13 +603,13 @@ def _with_summed(left: Classifier, summed: Summed, like: FeatureSet) -> Memory:
     return found if left.memory is None else found.updated(left.memory)
 
 
-def _memory(growth: Growth, given: Source) -> Memory:
+def _memory(growth: Growth) -> Memory:
     """Return the memory of the new model.
 
     It joins the old memory, the given rows of classes that the old memory lacks, and the added
     images.
     """
-    memory, images, keep = growth.left.memory, growth.images, growth.config.keep
+    memory, given, keep = growth.left.memory, growth.given, growth.config.keep
     depends_on = growth.left.depends_on
 
     def of(rows: Source | Arrived, *, added: bool = False) -> Memory:
@@ -639,4 +619,4 @@ def _memory(growth: Growth, given: Source) -> Memory:
         memory = of(given)
     elif len(given.train.labels):
         memory = of(given).updated(memory)
-    return memory.joined(of(images, added=True))
+    return memory.joined(of(growth.images, added=True))
