@@ -140,4 +140,6 @@ class Examined(NamedTuple):
             ranks = rankdata(np.concatenate([known, unknown[is_new]]))
             areas[rule] = float(ranks[:count].sum())
             levels[rule] = tuple(np.sort(known)[count * np.arange(100) // 100].tolist())
+        if activation == "sigmoid":  # an energy would sum classes that exclude nothing
+            del areas["energy"]
         return Known(rule=max(areas, key=areas.__getitem__), images=count, levels=levels)
