@@ -24,7 +24,6 @@ order, buffer and random rows stay the same.
     PSEUDO_ROWS   index 0            features drawn from the memory of a model;
                   index = task       rows drawn from statistics, for the start of new rows
     ASIDE         index = name       new images held out to measure an added class
-    EPISODES      index 0            old classes that play new classes, order of their rows
     OLD_ROWS      index = task       rows drawn from statistics of earlier classes, for batches
     ANCHOR        index = task       training rows by which the strength of an anchor is chosen
 """
@@ -55,7 +54,7 @@ class Draw(enum.IntEnum):
     CORRECTION = 15
     PSEUDO_ROWS = 20
     ASIDE = 21
-    EPISODES = 22
+    # 22 was the draw of episodes.
     OLD_ROWS = 23
     ANCHOR = 24
 

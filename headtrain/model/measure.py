@@ -23,11 +23,12 @@ from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.headtrain.heads.array import take, to_numpy
 from clinit.headtrain.heads.groups import repeating
 from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet
 from clinit.headtrain.heads.start.left_out import leave_one_out
 from clinit.headtrain.heads.start.new_rows import NewClasses
-from clinit.headtrain.heads.start.scale import LOSS, LeftOut
+from clinit.headtrain.heads.start.scale import LeftOut
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.headtrain.heads.temperature import (
@@ -62,7 +63,7 @@ def first_left_out(images: FeatureSet, head: Head) -> LeftOut | None:
     data = NewClasses(images.features, images.labels, rows, 0, head.num_classes, groups=groups)
     if not data.has_pairs:
         return None
-    sample, statistics = CalibrationSet.of(data, LOSS).judgeable, data.statistics()
+    sample, statistics = CalibrationSet.of(data, LOSSES["ce"]).judgeable, data.statistics()
     solved = least_squares_head(statistics, lam)
     logits = leave_one_out(Start(init="least-square"), solved, sample, statistics, lam)
     return LeftOut(data, sample.drawn, logits / head.origin.get("temperature", 1.0))

@@ -100,16 +100,6 @@ def test_random_rows_are_held_as_computed_rows_are_and_by_default_none_is() -> N
         assert all(len(task["anchor"]["tried"]) == 5 for task in each.info["tasks"])
 
 
-def test_rows_of_single_images_that_will_be_held_start_as_those_that_will_not_be_trained() -> None:
-    heads = [
-        train({"init": "least-square"}, shots=1, buffer=BASE, stop_after=1, **changes)[0]
-        for changes in ({"anchor": "moments"}, {"iterations": 0}, {"mix": "text"})
-    ]
-    held, untrained, free = (each.info["tasks"][0]["initialisation"]["factor"] for each in heads)
-    assert held == untrained
-    assert free != untrained
-
-
 @pytest.mark.parametrize("settings", HELD[3:], ids=["moments", "moments-mse", "l2"])
 def test_a_strength_is_chosen_by_the_least_loss_and_by_no_test_row(
     settings: Mapping[str, Any],

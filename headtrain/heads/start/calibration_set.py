@@ -30,9 +30,9 @@ SPREAD = 1.0
 """Replaces the variance of old logits if no class is old. It matters only if leave-one-out
 logits separate all classes: the right class then leads by about 10."""
 NEW_SHARE, PER_IMAGE, OF_SINGLE_IMAGES, MOST = 0.1, 0.8, 0.2, 0.5
-"""Lowest weight of all new rows together for `--new-share auto`: min(0.1 + 0.8 / n, 0.5) with n
-images per new class, 0.2 if n = 1. Leave-one-out judges rows of n images by rows of n - 1, which
-are worse the smaller n is; a single image is not left out."""
+"""Lowest weight of all new rows together for `--new-share auto`: the mean over new classes of
+min(0.1 + 0.8 / n, 0.5) with n images, 0.2 if n = 1. Leave-one-out judges rows of n images by rows
+of n - 1, which are worse the smaller n is; a single image is not left out."""
 BLOCK_LOGITS = 2**24
 """Maximum number of logits at a time: up to 4,096 classes, 4,096 rows; memory for more classes is
 linear in their number."""
@@ -101,8 +101,13 @@ class CalibrationSet:
     @property
     def judgeable(self) -> CalibrationSet:
         """The rows that can be left out: all but the only row of a new class."""
-        alone = (self.labels >= self.data.start) & (self.data.counts[self.labels] == 1)
+        alone = self.alone
         return self.subset(~alone) if alone.any() else self
+
+    @property
+    def alone(self) -> Bool[np.ndarray, " rows"]:
+        """Which rows are the only row of a new class; rows that repeat each other are one."""
+        return np.asarray((self.labels >= self.data.start) & (self.data.counts[self.labels] == 1))
 
     def subset(self, kept: Bool[np.ndarray, " rows"]) -> CalibrationSet:
         """Return the chosen rows, with recomputed weights."""
@@ -204,9 +209,10 @@ def share_of(data: NewClasses, new_share: NewShare) -> float | None:
         return None
     if new_share != "auto":
         return None if new_share == of_classes else new_share
-    images = data.counts[data.start :].mean()
-    usual = min(NEW_SHARE + PER_IMAGE / images, MOST) if data.has_pairs else OF_SINGLE_IMAGES
-    return None if of_classes >= usual else float(usual)
+    images = np.maximum(data.counts[data.start :], 1)
+    several = np.minimum(NEW_SHARE + PER_IMAGE / images, MOST)
+    usual = float(np.where(images > 1, several, OF_SINGLE_IMAGES).mean())
+    return None if of_classes >= usual else usual
 
 
 def _weights(

@@ -14,16 +14,17 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.heads.array import as_type, library, namespace, take
+from clinit.headtrain.heads.array import as_tensor, as_type, library, namespace, take
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.start.calibrate import Objective, fit, minimise
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet, balanced_draw, joined
 from clinit.headtrain.heads.start.discriminant import discriminant_rows
-from clinit.headtrain.heads.start.left_out import computed_again
+from clinit.headtrain.heads.start.left_out import computed_again, judges_of, less_owed
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.scale import Initialisation, LeftOut, scaled
 from clinit.headtrain.heads.start.settings import Start
@@ -46,7 +47,6 @@ def initialise(
     data: NewClasses,
     *,
     loss: str = "ce",
-    travel: float = math.inf,
     statistics: ClassStatistics | None = None,
     path: LambdaPath | None = None,
     watch: Stopwatch | None = None,
@@ -58,7 +58,6 @@ def initialise(
         data: The data and the head, which contains the random draw that `random` returns.
         loss: Loss of the training, used for calibration, the choice of lambda and the fit. If it
             is a user's function, whose Hessian is unknown, cross entropy is used instead.
-        travel: As in `scaled`.
         statistics: `data.statistics()`, if already computed.
         path: Least-square heads of these statistics for all lambdas, if already computed.
         watch: Measures the phases `lambda`, `solve`, `calibrate` and `fit`.
@@ -95,7 +94,7 @@ def initialise(
         rows = raw_rows(start, data, statistics, lam)
     with watch.phase("calibrate"):
         raw = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
-        found = scaled(raw, start, data, sample, statistics, travel=travel)
+        found = scaled(raw, start, data, sample, statistics)
     if start.init != "fitted" or not data.has_old_rows:
         return found
     assert sample is not None
@@ -105,7 +104,7 @@ def initialise(
 
     def again(fewer: NewClasses) -> Rows:
         chosen = start if lam is None else replace(start, lam=lam)
-        return initialise(chosen, fewer, loss=loss, travel=travel).rows
+        return initialise(chosen, fewer, loss=loss).rows
 
     def left_out() -> LeftOut:
         return LeftOut(data, judged.drawn, computed_again(judged, again, PARTS))
@@ -118,7 +117,7 @@ def choose_lambda(
 ) -> tuple[float, LambdaCurve | None]:
     """Choose lambda as `auto` or `held-out` requires; return it with the curve of its choice.
 
-    If no new class has two rows, or if rows of zeros beat every lambda, `auto` returns
+    If no row can judge (`judges_of`), or if rows of zeros beat every lambda, `auto` returns
     `safe_lambda` and no curve.
 
     Args:
@@ -136,8 +135,9 @@ def choose_lambda(
         )  # fmt: skip
         return held.best, held
     path, curve = path or LambdaPath.of(statistics), None
-    if data.has_pairs:
-        curve = loss_curve(sample.judgeable, path, with_bias=start.bias == "write")
+    judges = judges_of(start, sample, statistics)
+    if bool((judges.target >= 0).any()):
+        curve = loss_curve(judges, path, with_bias=start.bias == "write")
     return curve.best if curve is not None else safe_lambda(path), curve
 
 
@@ -196,6 +196,9 @@ class _Search:
             (block, path.coordinates(as_type(take(data.features, block.all_rows), double)))
             for block in blocks
         ]
+        self._alone = torch.from_numpy(sample.alone).to(sample.target.device)
+        self._singles = sample.subset(sample.alone)
+        self._own = path.coordinates(self._singles.features(slice(None), double))
         self._end = np.array([1.0, 0.0])
         """Factor, for logits of variance 1, and shift at the end of the last search."""
         zeros = sample.weight.new_zeros(len(sample), data.stop - data.start)
@@ -212,7 +215,12 @@ class _Search:
             )
             for block, coordinates in self._blocks
         )  # fmt: skip
-        factor, loss = self._calibrated(joined(left_out, self._places))
+        logits = joined(left_out, self._places)
+        if len(self._singles):
+            new = slice(data.start, data.stop)
+            scores, owed = self._path.of_other_rows(self._own, lam, new, with_bias=self._with_bias)
+            logits[self._alone] = less_owed(self._singles, as_tensor(scores), owed)
+        factor, loss = self._calibrated(logits)
         return loss if factor > 0 else self.without
 
     def _calibrated(self, logits: Float[Tensor, "rows new"]) -> tuple[float, float]:

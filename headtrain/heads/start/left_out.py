@@ -14,6 +14,13 @@ closed form:
 Rows of a user's function are computed again without each image in turn, or without each of
 `MOST_PARTS` parts of the images if there are more images.
 
+The only image of a class is never left out. It is judged by the expected logit of another image:
+with u_c = M d, d the difference of h = mu + e from a centre and M symmetric, its own logit contains
+e.M e, which the row owes to this very image, on average tr(M S) with S the covariance within
+classes. Of least squares, p the share of the class and A the system, which contain h too,
+
+    tr(M S) = p (1 - p - p d.A^-1 d) tr(A^-1 S),    d = h - mean of all rows.
+
 In the covariance of LDA, all other rows keep their weights. If the left-out image is the only
 image of its class, the head row of the class becomes zero.
 
@@ -33,6 +40,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -59,6 +67,7 @@ from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.leave_one_out import Answers, Unit, blocks_of
 from clinit.headtrain.heads.statistics.moments import add_by_class
+from clinit.headtrain.heads.statistics.solve import owed_by_least_squares
 
 MOST_PARTS = 32
 """Maximum number of calls of a user's function for one start."""
@@ -73,19 +82,34 @@ def leave_one_out(
     start: Start,
     rows: Rows,
     sample: CalibrationSet,
-    statistics: ClassStatistics | None,
+    statistics: ClassStatistics,
     lam: float | None,
 ) -> Float[Tensor, "rows new"]:
-    """Return the leave-one-out logits of unscaled new rows for the drawn rows of the data.
+    """Return the left-out logits of unscaled new rows for the drawn rows of the data.
 
     Args:
         start: How the rows were computed; neither `zero` nor `random`.
         rows: The new rows with their computed biases; the logits exclude biases if `start.bias`
             is `keep`.
         sample: The data that the rows were computed from, and its drawn rows.
-        statistics: Statistics of the data, if `start.reads_statistics`.
+        statistics: Statistics of the data.
         lam: Ridge of least-square rows.
     """
+    logits = _without_each(start, rows, sample, statistics, lam)
+    if sample.alone.any() and start.own is None:
+        alone = torch.from_numpy(sample.alone).to(logits.device)
+        of = sample.subset(sample.alone)
+        logits[alone] = _of_other_images(start, rows, of, statistics, lam)
+    return logits
+
+
+def _without_each(
+    start: Start,
+    rows: Rows,
+    sample: CalibrationSet,
+    statistics: ClassStatistics,
+    lam: float | None,
+) -> Float[Tensor, "rows new"]:
     data, with_bias = sample.data, start.bias == "write"
     if start.own is not None:
 
@@ -94,7 +118,7 @@ def leave_one_out(
             return found if with_bias else Rows(found.weight, 0 * found.bias)
 
         return computed_again(sample, own, MOST_PARTS)
-    if start.init == "imprint" or statistics is None:
+    if start.init == "imprint" or (start.init == "class-mean" and start.class_mean == "unit"):
         means = unit_class_mean_rows(data).weight
         return sample.logits(partial(_unit_means, means, data, start.init == "imprint"))
     if start.init == "class-mean":
@@ -105,6 +129,53 @@ def leave_one_out(
         return sample.logits(_discriminants(rows, data, statistics, with_bias))
     assert lam is not None
     return _least_square_logits(rows, sample, statistics, lam, with_bias)
+
+
+def judges_of(start: Start, sample: CalibrationSet, statistics: ClassStatistics) -> CalibrationSet:
+    """Return the rows that can judge: all, or all but the only row of a new class.
+
+    The latter for a user's function, for which there is no formula, and if no class has two rows,
+    which would show how images of a class vary.
+    """
+    return sample.judgeable if start.own or not statistics.freedom else sample
+
+
+def _of_other_images(
+    start: Start,
+    rows: Rows,
+    sample: CalibrationSet,
+    statistics: ClassStatistics,
+    lam: float | None,
+) -> Float[Tensor, "alone new"]:
+    """Return the logits to expect of another image of each class of a single one (`sample`)."""
+    data, xp = sample.data, namespace(statistics.gram)
+    new, spread = slice(data.start, data.stop), statistics.population_covariance
+    size = float(xp.linalg.trace(spread))
+    if start.init == "imprint" or start.class_mean == "unit":
+        norms = to_numpy(xp.linalg.vector_norm(statistics.class_means[new, :], axis=1))
+        owed = np.where(norms > 0, size / np.where(norms > 0, norms, 1.0), 0.0)
+    elif start.init == "class-mean":
+        owed = np.full(len(rows.bias), size)
+    elif start.init == "lda":
+        inner = Cholesky.of(shrunk(statistics)).solve(spread)
+        owed = np.full(len(rows.bias), float(xp.linalg.trace(inner)))
+    else:
+        system = statistics.total_covariance
+        system = Cholesky.of(system + beside(system, (lam or 0.0) * np.eye(statistics.dim)))
+        centred = statistics.centred_class_means[new, :]
+        square = to_numpy(xp.sum(centred * system.solve(centred.T).T, axis=1))
+        trace = float(xp.linalg.trace(system.solve(spread)))
+        owed = owed_by_least_squares(statistics.shares[new], square, trace)
+    bias = rows.bias if start.bias == "write" else xp.zeros_like(rows.bias)
+    return less_owed(sample, sample.logits(in_sample(Rows(rows.weight, bias))), owed)
+
+
+def less_owed(
+    sample: CalibrationSet, logits: Float[Tensor, "rows new"], owed: Float[np.ndarray, " new"]
+) -> Float[Tensor, "rows new"]:
+    """Return logits of new rows, less what the logit of each own class owes to its image."""
+    own = torch.from_numpy(owed).to(logits.device)[sample.target]
+    return logits.scatter_add(1, sample.target[:, None], -own[:, None])
 
 
 def computed_again(

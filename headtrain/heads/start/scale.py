@@ -2,37 +2,15 @@
 
     rows = factor * raw rows + (0, shift)
 
-`calibrate` finds the factor and the shift of the least loss. If every new class has a single image,
-nothing can be left out to calibrate on, and the factor is learnt from old classes. If that is
-impossible too, or if the calibrated factor is not positive (left-out images are unlike the rest of
-their class), new rows get the mean norm of old rows. Least-square rows of single images that will
-be trained get twice this norm.
-
-Factor learnt from old classes: in an *episode*, some old classes *play* new classes. They lose
-their row of the head and all images but one, and new rows are computed from these single images.
-The *judges* are the remaining images of the playing classes and images of classes that keep their
-rows. With E episodes e and judges i,
-
-    F(s) = 1 / E sum_e sum_i w_ei CE(s g_ei, old logits of i)
-
-is minimised in the factor s. Together, the playing classes weigh n / (n + C), with n new classes
-and C old classes that have rows; or, if `new_share` is set, the part of `new_share` that belongs to
-the new classes. All playing classes weigh the same, and so do all other classes. New rows then get
-the norm that rows have in the episodes. The loss is always cross entropy, so that tolerances in
-nats keep their meaning.
-
-Rows that will be trained should be longer. AdamW moves each weight by about its learning rate per
-update, however little there is to learn from single images: the distance between an old and a new
-row of d weights may grow by 2 lr updates sqrt(d), in directions that mean little for other images.
-New rows are lengthened by this distance, or by less if the loss in the episodes grows too much.
-
-The only image of a class from an earlier task is no judge: the row of the class depends on it.
+`calibrate` finds the factor and the shift of the least loss on logits of images that the rows were
+computed without (`left_out`). If the calibrated factor is not positive (left-out images are unlike
+the rest of their class), or no image can be left out and nothing shows how images of a class vary,
+new rows get the mean norm of old rows.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -42,24 +20,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.errors import StatisticsError
-from clinit.headtrain.heads.array import as_tensor, beside, namespace, take, to_numpy
+from clinit.headtrain.heads.array import as_tensor, beside, namespace
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.losses import LOSSES, FixedPart
-from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.calibrate import (
     Calibration,
-    Objective,
     calibrate,
     norm_factor,
     norm_ratio,
     row_factors,
 )
-from clinit.headtrain.heads.start.calibration_set import CalibrationSet, balanced_draw
-from clinit.headtrain.heads.start.left_out import in_sample, leave_one_out
-from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.left_out import in_sample, judges_of, leave_one_out
+from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, row_weights
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
 
 Ints = Int[np.ndarray, " _"]
@@ -207,193 +181,12 @@ class Initialisation:
         return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)), left_out=None, balance=None)
 
 
-CASTS, TURNS = 8, 4
-"""Number of casts (a cast is a draw of the classes that play), and of episodes per cast, each with
-another image of every class."""
-MAX_ROWS = 2048
-"""Maximum number of old rows in episodes, or two rows per class if that is more."""
-LONGEST = 1.5
-"""Largest norm of least-square rows, relative to the rows that came with the head; 1 for other
-kinds, whose rows contain the mean of all classes too. A backbone trained on the old classes
-separates them better than new classes, so that the norm found in episodes may be too large."""
-LONGEST_TRAINED = 2.0
-"""Largest norm of least-square rows that will be trained."""
-TOLERANCE = 0.5
-"""Maximum increase of the loss in episodes, in nats, when rows that will be trained are lengthened;
-a limit of 0.3 was a point worse next to a logistic head."""
-LOSS = LOSSES["ce"]
-
-
-class Episode(NamedTuple):
-    """Rows computed from one image per playing class, and their logits for the judges."""
-
-    weight: Float[Tensor, "playing dim"]
-    logits: Float[Tensor, "judges playing"]
-    target: Int[Tensor, " judges"]
-    """Column of the label, or -1 for a class that keeps its row."""
-    judges: Float[Tensor, " judges"]
-    """Weights of the judges in the loss."""
-    log_sum: Float[Tensor, " judges"]
-    constant: Float[Tensor, " judges"]
-    """The fixed part of the loss."""
-
-
-def learnt_scale(
-    raw: Initialisation, start: Start, sample: CalibrationSet, travel: float
-) -> Calibration | None:
-    """Learn the factor of new rows of single images from episodes; return factor and losses.
-
-    Return None if nothing can be learnt: fewer than two old classes have two rows, the least
-    squares of an episode are singular, or the best factor is not positive.
-
-    Args:
-        raw: The raw new rows.
-        start: How the rows were computed.
-        sample: The data, and the spread of the logits of old rows.
-        travel: As in `scaled`.
-    """
-    old = to_numpy(sample.data.pretrained.weight)
-    try:
-        stage = _Stage(sample.data, start, raw.lam)
-        playing, data = sample.new_share, sample.data
-        if playing is not None:
-            playing *= (data.stop - data.start) / (data.stop - data.came_with)
-        episodes = list(stage.episodes(playing)) if old.any() else []
-    except StatisticsError:
-        return None
-    if not episodes:
-        return None
-    weight, logits, target, judges, *fixed = map(torch.cat, zip(*episodes, strict=True))
-    drawn = np.arange(len(target))
-    sample = replace(
-        sample, loss=LOSS, drawn=drawn, target=target, weight=judges, fixed=FixedPart(*fixed)
-    )
-    kept, unit = logits.new_zeros(logits.shape[1]), norm_ratio(old, weight.numpy())
-    found = calibrate(sample, logits, guess=unit, kept_bias=kept)
-    if found.factor <= 0:
-        return None
-    factor = min(found.factor, unit * (LONGEST if start.reads_lambda else 1.0))
-    objective = Objective.of(sample, logits, kept)
-    if travel:
-        reach = 2 * travel * old.shape[1] ** 0.5 / np.linalg.norm(old, axis=1).mean()
-        longest = min(factor + reach * unit, LONGEST_TRAINED * unit)
-        factor = _longer(objective, factor, longest)
-    point = np.array([factor, 0.0])
-    loss = objective.value(point) - objective.penalty(point)
-    carried = norm_ratio(weight.numpy(), to_numpy(raw.rows.weight))
-    return found._replace(factor=factor * carried, loss_after=loss)
-
-
-class _Stage:
-    """The old rows from which episodes are drawn, in an order that depends on these rows only."""
-
-    def __init__(self, data: NewClasses, start: Start, lam: float | None) -> None:
-        old = np.flatnonzero(data.labels < data.start)
-        two_each = 2 * len(np.unique(data.labels[old]))
-        drawn = old[balanced_draw(data.labels[old], max(MAX_ROWS, two_each))]
-        features = to_numpy(take(data.features, drawn)).astype(np.float64)
-        order = np.lexsort((features.sum(axis=1), data.labels[drawn]))
-        self.data, self.start, self.lam = data, start, lam
-        self.head, self.features = data.head.on_host(), features[order]
-        self.labels = data.labels[drawn][order]
-
-    def episodes(self, weight: float | None) -> Iterator[Episode]:
-        """Yield all episodes, or none if fewer than two classes have two rows.
-
-        `weight` is the weight of the playing classes together; None: n / (n + C).
-        """
-        counts = np.bincount(self.labels)
-        present, several = np.flatnonzero(counts), np.flatnonzero(counts > 1)
-        new = self.data.stop - self.data.start
-        share = new / (new + len(present))
-        playing = min(max(1, round(share * len(present))), len(several) // 2)
-        logits = self.features @ self.head.weight.T + self.head.bias
-        rng = generator(0, Draw.EPISODES)
-        for _ in range(CASTS if playing else 0):
-            cast = np.sort(rng.choice(several, playing, replace=False))
-            for rows, judges, target in self._played(cast, rng):
-                yield self._judged(rows, judges, target, cast, weight or share, logits)
-
-    def _played(self, cast: Ints, rng: np.random.Generator) -> Iterator[tuple[Rows, Ints, Ints]]:
-        """Yield the new rows of each episode of a cast, and numbers and targets of its judges.
-
-        In the head of an episode, the rows of the cast are last.
-        """
-        stays = ~np.isin(self.labels, cast)
-        order = np.concatenate([np.unique(self.labels[stays]), cast])
-        first, stop = len(order) - len(cast), len(order)
-        place = np.zeros(self.data.start, dtype=int)
-        place[order] = np.arange(stop)
-        classes = place[self.labels]
-        totals = np.bincount(classes[stays], minlength=stop)
-        totals[first:] = 1
-        summed = partial(ClassStatistics.of, weighting=self.start.weighting, totals=totals)
-        known = summed(self.features[stays], classes[stays])
-        base = self.data.start if self.data.base is None else self.data.base
-        # An image is no judge if the row of its class was computed from it alone.
-        judging = stays & ((self.labels < base) | (self.data.counts[self.labels] > 1))
-        shuffled = [rng.permutation(np.flatnonzero(self.labels == each)) for each in cast]
-        for turn in range(TURNS):
-            images = np.array([rows[turn % len(rows)] for rows in shuffled])
-            played = NewClasses(
-                self.features[images], classes[images], self.head.between(0, stop), first, stop
-            )
-            added = summed(played.features, played.labels, shift=known.shift)
-            rows = raw_rows(self.start, played, known + added, self.lam)
-            aside = np.setdiff1d(np.concatenate(shuffled), images)
-            judges = np.concatenate([aside, np.flatnonzero(judging)[turn::TURNS]])
-            yield rows, judges, np.where(classes[judges] < first, -1, classes[judges] - first)
-
-    def _judged(
-        self, rows: Rows, judges: Ints, target: Ints, cast: Ints, share: float, known: np.ndarray
-    ) -> Episode:
-        labels = self.labels[judges]
-        weights = row_weights(np.bincount(labels), "class")[labels]
-        for group, part in ((target >= 0, share), (target < 0, 1 - share)):
-            weights[group] *= part / max(weights[group].sum(), 1e-300)  # a group may be empty
-        gone = [*cast, *range(self.data.start, self.data.stop)]
-        columns = np.setdiff1d(np.arange(known.shape[1]), gone)
-        own = np.where(target < 0, np.searchsorted(columns, labels), -1)
-        bias = rows.bias if self.start.bias == "write" else 0.0
-        logits = self.features[judges] @ rows.weight.T + bias
-        arrays = (rows.weight, logits, target, weights / (CASTS * TURNS), own)
-        weight, scores, column, share_of, label = map(torch.from_numpy, arrays)
-        fixed = torch.from_numpy(known[np.ix_(judges, columns)])
-        parts = LOSS.fixed_part(fixed, label, known.shape[1])
-        return Episode(weight, scores, column, share_of, parts.log_sum, parts.constant)
-
-
-def _longer(objective: Objective, factor: float, longest: float) -> float:
-    """Return the largest factor up to `longest` with an acceptable loss, by bisection of convex F.
-
-    The loss may exceed the loss at `factor` by `TOLERANCE`, but not the loss of rows of zeros.
-    """
-
-    def loss(factor: float) -> float:
-        return objective.value(np.array([factor, 0.0]))
-
-    most, low, high = min(loss(factor) + TOLERANCE, loss(0.0)), factor, longest
-    if loss(longest) <= most:
-        return longest
-    while high > (1 + 1e-3) * low:
-        middle = (low + high) / 2
-        low, high = (middle, high) if loss(middle) <= most else (low, middle)
-    return low
-
-
-OF_SINGLE_ROWS = 2.0
-"""Norm of least-square rows of single images that will be trained, relative to the rows that came
-with the head. Used if it cannot be learnt from old classes; chosen on photographs."""
-
-
 def scaled(
     raw: Initialisation,
     start: Start,
     data: NewClasses,
     sample: CalibrationSet | None = None,
     statistics: ClassStatistics | None = None,
-    *,
-    travel: float = math.inf,
 ) -> Initialisation:
     """Scale raw rows to match the head.
 
@@ -403,29 +196,22 @@ def scaled(
         data: The data and the head.
         sample: Data for calibration, if `start.looks_around`.
         statistics: Statistics that the rows were computed from, if any.
-        travel: How far training can move a weight: learning rate times number of updates; 0 if
-            the rows will not be trained.
     """
     rows = raw.rows
     kept = data.stale.bias if start.bias == "keep" else None
+    # `is_comparable` because, if no old class has a row, the loss is least with a shift so large
+    # that a new class wins every image.
     if start.is_calibrated and data.is_comparable:
         assert sample is not None
-        found, left_out = None, None
-        # `is_comparable` because, if no old class has a row, the loss is least with a shift so
-        # large that a new class wins every image.
-        if data.has_pairs or not _leaves_out(start):
-            found, left_out = _calibrated(raw, start, sample, statistics, kept)
-        elif start.reads_lambda or not (travel or start.own):
-            found = learnt_scale(raw, start, sample, travel)
+        found, left_out = _calibrated(raw, start, sample, statistics, kept)
         if found is not None:
             factors = np.full(rows.bias.shape[0], found.factor)
             rows = _affine(rows, factors, found.shift, kept)
             return replace(raw, rows=rows, left_out=left_out, **found._asdict())
     factors = np.ones(rows.bias.shape[0])
-    if start.is_calibrated and start.reads_lambda and data.has_old_rows and not data.has_pairs:
+    if start.is_calibrated and start.reads_lambda and data.has_old_rows:
         # `norm_factor` would include rows of earlier tasks, so that norms grow from task to task.
-        factor = norm_ratio(data.pretrained.weight, rows.weight)
-        factors *= factor * (OF_SINGLE_ROWS if travel else 1.0)
+        factors *= norm_ratio(data.pretrained.weight, rows.weight)
     elif start.scale == "norm" or start.is_calibrated:
         factors *= norm_factor(rows, data)
     elif start.scale == "row-norm":
@@ -444,11 +230,14 @@ def _calibrated(
     statistics: ClassStatistics | None,
     kept: Any | None,
 ) -> tuple[Calibration | None, Callable[[], LeftOut] | None]:
-    """Return factor, shift and leave-one-out logits; None if the factor is not positive."""
+    """Return factor, shift and left-out logits; None if no factor is positive, or none is left."""
     rows, leaves_out = raw.rows, _leaves_out(start)
     if leaves_out:
-        sample = sample.judgeable
-        logits = leave_one_out(start, rows, sample, statistics, raw.lam)
+        known = statistics or sample.data.statistics()
+        sample = judges_of(start, sample, known)
+        if not bool((sample.target >= 0).any()):
+            return None, None
+        logits = leave_one_out(start, rows, sample, known, raw.lam)
     else:
         bias = rows.bias if kept is None else namespace(rows.bias).zeros_like(rows.bias)
         logits = sample.logits(in_sample(Rows(rows.weight, bias)))
@@ -456,8 +245,11 @@ def _calibrated(
     found = calibrate(sample, logits, guess=guess, kept_bias=bias)
     if found.factor <= 0:
         return None, None
-    scaled = found.factor * logits + found.shift + (0.0 if bias is None else bias)
-    return found, partial(LeftOut, sample.data, sample.drawn, scaled) if leaves_out else None
+    if not leaves_out:
+        return found, None
+    really = torch.from_numpy(~sample.alone).to(logits.device)
+    scaled = found.factor * logits[really] + found.shift + (0.0 if bias is None else bias)
+    return found, partial(LeftOut, sample.data, sample.drawn[~sample.alone], scaled)
 
 
 def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: Any | None) -> Rows:

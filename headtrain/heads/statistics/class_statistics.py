@@ -317,6 +317,11 @@ class ClassStatistics:
         return float((1 - 1 / present).mean()) if len(present) else 0.0
 
     @property
+    def population_covariance(self) -> Float[Any, "dim dim"]:
+        """Class-balanced Sigma_W without the bias of few rows; zero if no class has two."""
+        return self.within_covariance / self.freedom if self.freedom else 0.0 * self.gram
+
+    @property
     def target_covariance(self) -> Float[Any, "classes dim"]:
         """Ave y (h - mu_G)^T: row c is share_c (mu_c - mu_G)."""
         return beside(self.gram, self.shares)[:, None] * self.centred_class_means

@@ -159,12 +159,43 @@ class LambdaPath:
             bias=None if with_bias else within.bias,
         ).without(unit)
 
+    def of_other_rows(
+        self,
+        coordinates: Float[Any, "rows dim"],
+        lam: float,
+        classes: slice,
+        *,
+        with_bias: bool = True,
+    ) -> tuple[Float[Any, "rows classes"], Float[np.ndarray, " classes"]]:
+        """Return the scores of rows, and what the score of the only row of a class owes to it."""
+        within, statistics = self._within(lam, classes), self.statistics
+        offset = within.weight @ self._mean + (within.bias if with_bias else 0.0)
+        system, xp = self.eigenvalues + lam, namespace(self.basis)
+        centred = statistics.centred_class_means[classes, :] @ self.basis
+        square = to_numpy(xp.sum(centred**2 / system, axis=1))
+        trace = float(xp.sum(self._spread / system))
+        owed = owed_by_least_squares(statistics.shares[classes], square, trace)
+        return coordinates @ within.weight.T + offset, owed
+
+    @cached_property
+    def _spread(self) -> Float[Any, " dim"]:
+        """Variances within classes along the eigenvectors."""
+        xp = namespace(self.basis)
+        return xp.sum(self.basis * (self.statistics.population_covariance @ self.basis), axis=0)
+
     def _within(self, lam: float, classes: slice) -> Rows:
         """Return W_LS with its weights in the eigenbasis."""
         _check(lam, self.statistics)
         mean, system = self._mean, self.eigenvalues + lam
         free, shares = self._target[classes, :] @ self.basis / system, self.statistics.shares
         return _with_bias(free, mean / system, mean, beside(mean, shares[classes]), lam)
+
+
+def owed_by_least_squares(
+    shares: Float[np.ndarray, " classes"], squares: Float[np.ndarray, " classes"], trace: float
+) -> Float[np.ndarray, " classes"]:
+    """Return p (1 - p - p d.A^-1 d) tr(A^-1 S) from p, d.A^-1 d, the trace (`start.left_out`)."""
+    return np.asarray(shares * (1 - shares - shares * squares) * trace)
 
 
 def resolution(statistics: ClassStatistics) -> float:

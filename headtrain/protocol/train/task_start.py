@@ -88,7 +88,7 @@ class TaskStart:
 
     def __post_init__(self) -> None:
         """Begin without shared results."""
-        self._starts: dict[tuple[Start, str, float], tuple[Initialisation, Spent]] = {}
+        self._starts: dict[tuple[Start, str], tuple[Initialisation, Spent]] = {}
         self._watch = Stopwatch(self.device)
         self._shared: dict[str, Any] = {}
 
@@ -103,15 +103,11 @@ class TaskStart:
             return Initialisation(head.between(*new)), {}
         features, groups = self._read
         data = NewClasses(features, self.seen.labels, head, *new, self.num_base, groups)
-        # How far training can move a weight: AdamW moves it by about the rate per update.
-        updates = 0 if study.is_held else study.stream.iterations
-        travel = updates * study.training.rate if updates else 0.0
         if not self.heads_alike:
-            return self._initialised(study, data, travel)
-        # `travel` matters only for classes of a single image.
-        key = init, study.training.loss, 0.0 if data.has_pairs else travel
+            return self._initialised(study, data)
+        key = init, study.training.loss
         if key not in self._starts:
-            self._starts[key] = self._initialised(study, data, travel)
+            self._starts[key] = self._initialised(study, data)
         return self._starts[key]
 
     @property
@@ -124,9 +120,7 @@ class TaskStart:
         with self._watch.phase("features"):
             return self.read(), self.groups()
 
-    def _initialised(
-        self, study: Study, data: NewClasses, travel: float
-    ) -> tuple[Initialisation, Spent]:
+    def _initialised(self, study: Study, data: NewClasses) -> tuple[Initialisation, Spent]:
         init, statistics, needed = study.start, None, ["features"]
         if init.reads_statistics:
             statistics = self.statistics(init.weighting)
@@ -140,7 +134,6 @@ class TaskStart:
             init,
             data,
             loss=study.training.loss,
-            travel=travel,
             statistics=statistics,
             path=path,
             watch=watch,

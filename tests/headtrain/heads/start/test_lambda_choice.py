@@ -59,22 +59,13 @@ def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: A
         assert found == pytest.approx(best, rel=2e-3)  # the prior of the factor is in neither
 
 
-def test_without_a_new_class_of_two_rows_lambda_is_as_large_as_the_eigenvalues() -> None:
-    data = few_rows(1, 1)
-    found = initialise(Start(lam="auto"), data)
-    top = np.linalg.eigvalsh(data.statistics().total_covariance)[-1]
-    assert found.lam is not None
-    assert found.curve is None
-    assert top / 10 < found.lam < 2 * top
-
-
-def test_lambda_is_chosen_without_rows_that_are_the_only_ones_of_their_class() -> None:
+def test_classes_of_a_single_image_judge_lambda_too() -> None:
     data = few_rows(1, 8)
     path = LambdaPath.of(data.statistics())
     around = CalibrationSet.of(data, LOSSES["ce"])
     found = initialise(Start(lam="auto"), data)
-    assert found.curve == loss_curve(around.subset(data.labels != OLD), path)
-    assert found.curve != loss_curve(around, path)
+    assert found.curve == loss_curve(around, path)
+    assert found.curve != loss_curve(around.subset(data.labels != OLD), path)
 
 
 def opposites(seed: int = 0) -> NewClasses:

@@ -45,7 +45,7 @@ def left_out_logits(start: Start, data: NewClasses, lam: float | None = None) ->
     statistics = data.statistics(start.weighting)
     rows = raw_rows(start, data, statistics if start.reads_statistics else None, lam)
     around = CalibrationSet.of(data, LOSSES["ce"])
-    found = leave_one_out(start, rows, around, statistics if start.reads_statistics else None, lam)
+    found = leave_one_out(start, rows, around, statistics, lam)
     return to_numpy(found)
 
 

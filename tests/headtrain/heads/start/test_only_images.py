@@ -1,0 +1,120 @@
+"""Classes of a single image: judged by the logit to expect of another image."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.initialise import initialise
+from clinit.headtrain.heads.start.left_out import leave_one_out
+from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
+from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.solve import LambdaPath
+
+OLD, NEW, DIM = 6, 3, 12
+RANDOM = np.random.default_rng(0)
+CENTRES = RANDOM.normal(size=(OLD + NEW, DIM)) + 3
+ROOT = np.diag(np.linspace(0.3, 1.2, DIM))
+"""Of the covariance within classes."""
+
+
+def arrival(seed: int, *, images: int = 1, old: int = 60) -> NewClasses:
+    """Return Gaussian classes, a head for the old ones, and a few rows of each new class."""
+    counts = [old] * OLD + [images] * NEW
+    labels = np.repeat(np.arange(OLD + NEW), counts)
+    noise = np.random.default_rng(seed).normal(size=(len(labels), DIM)) @ ROOT
+    inverse = np.linalg.inv(ROOT @ ROOT)
+    weight = CENTRES @ inverse
+    head = Rows(weight, -0.5 * (weight * CENTRES).sum(1))
+    return NewClasses(CENTRES[labels] + noise, labels, head, OLD, OLD + NEW)
+
+
+STARTS = (
+    Start(init="class-mean"),
+    Start(init="class-mean", class_mean="unit"),
+    Start(init="imprint"),
+    Start(init="lda"),
+    Start(init="least-square", lam=0.3),
+    Start(init="least-square", lam=0.003),
+)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_the_expected_logit_is_that_of_another_image_on_average(start: Start) -> None:
+    lam: Any = start.lam if start.reads_lambda else None
+    gaps, owed = [], []
+    for seed in range(100):
+        data = arrival(seed)
+        statistics = data.statistics()
+        rows = raw_rows(start, data, statistics if start.reads_statistics else None, lam)
+        sample = CalibrationSet.of(data, LOSSES["ce"])
+        logits = leave_one_out(start, rows, sample, statistics, lam).numpy()
+        alone = np.flatnonzero(data.labels >= OLD)
+        found = logits[alone, np.arange(NEW)]
+        true = (rows.weight * CENTRES[OLD:]).sum(1) + rows.bias
+        inside = (rows.weight * data.features[alone]).sum(1) + rows.bias
+        gaps.append(np.mean(found - true))
+        owed.append(np.mean(inside - true))
+    # In sample, logits are too large by `owed`; an error of a tenth of it remains at most.
+    error = np.std(gaps) / np.sqrt(len(gaps))
+    assert np.mean(owed) > 5 * error
+    assert abs(np.mean(gaps)) < 0.1 * np.mean(owed) + 3 * error
+
+
+def test_scores_along_a_path_of_lambdas_are_those_of_one_lambda() -> None:
+    data = arrival(3)
+    statistics, start = data.statistics(), Start(init="least-square")
+    path, new = LambdaPath.of(statistics), slice(OLD, OLD + NEW)
+    sample = CalibrationSet.of(data, LOSSES["ce"])
+    alone = data.features[-NEW:]
+    for lam in (1e-3, 0.1, 10.0):
+        rows = raw_rows(start, data, statistics, lam)
+        expected = leave_one_out(start, rows, sample, statistics, lam).numpy()[-NEW:]
+        scores, owed = path.of_other_rows(path.coordinates(alone), lam, new)
+        np.testing.assert_allclose(scores - np.diag(owed), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("init", ["least-square", "class-mean", "imprint", "lda"])
+def test_a_second_image_of_one_class_moves_accuracies_by_little(init: Any) -> None:
+    random = np.random.default_rng(5)
+    labels = np.repeat(np.arange(OLD + NEW), 300)
+    test = CENTRES[labels] + random.normal(size=(len(labels), DIM)) @ ROOT
+    moved = []
+    for seed in range(12):
+        one = arrival(seed)
+        two = replace(
+            one,
+            features=np.concatenate([one.features, arrival(99 + seed).features[-1:]]),
+            labels=np.append(one.labels, OLD + NEW - 1),
+        )
+        found = []
+        for data in (one, two):
+            rows = initialise(Start(init=init), data).rows
+            weight = np.concatenate([data.head.weight[:OLD], rows.weight])
+            bias = np.concatenate([data.head.bias[:OLD], rows.bias])
+            right = (test @ weight.T + bias).argmax(1) == labels
+            # The class with the second image may improve.
+            found.append((right[labels < OLD].mean(), right[labels == OLD].mean()))
+        moved.append(np.array(found[1]) - np.array(found[0]))
+    assert abs(np.mean(moved, axis=0)).max() < 0.06
+
+
+def test_without_two_rows_of_any_class_new_rows_have_the_norm_of_old_ones() -> None:
+    data = arrival(0, old=1)
+    assert not ClassStatistics.of(data.features, data.labels).freedom
+    for init in ("least-square", "class-mean"):
+        found = initialise(Start(init=init), data)  # type: ignore[arg-type]
+        lengths = np.linalg.norm(found.rows.weight, axis=1).mean()
+        assert lengths == pytest.approx(np.linalg.norm(data.pretrained.weight, axis=1).mean())
+        assert found.loss_after is None
+    # Nothing judges lambda either: it is about the largest eigenvalue.
+    top = np.linalg.eigvalsh(data.statistics().total_covariance)[-1]
+    found = initialise(Start(), data)
+    assert found.curve is None
+    assert found.lam is not None
+    assert top / 10 < found.lam < 2 * top
