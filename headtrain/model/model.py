@@ -5,7 +5,6 @@ What a verb needs is imported when it is called: features are classified without
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -239,28 +238,6 @@ def load(path: AnyPath, *, device: str = "auto") -> Model:
 
 
 load_model = load
-
-
-def predict_features(
-    head: Any, features: Any, *, top: int = 5, reject: Rejection | None = None
-) -> list[Prediction]:
-    """Classify rows of features with a head.
-
-    Args:
-        head: A head with class names, a model, or a file of either.
-        features: An array of NumPy, torch or CuPy, a file of arrays, or a feature cache.
-        top: Maximum number of classes per row.
-        reject: Rule by which rows belong to no class; None: no rule.
-
-    Raises:
-        ClinitError: If the head has no class names, or the features have another width.
-    """
-    if isinstance(head, str | os.PathLike):
-        head = load(head, device="cpu")
-    model = head if isinstance(head, Model) else Model.of(head)
-    from clinit.headtrain.model.predict import predict
-
-    return predict(model, features_in(features), top=top, reject=reject)
 
 
 def _inputs_of(

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.model import Model as Model
     from clinit.headtrain.model.model import load as load
     from clinit.headtrain.model.model import load_model as load_model
-    from clinit.headtrain.model.model import predict_features as predict_features
     from clinit.headtrain.model.predict import Prediction as Prediction
     from clinit.headtrain.model.predict import Rejection as Rejection
     from clinit.headtrain.probe.protocol import Probe as Probe
@@ -82,7 +81,6 @@ _PLACES = {
         "Model",
         "load",
         "load_model",
-        "predict_features",
     ),
     "clinit.headtrain.model.predict": (
         "Prediction",

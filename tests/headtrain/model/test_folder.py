@@ -33,9 +33,6 @@ from clinit.headtrain.model.writing import write_model
 from tests.snapshots import check_snapshot
 
 HOSTILE_NAMES = ("a [b](c)", "line\nbreak | <b>", "🦜 ---", "d", 'quote"\\')
-HOSTILE = (
-    "</details>\n---\nlicense: mit | [x](http://evil) `<script>` **b** ![i](y) 🦜 \u202e\udcff"
-)
 
 
 @pytest.fixture(scope="module")
