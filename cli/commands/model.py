@@ -36,7 +36,7 @@ from clinit.headtrain.model.settings import AddConfig, RememberConfig
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.headtrain.model.add import Addition
+    from clinit.headtrain.model.addition import Addition
     from clinit.headtrain.model.facts import ModelFacts
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model import Model

@@ -5,7 +5,7 @@ reading, writing   read and write a model file or folder; card writes its README
 network, onnx      the engines: a timm network, an ONNX graph
 inputs, images     features or images that are given to a model
 predict            classify images or features; evaluation measures the answers
-add                add classes: settings, old_rows, audit, measure
+add                add classes: settings, growth (rows, old_rows), measure, audit, addition
 again              repeat an addition with more images, or to merge two models
 memory             statistics and features of the images of a model's classes
 export             the model of a recorded run

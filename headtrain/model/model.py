@@ -19,7 +19,7 @@ from clinit.headtrain.model.reading import facts_of, read_model
 from clinit.headtrain.model.settings import AddConfig, RememberConfig
 
 if TYPE_CHECKING:
-    from clinit.headtrain.model.add import Addition
+    from clinit.headtrain.model.addition import Addition
     from clinit.headtrain.model.audit import Audit
     from clinit.headtrain.model.evaluation import Evaluation
     from clinit.headtrain.model.predict import Prediction, Rejection

@@ -13,7 +13,8 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.headtrain.heads.temperature import temperature_of
-from clinit.headtrain.model.add import Addition, Purpose, add
+from clinit.headtrain.model.add import Purpose, add
+from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory

@@ -12,7 +12,8 @@ import pytest
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.heads.start.settings import Init
-from clinit.headtrain.model.add import Addition, merge
+from clinit.headtrain.model.add import merge
+from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.inputs import QUIET, Arrived, features_in

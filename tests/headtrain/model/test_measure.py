@@ -63,7 +63,7 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
         starts.extend(start for _, start in found)
         return found
 
-    monkeypatch.setattr("clinit.headtrain.model.add.started_heads", started)
+    monkeypatch.setattr("clinit.headtrain.model.growth.started_heads", started)
     added = addition(model, Source(new, new.nothing()), AddConfig(init="least-square"))
     old, _, known = old_rows("auto", model.head, model.memory, new)
     assert len(known.labels) == len(old.labels)  # the model remembers all of its classes
