@@ -32,7 +32,7 @@ from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.compiled import on_its_way
-from clinit.extract.work.pipeline import ImageBatch, Timing, load_batches, side_by_side
+from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, side_by_side
 from clinit.extract.work.run import BATCH_SIZES, ExtractConfig, Network, extract, load_network
 from clinit.machine import cpu_count
 
@@ -185,8 +185,8 @@ def of_decoding(job: Job) -> Callable[[], int]:
 
     def decoding() -> int:
         transform = contender.loaded.transform
-        loaded = load_batches(images, batches, transform, workers=cpu_count())
-        return sum(len(batch.rows) for batch in loaded)
+        decoder = Decoder(images=images, transform=transform, workers=cpu_count())
+        return sum(len(batch.rows) for batch in decoder.batches(batches))
 
     return decoding
 

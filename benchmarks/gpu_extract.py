@@ -20,7 +20,7 @@ from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.network.compiled import on_its_way
 from clinit.extract.network.transform import Transform, make_transform
-from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
+from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
 from clinit.extract.work.run import ExtractConfig, Network, extract
 
 HEADINGS = (
@@ -77,13 +77,13 @@ def _decoding(setting: Setting, transform: Transform, *, for_device: bool) -> fl
     size = setting.scale.batch
     rows = [range(start, min(start + size, len(table))) for start in range(0, len(table), size)]
     started = time.perf_counter()
-    for batch in load_batches(
-        images_of(table, setting.folder / "base"),
-        rows,
-        transform,
+    decoder = Decoder(
+        images=images_of(table, setting.folder / "base"),
+        transform=transform,
         workers=setting.workers,
         for_device=for_device,
-    ):
+    )
+    for batch in decoder.batches(rows):
         if batch.finish is not None:
             batch.finish(batch.pixels.to(setting.device))
     settle(str(setting.device))

@@ -105,8 +105,9 @@ def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str
     from clinit.headtrain.protocol.study.study import Study
     from clinit.headtrain.protocol.train.evaluate import count_correct
     from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
+    from clinit.observer import Event
 
-    def observe(event: events.Event) -> None:
+    def observe(event: Event) -> None:
         if isinstance(event, events.Evaluated) and event.iteration == 0:
             pace.begin_task()
         elif isinstance(event, events.Stepped):

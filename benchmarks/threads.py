@@ -97,7 +97,8 @@ class CommandsWorkload:
         """Write the features that `train-head` reads."""
         from safetensors.numpy import save_file
 
-        from clinit.extract.arrays.import_features import ImportConfig, import_features
+        from clinit.extract.work.import_features import import_features
+        from clinit.extract.work.options import ImportConfig
 
         size, rng = self.size, np.random.default_rng(0)
         means = rng.standard_normal((size.base + size.new, size.dim), dtype=np.float32)

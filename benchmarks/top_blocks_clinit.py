@@ -25,7 +25,7 @@ from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.images import Images, Storage
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.network import PlasticModel, cut_network
-from clinit.headtrain.top.training import top_optimizer, train_span
+from clinit.headtrain.top.training import top_optimizer, train_steps
 from clinit.stopwatch import Stopwatch
 
 
@@ -88,26 +88,24 @@ def clinit(work: TopBlocksWorkload) -> Taker:
     }
     study = Study.of(settings, top=True).resolved()
     inputs = inputs_of(work, study)
-    (task,) = inputs.scenario.tasks
-    network, old_rows = copy.deepcopy(inputs.network), Rows.of_head(inputs.initial_head)
+    (task,) = inputs.experiment.scenario.tasks
+    network, old_rows = copy.deepcopy(inputs.network), Rows.of_head(inputs.experiment.head)
     model = PlasticModel(network, cut_network(network, inputs.top.top_blocks), old_rows, study)
     model.grow(random_task_rows(study.stream.seed, task.number, len(task.classes), model.dim))
     method = top_method(study)
-    rows = inputs.task_plan.rows(task)
-    schedule = inputs.task_plan.schedule(rows)
+    rows = inputs.experiment.plan.rows(task)
+    schedule = inputs.experiment.plan.schedule(rows)
     old = rows.rows[: rows.num_old]
     reader = TaskReader(
-        inputs.scenario.train,
+        inputs.experiment.scenario.train,
         inputs.train,
         new=rows.rows[rows.num_old :],
-        old=old if len(old) else inputs.task_plan.base_sample(method.base_sample),
-        kept=inputs.task_plan.kept(task),
+        old=old if len(old) else inputs.experiment.plan.base_sample(method.base_sample),
+        kept=inputs.experiment.plan.kept(task),
     )
     model.open(torch.Generator().manual_seed(study.stream.seed))
     method.begin(model, task, reader)
-    optimizer, rates = top_optimizer(
-        network, lr=study.training.rate, iterations=study.stream.iterations
-    )
+    optimizer = top_optimizer(network, study.training, inputs.top, study.stream.iterations)
     watch, done = Stopwatch(device), 0
 
     def train() -> None:
@@ -117,10 +115,9 @@ def clinit(work: TopBlocksWorkload) -> Taker:
         # Opened anew for each turn, so that no image is decoded between turns.
         stream = reader.stream(drawn, schedule.num_new[part].tolist())
         with closing(stream) as batches, watch.phase("train"):
-            train_span(
-                *(model, method, zip(batches, repeat(None)), optimizer, rates),
-                *(range(done, part.stop), lambda event: None),
-            )
+            drawn_once = zip(batches, repeat(None))
+            for _ in train_steps(model, method, drawn_once, optimizer, range(done, part.stop)):
+                pass
         done = part.stop
 
     def evaluate() -> None:
@@ -128,6 +125,6 @@ def clinit(work: TopBlocksWorkload) -> Taker:
         bank = Bank(model.rows(), [study.training], device)
         count_correct(bank, LabelledRows(found, labels))
 
-    tested = inputs.scenario.val.rows_between(0, task.stop)
-    labels = torch.from_numpy(inputs.scenario.val.labels[tested]).to(device)
+    tested = inputs.experiment.scenario.val.rows_between(0, task.stop)
+    labels = torch.from_numpy(inputs.experiment.scenario.val.labels[tested]).to(device)
     return Taker(train, evaluate)

@@ -197,11 +197,12 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> bytes:
 def decoded(root: Path, paths: Iterable[str], transform: Any) -> np.ndarray:
     """Return the pixels of files, read by clinit."""
     from clinit.extract.dataset.images import ImageFiles
-    from clinit.extract.work.pipeline import load_batches
+    from clinit.extract.work.pipeline import Decoder
 
     files = list(paths)
     images = ImageFiles(root, files)
-    (batch,) = load_batches(images, [range(len(files))], transform, workers=2)
+    decoder = Decoder(images=images, transform=transform, workers=2)
+    (batch,) = decoder.batches([range(len(files))])
     pixels: np.ndarray = batch.pixels.numpy()
     return pixels
 

@@ -27,8 +27,7 @@ class Commands(LazyGroup):
         "demo": "Run the whole pipeline on handwritten digits, offline, in about a minute.",
         "doctor": "Check what clinit needs: packages, GPU, CuPy, storage, limits.",
         "extract": "Run a frozen backbone once over a data set and store its penultimate features.",
-        "head": "Fit a head to the classes of a cache.",
-        "align": "Fine-tune (align) the head of the base classes with the loss of later runs.",
+        "head": "Fit and align heads on all rows of a cache.",
         "train-head": "Train heads on new classes that arrive in tasks, with a frozen backbone.",
         "train-top": "Train the top blocks of a backbone, and its head, on new classes that arrive"
         " in tasks.",
@@ -40,10 +39,6 @@ class Commands(LazyGroup):
         " differences and their reasons.",
         "diagnose": "Measure how far features and head have collapsed, and how far the head is"
         " from W_LS.",
-        "statistics": "Sum caches to counts, means and one second moment: all that linear heads"
-        " need of rows.",
-        "probe": "Measure how well a linear head separates the classes of a cache: the linear"
-        " probe.",
         "export": "Write the trained classifier, backbone and head, as a model that plain timm"
         " loads.",
         "predict": "Classify images with an exported model: the likeliest classes of each.",

@@ -22,7 +22,7 @@ from torch import nn
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.network.transform import make_transform
-from clinit.extract.work.pipeline import load_batches
+from clinit.extract.work.pipeline import Decoder
 from clinit.files.commit import commit_file
 from clinit.machine import cpu_count
 
@@ -83,7 +83,8 @@ def pretrain(
         transform = make_transform("timm", config, input_size=input_size)
         rows = [range(len(manifest.table))]
         found = images_of(manifest.table, root)
-        (images,) = load_batches(found, rows, transform, workers=cpu_count())
+        decoder = Decoder(images=found, transform=transform, workers=cpu_count())
+        (images,) = decoder.batches(rows)
         labels = torch.from_numpy(manifest.table["label"].to_numpy().copy())
         pixels = transform.normalise(images.pixels)
         steps = epochs * -(-len(labels) // 64)

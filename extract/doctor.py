@@ -14,10 +14,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import Literal
 
 from packaging.requirements import Requirement
 
@@ -28,14 +28,8 @@ _GIGABYTE = 2**30
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
-class State(StrEnum):
-    """Severity of a finding."""
-
-    ok = "ok"
-    warning = "warning"
-    """clinit works, but slower or with fewer functions."""
-    fault = "fault"
-    """Some commands will not work."""
+State = Literal["ok", "warning", "fault"]
+"""A warning costs speed or functions; a fault makes commands fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +46,17 @@ class Finding:
 
 def ok(subject: str, told: str) -> Finding:
     """Return a finding without a problem."""
-    return Finding(subject, State.ok, told)
+    return Finding(subject, "ok", told)
 
 
 def warning(subject: str, told: str, remedy: str) -> Finding:
     """Return a finding that costs speed or functions."""
-    return Finding(subject, State.warning, told, remedy)
+    return Finding(subject, "warning", told, remedy)
 
 
 def fault(subject: str, told: str, remedy: str) -> Finding:
     """Return a finding that makes commands fail."""
-    return Finding(subject, State.fault, told, remedy)
+    return Finding(subject, "fault", told, remedy)
 
 
 def examine(out: Path) -> Iterator[Finding]:

@@ -87,14 +87,14 @@ def test_a_damaged_shard_of_that_version_is_found(files: Path) -> None:
 
 
 def test_records_are_reported_and_heads_trained_from_their_caches(files: Path) -> None:
-    rows = clinit.load_runs(files / "runs").report.rows()
+    rows = clinit.load_runs(files / "runs").rows()
     assert [row["init"] for row in rows] == ["random", "least-square"]
     # As 0.1.0 printed them.
     assert [round(row["acc_new"], 2) for row in rows] == [0.0, 93.75]
     assert rows[0]["acc_in_task"] is None  # which it did not count
     words = ("--out", "again", "--init", "random", "--mix", "text")
     run("train-head", "--config", _settings(files), *words)
-    (today,) = clinit.load_runs(files / "again").report.rows()
+    (today,) = clinit.load_runs(files / "again").rows()
     assert [task["acc_all_end"] for task in today["tasks"]] == [
         task["acc_all_end"] for task in rows[0]["tasks"]
     ]

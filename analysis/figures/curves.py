@@ -1,4 +1,4 @@
-"""Loss and accuracy on the new task over iterations, as a figure and for the terminal.
+"""Measures over iterations, as a figure and for the terminal: by default loss and A_new.
 
 The loss is the mean loss of the new images in each batch, before every update, so that no spike is
 lost. The accuracy is measured at the evaluation points. All tasks share one axis of cumulative
@@ -32,13 +32,13 @@ from clinit.analysis.figures.line import (
     shortened,
     starts_of,
 )
+from clinit.analysis.report.measures import MEASURES
 from clinit.analysis.report.run import RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LOSS = "Training loss of new classes"
-ACCURACY, HELD_OUT = "Test accuracy, new classes (%)", "Held-out accuracy, new classes (%)"
+CURVES = ("loss_new", "acc_new")
 MOST_MARKED = 60
 """If the accuracy lines of a start have at most this many points together, every point is marked;
 otherwise, about two points per line."""
@@ -100,67 +100,58 @@ def cumulative(start: Start, lines: Mapping[int, Line], shared: Switches) -> lis
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Curves:
-    """The lines of the figure and of the terminal."""
+class Panel:
+    """The lines of each start in one measure, on cumulative iterations."""
 
-    shared: Switches
-    losses: list[list[Line]]
-    """Losses of each start, raised to `floor`."""
-    accuracies: list[list[Line]]
+    title: str
+    is_loss: bool
+    lines: list[list[Line]]
+    """Losses are raised to `floor`."""
     floor: float | None
     """Lower end of a logarithmic scale of the losses; None: linear."""
-    titles: tuple[str, str]
 
     @classmethod
-    def of(cls, runs: Sequence[RunSummary], starts: Sequence[Start]) -> Curves:
-        """Return the curves of `starts`, with the tasks of all `runs`."""
-        shared = switches(runs)
-        losses = [cumulative(start, loss_lines(start), shared) for start in starts]
-        floor = log_floor(losses)
-        points = [lines_of([run.points for run in start.runs], "acc_new") for start in starts]
-        return cls(
-            shared,
-            [[line.raised(floor) for line in lines] for lines in losses],
-            [cumulative(start, of, shared) for start, of in zip(starts, points, strict=True)],
-            floor,
-            (LOSS, HELD_OUT if all(run.is_held_out for run in runs) else ACCURACY),
-        )
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The ends of the horizontal axis."""
-        return 0, max(self.shared.ends[-1], 1)
+    def of(cls, name: str, starts: Sequence[Start], shared: Switches) -> Panel:
+        """Return the panel of a measure that each evaluation has."""
+        is_loss = name == "loss_new"
+        points = [lines_of([run.points for run in start.runs], name) for start in starts]
+        found = [loss_lines(start) for start in starts] if is_loss else points
+        lines = [cumulative(start, of, shared) for start, of in zip(starts, found, strict=True)]
+        floor = log_floor(lines) if is_loss else None
+        raised = [[line.raised(floor) for line in each] for each in lines]
+        runs = [run for start in starts for run in start.runs]
+        return cls(MEASURES[name].axis(runs), is_loss, raised, floor)
 
 
-def figure(runs: Sequence[RunSummary]) -> Figure:
-    """Return two panels side by side, as wide as the text of a page."""
+def figure(runs: Sequence[RunSummary], names: Sequence[str] = CURVES) -> Figure:
+    """Return panels side by side, two as wide as the text of a page."""
     from clinit.analysis.figures import style
 
-    starts = starts_of(runs)
-    looks, names = style.looks_of(starts), [start.name for start in starts]
-    found = Curves.of(runs, starts)
-    figure, (left, right) = style.panels(2, 2, 2.3, names=names)
-    for axes, title in zip((left, right), found.titles, strict=True):
-        style.mark_tasks(axes, found.shared.ends, are_numbered=found.shared.are_shared)
-        style.name_axes(axes, "Iterations", title)
-    for lines, points, look in zip(found.losses, found.accuracies, looks, strict=True):
-        for line in lines:
-            style.draw_line(left, line, look, found.span, marks=2)
-        marks = None if sum(len(line.at) for line in points) <= MOST_MARKED else 2
-        for line in points:
-            style.draw_line(right, line, look, found.span, marks=marks)
-    style.scale_losses(left, found.losses, found.floor)
-    right.set_ylim(0, 100)
-    style.legend_above(figure, names, looks)
+    starts, shared = starts_of(runs), switches(runs)
+    looks, labels = style.looks_of(starts), [start.name for start in starts]
+    span = 0, max(shared.ends[-1], 1)
+    figure, drawn = style.panels(len(names), 2, 2.3, names=labels)
+    for axes, panel in zip(drawn, (Panel.of(name, starts, shared) for name in names), strict=True):
+        style.mark_tasks(axes, shared.ends, are_numbered=shared.are_shared)
+        style.name_axes(axes, "Iterations", panel.title)
+        for lines, look in zip(panel.lines, looks, strict=True):
+            few = sum(len(line.at) for line in lines) <= MOST_MARKED
+            marks = None if few and not panel.is_loss else 2
+            for line in lines:
+                style.draw_line(axes, line, look, span, marks=marks)
+        if panel.is_loss:
+            style.scale_losses(axes, panel.lines, panel.floor)
+        else:
+            axes.set_ylim(0, 100)
+    style.legend_above(figure, labels, looks)
     return figure
 
 
 def draw(runs: Sequence[RunSummary], width: int) -> Text:
     """Return the loss above the accuracy, `width` characters wide."""
-    starts = starts_of(runs)
+    starts, shared = starts_of(runs), switches(runs)
     drawn = best_of(starts, len(SIGNS))
-    found = Curves.of(runs, drawn)
-    whose = "" if found.shared.are_shared else " of some runs"
+    whose = "" if shared.are_shared else " of some runs"
     foot = [f"Iterations over all tasks; a vertical line is a task switch{whose}."]
     if len(drawn) < len(starts):
         foot.append(
@@ -170,11 +161,9 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
     if (most := max(len(start.runs) for start in starts)) > 1:
         unequal = any(len(start.runs) < most for start in starts)
         foot.append(f"Means over {'up to ' if unequal else ''}{most} seeds.")
-    loss, accuracy = found.titles
     parts = [
         _legend([start.name for start in drawn], width),
-        _plot(found, f"{loss}, each step", width, found.losses, is_log=found.floor is not None),
-        _plot(found, accuracy, width, found.accuracies, is_log=False),
+        *(_plot(Panel.of(name, drawn, shared), shared.ends, width) for name in CURVES),
         Text("\n".join(textwrap.wrap(" ".join(foot), max(1, width))), style="dim"),
     ]
     return Text("\n").join(part for part in parts if part is not None)
@@ -194,15 +183,15 @@ def _legend(names: Sequence[str], width: int) -> Text:
     return Text("\n").join(lines)
 
 
-def _plot(
-    found: Curves, title: str, width: int, series: Sequence[Sequence[Line]], *, is_log: bool
-) -> Text | None:
+def _plot(panel: Panel, ends: Sequence[int], width: int) -> Text | None:
     """Draw lines, one character per start; None if no value is finite.
 
     A linear scale starts at 0.
     """
+    series, is_log = panel.lines, panel.floor is not None
     if not (values := finite_values(series, bands=False)):
         return None
+    title, span = panel.title + ", each step" * panel.is_loss, (0, max(ends[-1], 1))
     drawn = plotext.figure
     drawn.clear()
     # plotext would limit the width to the terminal's, even if the output is a file or a pipe.
@@ -211,18 +200,17 @@ def _plot(
     drawn.plot_size(width, HEIGHT)
     drawn.title(shortened(title + (" (log scale)" if is_log else ""), width))
     drawn.legend(False)
-    ends = found.shared.ends
     for place in ends[:-1]:
         drawn.line(place, "vertical", pixel="gray")
     every = math.ceil((len(ends) + 1) * (len(str(ends[-1])) + 3) / max(1, width - 8))
     chosen = (0, *ends)[:: max(1, every)]
-    drawn.ruler("x", "lower").lim(*found.span).ticks(chosen, [str(place) for place in chosen])
+    drawn.ruler("x", "lower").lim(*span).ticks(chosen, [str(place) for place in chosen])
     # plotext's own logarithmic scale does not work with custom ticks.
     height = math.log10 if is_log else float
     for (sign, colour, _), lines in zip(SIGNS, series, strict=False):
         marker = plotext.marker(sign, colour)
         for piece in (piece for line in lines for piece in line.pieces()):
-            seen = piece.thinned(*found.span, width)
+            seen = piece.thinned(*span, width)
             heights = [height(value) for value in seen.mean.tolist()]
             drawn.draw(drawn.signal(seen.at.tolist(), heights, marker=marker).lines())
     low = min(values) if is_log else min(0.0, *values)

@@ -1,24 +1,26 @@
-"""How much faster a start learns the first task than random rows: both readings of the gain.
+"""How much faster a start learns the first task than random rows.
 
-The lines are the accuracies on the new classes. The levels are the best accuracy of the random run
-and 95 % of it; `clinit.analysis.metrics.efficiency` defines the values. Because levels belong to
-single runs, the figure compares the first seed of each start (a *race*).
+The lines are means over seeds of the accuracy on the new classes, with the range of the seeds. The
+level is the mean of 95 % of the random run's best accuracy, which each seed has for itself; the
+legend has the gain of the first task, a mean over seeds too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
 from clinit.analysis.figures import style
-from clinit.analysis.figures.line import Line, Start, lines_of, seed_of, shortened, starts_of
-from clinit.analysis.metrics.efficiency import SHARE, NoLevel, TaskGain
+from clinit.analysis.figures.line import Line, Start, lines_of, shortened, starts_of
+from clinit.analysis.metrics.efficiency import NO_STEP, SHARE
+from clinit.analysis.report.measures import MEASURES
 from clinit.analysis.report.run import RunSummary
+from clinit.analysis.report.seeds import SeedGroup
 from clinit.errors import RecordError
 
 
@@ -28,35 +30,27 @@ class Runner:
 
     start: Start
     line: Line
-    gain: TaskGain
+    result: str
+    """The gain as in the table of the task: mean and deviation over seeds."""
 
-    @property
-    def result(self) -> str:
-        """The iteration at the level, and the gain by both readings: `20, ×1.5, ×4.5`."""
-        if self.gain.reached is None:
-            return "never"
-        equal, best = self.gain.value("equal-level"), self.gain.value("random-best")
-        return f"{self.gain.reached}, ×{equal:.3g}, ×{best:.3g}"
+    @classmethod
+    def of(cls, start: Start, task: int) -> Runner:
+        """Return a start in a task."""
+        line = lines_of([run.points for run in start.runs], "acc_new")[task]
+        rows = [row for run in start.runs for row in run.row()["tasks"] if row["task"] == task]
+        cell = SeedGroup(start.runs, tuple(rows)).cell(MEASURES["gain_equal_level"])
+        text = "never" if cell.mean is None else f"gain {cell.text(beside=True).plain}"
+        return cls(start, line, text)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Race:
-    """Comparable runs of one seed in the first task that has a level to reach."""
+    """Comparable starts in the first task that has a level to reach."""
 
     task: int
-    words: str
-    """Task and seed."""
+    target: float
+    """The level in percent, mean over seeds."""
     runners: tuple[Runner, ...]
-
-    @property
-    def of_random(self) -> TaskGain:
-        """The level, and the iterations at which the random run reaches it and its best."""
-        return self.runners[0].gain
-
-    @property
-    def best(self) -> float:
-        """Best accuracy of the random run, in percent."""
-        return self.of_random.target / SHARE
 
 
 def races(runs: Sequence[RunSummary]) -> list[Race]:
@@ -66,24 +60,9 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
         RecordError: If there is no such group, or no task has a level to reach.
     """
     groups: dict[str, list[Start]] = {}
-    reasons: set[NoLevel] = set()
     for start in starts_of(runs):
-        if (gain := start.first.gain) is not None:
-            groups.setdefault(start.first.key, []).append(start)
-            reasons |= {reason for _, reason in gain.left_out}
-    found = []
-    for group in groups.values():
-        gains = [start.first.gain.tasks for start in group if start.first.gain]
-        by_task = [{each.task: each for each in tasks} for tasks in gains]
-        if not (tasks := set.intersection(*map(set, by_task))):
-            continue
-        task = min(tasks)
-        lines = [lines_of([start.first.points], "acc_new")[task] for start in group]
-        own = zip(group, lines, (each[task] for each in by_task), strict=True)
-        words = f"task {task}, {seed_of(group[0].first)}"
-        found.append(Race(task, words, tuple(Runner(*each) for each in own)))
-    if found:
-        return found
+        if all(run.gain is not None for run in start.runs):
+            groups.setdefault(SeedGroup.of(start.runs).comparable, []).append(start)
     if not groups:
         raise RecordError(
             "no start can be compared with random rows: there is no random run of the same stream"
@@ -91,7 +70,17 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
             remedy="Add `--init random` to the `clinit train-head` command, or give the record of"
             " such a run too.",
         )
-    words = "; ".join(sorted(reason.value for reason in reasons or {NoLevel.NO_STEP}))
+    gains = pl.concat(run.gain for run in runs if run.gain is not None)
+    found = []
+    for group in groups.values():
+        own = pl.concat(run.gain for start in group for run in start.runs if run.gain is not None)
+        seeds = sum(len(start.runs) for start in group)
+        levels = own.drop_nulls("target").group_by("task").agg(pl.col("target").mean(), n=pl.len())
+        for task, target, _ in levels.filter(n=seeds).sort("task").head(1).iter_rows():
+            found.append(Race(task, target, tuple(Runner.of(start, task) for start in group)))
+    if found:
+        return found
+    words = "; ".join(sorted(gains["reason"].drop_nulls().unique()) or [NO_STEP])
     raise RecordError(
         f"random rows set no level in any task, so starts cannot be timed: {words}",
         remedy="Run `clinit train-head` with test images of the new classes and --iterations above"
@@ -107,34 +96,26 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     for axes, race in zip(panels, found, strict=True):
         looks = style.looks_of([runner.start for runner in race.runners])
         _panel(axes, race, looks)
-        style.name_axes(axes, f"Iterations of {race.words}", "Test accuracy, new classes (%)")
+        style.name_axes(axes, f"Iterations of task {race.task}", MEASURES["acc_new"].axis(runs))
         _legend(figure, axes, race, looks)
     return figure
 
 
 def _panel(axes: Axes, race: Race, looks: Sequence[style.Look]) -> None:
-    random = race.of_random
     last = max(1.0, *(float(runner.line.at[-1]) for runner in race.runners))
-    grey: dict[str, Any] = {"color": style.GREY, "linewidth": 0.8, "zorder": 1}
-    axes.axhline(random.target, linestyle="--", **grey)
-    axes.axhline(race.best, linestyle=":", **grey)
+    axes.axhline(race.target, linestyle="--", color=style.GREY, linewidth=0.8, zorder=1)
     for runner, look in zip(race.runners, looks, strict=True):
         style.draw_line(axes, runner.line, look, (0, last))
-        for at in (runner.line.at == runner.gain.reached).nonzero()[0]:
-            ring: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": look.colour}
-            axes.plot(runner.line.at[at], runner.line.mean[at], "o", ms=6, clip_on=False, **ring)
     axes.set_xlim(0, last)
     axes.set_ylim(0, 104)
     axes.set_yticks(range(0, 101, 20))
-    right: dict[str, Any] = {"xycoords": axes.get_yaxis_transform()}
-    style.remark(axes, "random's\nbest", (1, race.best), xytext=(3, -2), va="bottom", **right)
-    level = f"{100 * SHARE:g} % of it"
-    style.remark(axes, level, (1, random.target), xytext=(3, 2), va="top", **right)
-    axes.vlines(random.random_reached, 0, random.target, **grey)
-    axes.vlines(random.random_best, 0, race.best, **grey)
+    words = f"{100 * SHARE:g} % of\nrandom's best"
+    place = {"xycoords": axes.get_yaxis_transform(), "xytext": (3, -2), "va": "center"}
+    style.remark(axes, words, (1, race.target), **place)
 
 
 def _legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[style.Look]) -> None:
+    seeds = len(race.runners[0].start.runs)
     box = axes.legend(
         style.line_handles(looks),
         [
@@ -149,8 +130,7 @@ def _legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[style.Look])
         handlelength=2.4,
         borderaxespad=0,
         labelspacing=0.25,
-        title=f"start: $I_d$, gain at equal level ($I_r$ {race.of_random.random_reached}),"
-        f" at random's best ($I_r$ {race.of_random.random_best})",
+        title=f"mean over {seeds} seeds" if seeds > 1 else None,
         title_fontsize=style.SMALL + 0.5,
         alignment="left",
     )

@@ -4,37 +4,65 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
-from clinit.analysis.figures import FigureName, curves, efficiency
-from clinit.analysis.report.run import RunSummary
+from clinit.analysis.figures import curves, efficiency
+from clinit.analysis.figures.line import shortened, starts_of
+from clinit.analysis.figures.style import looks_of, name_axes, panels
+from clinit.analysis.report.measures import MEANS, Measure, measures_of
+from clinit.analysis.report.run import VALUES, RunSummary
 from clinit.analysis.report.settings import ByData
 from clinit.errors import RecordError
 from clinit.files.commit import commit_file
 from clinit.files.lock import claim_file
 
-GALLERY: Mapping[FigureName, Callable[[Sequence[RunSummary]], Figure]] = {
-    FigureName.CURVES: curves.figure,
-    FigureName.EFFICIENCY: efficiency.figure,
-}
-"""Each function raises `RecordError` if the records lack the data of its figure."""
+NAMES = ("curves", "efficiency")
 
 
 def figure_of(name: str, runs: Sequence[RunSummary]) -> Figure:
-    """Return the figure of this name for a paper.
+    """Return the figure of this name for a paper: one of `NAMES`, or of a measure.
+
+    A measure of evaluations is drawn over iterations, any other measure as a dot per start.
 
     Raises:
-        ValueError: If there is no figure of this name.
-        RecordError: If the records lack its data.
+        RecordError: If there is no figure of this name, or the records lack its data.
     """
-    if name not in set(FigureName):
-        raise ValueError(f"there is no figure {name!r}: choose one of {', '.join(FigureName)}")
-    return GALLERY[FigureName(name)](runs)
+    if name == "curves":
+        return curves.figure(runs)
+    if name == "efficiency":
+        return efficiency.figure(runs)
+    (measure,) = measures_of([name])
+    if measure.name in VALUES:
+        return curves.figure(runs, [measure.name])
+    return _dots(runs, measure)
+
+
+def _dots(runs: Sequence[RunSummary], measure: Measure) -> Figure:
+    """Return a panel with the values of each start, and their means as larger dots."""
+    starts = starts_of(runs)
+    values = [[run.row().get(measure.name) for run in start.runs] for start in starts]
+    known = [[measure.factor * each for each in own if each is not None] for own in values]
+    if measure.name not in MEANS or not any(known):
+        raise RecordError(
+            f"no run has a value of {measure.name}",
+            remedy="Give a column of the tables of runs; docs/metrics.md lists them.",
+        )
+    figure, (axes,) = panels(1, 1, 0.7 + 0.22 * len(starts))
+    for place, (own, look) in enumerate(zip(known, looks_of(starts), strict=True)):
+        axes.plot(own, [place] * len(own), "o", ms=3, alpha=0.5, color=look.colour)
+        if own:
+            axes.plot(fmean(own), place, look.marker, ms=7, color=look.colour)
+    names = [shortened(start.name, 32) for start in starts]
+    axes.set_yticks(range(len(names)), names, parse_math=False)
+    axes.set_ylim(len(starts) - 0.5, -0.5)
+    name_axes(axes, measure.axis(runs), "")
+    return figure
 
 
 FORMATS = (".png", ".pdf", ".svg")
@@ -46,8 +74,8 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
     """Write a figure to `path`; its suffix gives the format: png, pdf or svg.
 
     Raises:
-        ValueError: If there is no figure of this name.
-        RecordError: If the suffix is another, or the records lack the figure's data.
+        RecordError: If the suffix is another, there is no figure of this name, or the records lack
+            its data.
         ClinitError: If the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS:
@@ -85,7 +113,7 @@ def save_figures(data: ByData, path: Path, names: Sequence[str]) -> list[str]:
             of_figure = f"-{name}" if len(set(names)) > 1 else ""
             of_data = f"-data{number}" if heading else ""
             file = path.with_name(f"{path.stem}{of_figure}{of_data}{path.suffix}")
-            what = "the curves are" if name == FigureName.CURVES else f"{name} is"
+            what = "the curves are" if name == "curves" else f"{name} is"
             try:
                 save_figure(part, file, name)
                 told.append(f"{what} drawn in {file}")

@@ -12,9 +12,8 @@ import polars as pl
 from jaxtyping import Float, Int
 from rich.cells import cell_len, chop_cells
 
-from clinit.analysis.metrics.accuracy import mean
 from clinit.analysis.report.run import RunSummary
-from clinit.analysis.report.seeds import alike
+from clinit.analysis.report.seeds import SeedGroup, alike
 from clinit.analysis.report.settings import labels
 from clinit.words import visible
 
@@ -193,17 +192,8 @@ def starts_of(runs: Sequence[RunSummary]) -> list[Start]:
 
 def best_of(starts: Sequence[Start], most: int) -> list[Start]:
     """Return the starts with the best mean A_all over seeds, at most `most`, in their order."""
-    if len(starts) <= most:
-        return [*starts]
-    known = [[mean(run.averaged["acc_all"]) or 0.0 for run in start.runs] for start in starts]
-    scores = [sum(values) / len(values) for values in known]
-    chosen = sorted(range(len(starts)), key=lambda place: -scores[place])[:most]
-    return [starts[place] for place in sorted(chosen)]
-
-
-def seed_of(run: RunSummary) -> str:
-    """Return the seed of a run in words: `seed 0`."""
-    return f"seed {visible(str(run.config.get('seed', '-')))}"
+    best = sorted(starts, key=lambda start: SeedGroup.of(start.runs).rank())[:most]
+    return [start for start in starts if start in best]
 
 
 def shortened(name: str, width: int) -> str:

@@ -12,9 +12,15 @@ phase of deep learning training", PNAS 117(40), 2020; Z. Zhu et al., "A geometri
 neural collapse with unconstrained features", NeurIPS 2021; and the paper's Appendix.
 
 NC1 is computed from the singular values of Z, because Sigma_B has at most rank C - 1, and less if
-the features have a null direction (as after a LayerNorm). A pseudo-inverse of Sigma_B with a
-cut-off at rounding level would keep such directions, with eigenvalues of either sign, and could
-make NC1 negative. NC2 and NC3 use W without centring.
+the features have a null direction (as after a LayerNorm). Singular values below the rounding of the
+features' type are cut:
+
+    cut = 4 (sqrt(d) + sqrt(C)) r eps / sqrt(12) sqrt(mean over classes of 1 / n_c)
+
+r is the root mean square of the features, and eps the distance from 1 to the next number of the
+type, so r eps / sqrt(12) is the deviation of a rounded feature. The largest singular value of a
+matrix of such errors is about sqrt(d) + sqrt(C) times the deviation of a mean; the factor 4 leaves
+room for the rounding within the network. NC2 and NC3 use W without centring.
 
     D_LS(W) = 1/2 tr[(W - W_LS) S (W - W_LS)^T],    S = Ave[z z^T] + lam I,    z = (h, 1)
 
@@ -22,7 +28,11 @@ is the paper's Eq. 4 and, exactly, L(W) - L(W_LS) for the loss L of its Eq. 1 (X
 V. Papyan, D. L. Donoho, "Neural collapse under MSE loss", ICLR 2022). It grows with the square
 of the scale of W, so heads of different losses are compared by the relative value
 
-    D_LS(W) / (1/2 tr[W S W^T]).
+    D_LS(W) / (1/2 tr[W S W^T])
+
+and, because a head of large scale is near 1 in it, by a value without any scale: with the inner
+product <W, V> = tr[W S V^T], 1 - cos^2 of the angle between W and W_LS. It is the least of
+D_LS(c W) / D_LS(0) over c.
 
 With d = W - W_LS = (v, a), computed about the mean mu of h:
 
@@ -42,9 +52,8 @@ from clinit.headtrain.heads.array import beside, namespace, to_numpy
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 
-RANK_TOLERANCE = 1e-4
-"""Directions in which the class means spread less than this, relative to the widest direction, are
-taken for rounding of the stored features: float16 leaves 1e-5 along a null direction."""
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+"""Distance from 1 to the next number, by type."""
 
 LARGEST = 1e70
 """Larger entries of a head are taken for infinite, because NC2 needs their fourth power."""
@@ -67,10 +76,17 @@ class NeuralCollapse:
     dim: int
     rank: int
     """Directions that the class means span, of at most min(dim, classes - 1)."""
+    cut: float
+    """Singular values of the class means that are not above this value are left out of NC1,
+    relative to the largest."""
 
 
 def neural_collapse(
-    statistics: ClassStatistics, weight: Float[Any, "classes dim"], bias: Float[Any, " classes"]
+    statistics: ClassStatistics,
+    weight: Float[Any, "classes dim"],
+    bias: Float[Any, " classes"],
+    *,
+    dtype: str = "float16",
 ) -> NeuralCollapse:
     """Return the metrics of a head on features; classes without rows are left out.
 
@@ -78,20 +94,21 @@ def neural_collapse(
         statistics: Class-balanced statistics of at least two classes.
         weight: One row for each class of `statistics`, an array of the same library.
         bias: One number for each class of `statistics`, likewise.
+        dtype: Coarsest type in which the features were computed or stored, a name of `EPS`.
     """
     xp, present = namespace(statistics.gram), _present(statistics)
     rows = beside(statistics.gram, present)
     weight, bias = xp.take(weight, rows, axis=0), xp.take(bias, rows)
     weight, bias = xp.astype(weight, xp.float64), xp.astype(bias, xp.float64)
     centred = xp.take(statistics.centred_class_means, rows, axis=0)
-    basis, singular = mean_directions(statistics)
+    basis, singular, cut = mean_directions(statistics, EPS[dtype])
     spread = xp.sum(basis * (statistics.within_covariance @ basis), axis=0)  # by direction
     floor = etf_floor(len(present), statistics.dim)
     if not (xp.max(xp.abs(weight)) < LARGEST and xp.max(xp.abs(bias)) < LARGEST):
         weight, bias = xp.full_like(weight, math.nan), xp.full_like(bias, math.nan)
     return NeuralCollapse(
         # C of Sigma_B cancels 1 / C. Class means that are all the same separate nothing.
-        nc1=float(xp.sum(spread / singular**2)) if singular.shape[0] else math.nan,
+        nc1=max(0.0, float(xp.sum(spread / singular**2))) if singular.shape[0] else math.nan,
         nc2=distance_to_etf(weight @ weight.T),
         nc3=distance_to_etf(weight @ centred.T),
         nc4=float(xp.linalg.vector_norm(bias + weight @ statistics.mean)),
@@ -100,20 +117,25 @@ def neural_collapse(
         classes=len(present),
         dim=statistics.dim,
         rank=singular.shape[0],
+        cut=cut,
     )
 
 
 def mean_directions(
-    statistics: ClassStatistics,
-) -> tuple[Float[Any, "dim rank"], Float[Any, " rank"]]:
-    """Return the left singular vectors and singular values of Z that are above rounding."""
+    statistics: ClassStatistics, eps: float
+) -> tuple[Float[Any, "dim rank"], Float[Any, " rank"], float]:
+    """Return the left singular vectors and singular values of Z above rounding, and the cut."""
     xp, present = namespace(statistics.gram), _present(statistics)
     rows = beside(statistics.gram, present)
     centred = xp.take(statistics.centred_class_means, rows, axis=0)
     basis, singular, _ = xp.linalg.svd(centred.T, full_matrices=False)
     values = to_numpy(singular)[: len(present) - 1]  # the largest first
-    rank = int((values > RANK_TOLERANCE * values[0]).sum())
-    return basis[:, :rank], singular[:rank]
+    squares = float(xp.linalg.trace(statistics.total_covariance) + xp.sum(statistics.mean**2))
+    each = eps * math.sqrt(squares / statistics.dim / 12 * np.mean(1 / statistics.totals[present]))
+    most = 4 * (math.sqrt(statistics.dim) + math.sqrt(len(present))) * each
+    cut = max(most / values[0], 4 * EPS["float64"] * max(centred.shape)) if values[0] > 0 else 1.0
+    rank = int((values > cut * values[0]).sum())
+    return basis[:, :rank], singular[:rank], cut
 
 
 def distance_to_etf(gram: Float[Any, "classes classes"]) -> float:
@@ -152,6 +174,8 @@ class Deviation:
     """D_LS by head row; NaN for a class without rows."""
     size: float
     """1/2 tr[W S W^T]."""
+    least: float
+    """1/2 tr[W_LS S W_LS^T]."""
     lam: float
 
     @property
@@ -163,6 +187,13 @@ class Deviation:
     def relative(self) -> float:
         """D_LS relative to the size of the head; NaN for a head of zeros."""
         return self.d_ls / self.size if self.size > 0 else float("nan")
+
+    @property
+    def angle(self) -> float:
+        """1 - cos^2 of the angle between W and W_LS; NaN if one of them is zero."""
+        norms = math.sqrt(self.size * self.least)
+        cosine = (self.size + self.least - self.d_ls) / (2 * norms) if norms > 0 else math.nan
+        return max(0.0, 1 - cosine**2)
 
 
 def deviation(
@@ -185,8 +216,11 @@ def deviation(
     difference = weight - best.weight, bias - best.bias
     absent = statistics.totals == 0
     per_class = np.where(absent, np.nan, half_square(statistics, *difference, lam=lam))
-    size = half_square(statistics, weight, bias, lam=lam)[~absent].sum()
-    return Deviation(per_class, float(size), lam)
+    size, least = (
+        float(half_square(statistics, *each, lam=lam)[~absent].sum())
+        for each in ((weight, bias), (best.weight, best.bias))
+    )
+    return Deviation(per_class, size, least, lam)
 
 
 def half_square(

@@ -23,52 +23,29 @@ heads trained side by side share is counted in full for each head that needs it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import polars as pl
-from jaxtyping import Float
 
 SETTLED_SHARE = 10
 """The last 1 / SETTLED_SHARE of the steps of a task give its settled loss."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spike:
-    """The spike of one task, or the mean over tasks."""
-
-    height: float
-    area: float
-
-    @classmethod
-    def of(cls, losses: Float[np.ndarray, " iterations"]) -> Spike | None:
-        """Measure the spike in the losses of a task; None without steps or a finite loss."""
-        if not len(losses) or not np.isfinite(losses).all():
-            return None
-        settled = losses[-max(1, len(losses) // SETTLED_SHARE) :].mean()
-        above = losses - settled
-        return cls(float(above.max()), float(above.clip(min=0).sum()))
-
-    @classmethod
-    def mean(cls, spikes: Sequence[Spike | None]) -> Spike | None:
-        """Return the mean over tasks; None if a task has no spike, or there is no task."""
-        known = [spike for spike in spikes if spike is not None]
-        if not known or len(known) < len(spikes):
-            return None
-        return cls(
-            sum(spike.height for spike in known) / len(known),
-            sum(spike.area for spike in known) / len(known),
-        )
-
-
-def spikes(steps: pl.DataFrame, tasks: Sequence[int]) -> Mapping[int, Spike | None]:
-    """Return the spike of each of `tasks` from the steps of a record."""
-    parts = steps.sort("task", "iteration").partition_by("task", as_dict=True)
+def spikes(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return `spike_area` and `spike_height` of each task from the steps of a record."""
     # float64: a sum over 10,000 steps in float32 loses digits. A missing loss is no number.
-    losses = [parts.get((task,), steps.clear())["loss"].cast(pl.Float64) for task in tasks]
-    found = [Spike.of(each.fill_null(float("nan")).to_numpy()) for each in losses]
-    return dict(zip(tasks, found, strict=True))
+    loss = pl.col("loss").cast(pl.Float64).fill_null(float("nan"))
+    last = pl.max_horizontal(1, pl.len() // SETTLED_SHARE)
+    above = loss - loss.tail(last).mean()
+    known = loss.is_finite().all()
+    return (
+        steps.sort("task", "iteration")
+        .group_by("task")
+        .agg(
+            spike_area=pl.when(known).then(above.clip(lower_bound=0).sum()),
+            spike_height=pl.when(known).then(above.max()),
+        )
+    )
 
 
 def initialisation_seconds(tasks: Sequence[Mapping[str, Any]]) -> float | None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from clinit.analysis.metrics.collapse import Deviation, NeuralCollapse, deviation, neural_collapse
+from clinit.analysis.metrics.collapse import (
+    EPS,
+    Deviation,
+    NeuralCollapse,
+    deviation,
+    neural_collapse,
+)
 from clinit.errors import HeadError
+from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, head_rows
 from clinit.extract.cache.read import CacheSplit
 from clinit.headtrain.heads.array import beside, library, torch_stream
@@ -33,24 +40,16 @@ class Diagnosis:
 
     def content(self) -> dict[str, Any]:
         """Return the metrics by name, for JSON; an undefined metric is null."""
-        collapse, found = self.collapse, self.deviation
-        content: dict[str, Any] = {
-            "nc1": collapse.nc1,
-            "nc2": collapse.nc2,
-            "nc3": collapse.nc3,
-            "nc4": collapse.nc4,
-            "nc2_floor": collapse.nc2_floor,
-            "nc3_floor": collapse.nc3_floor,
+        found = self.deviation
+        return {
+            **asdict(self.collapse),
             "d_ls": found.d_ls,
             "d_ls_relative": found.relative if found.size > 0 else None,
+            "d_ls_angle": found.angle if found.size > 0 else None,
             "lambda": found.lam,
-            "classes": collapse.classes,
-            "dim": collapse.dim,
-            "rank": collapse.rank,
             "rows": self.rows,
             "library": self.library,
         }
-        return content
 
 
 def diagnose(
@@ -59,13 +58,18 @@ def diagnose(
     bias: Float[Any, " classes"],
     *,
     lam: float,
+    fingerprint: Fingerprint,
 ) -> Diagnosis:
     """Return the metrics of a head with a row for each class of `statistics`.
 
-    Weight and bias are arrays of the library of `statistics`.
+    Weight and bias are arrays of the library of `statistics`; the types in `fingerprint`, of the
+    features, bound their rounding.
     """
+    types = {fingerprint.dtype or "float16", fingerprint.fields.get("autocast", "off")} & {*EPS}
     return Diagnosis(
-        collapse=neural_collapse(statistics, weight, bias),
+        collapse=neural_collapse(
+            statistics, weight, bias, dtype=max(types, key=EPS.__getitem__, default="float16")
+        ),
         deviation=deviation(statistics, weight, bias, lam=lam),
         rows=int(statistics.totals.sum()),
         library=library(statistics.gram),
@@ -99,7 +103,7 @@ def diagnose_split(
     with torch_stream(device):
         statistics = ClassStatistics.of_blocks(blocks(), totals, split.dim)
         weight, bias = (beside(statistics.gram, part) for part in (head.weight, head.bias))
-        return diagnose(statistics, weight, bias, lam=lam)
+        return diagnose(statistics, weight, bias, lam=lam, fingerprint=split.fingerprint)
 
 
 def diagnose_summed(summed: Summed, head: Head, *, lam: float) -> Diagnosis:
@@ -117,7 +121,8 @@ def diagnose_summed(summed: Summed, head: Head, *, lam: float) -> Diagnosis:
     matching_rows(head, summed, summed.statistics.totals)
     named = summed.named(head.class_names or summed.class_names)
     statistics = named.averaging("class", "a diagnosis")
-    return diagnose(statistics, head.weight, head.bias, lam=lam)
+    weights = head.weight, head.bias
+    return diagnose(statistics, *weights, lam=lam, fingerprint=summed.fingerprint)
 
 
 def matching_rows(

@@ -19,168 +19,89 @@ Iterations are known only at evaluation points: "reached at 50" means between th
 the step counts instead. So the gain is finite and at most I_r over this point, and does not depend
 on whether the point before training was evaluated. The same rule applies to I_r. If several points
 are equally good, the first of them is the best point of the random run.
+
+If both runs are above their levels at the first evaluation after the start, say at 50, the grid of
+evaluations decides: the gain is between 1/50 and 50, and the task has only this upper bound. The
+gain of the random run itself is 1.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 
-from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.protocol.record.info import settings_of
-from clinit.headtrain.protocol.study.rules import BUFFER, PLACES
-from clinit.setting import fields_of
-
-Reading = Literal["equal-level", "random-best"]
-READINGS: tuple[Reading, ...] = ("equal-level", "random-best")
+READINGS = {"gain_equal_level": "random_reached_at", "gain_random_best": "random_best_at"}
+"""The gain by each reading, and I_r."""
 SHARE = 0.95
 """Share of the random run's best accuracy at which a task counts as learnt."""
-
-INIT_SETTINGS = frozenset(fields_of(Start)) - {"head_width"}
-"""Settings in which comparable runs may differ."""
-BUFFER_SETTINGS = frozenset(BUFFER)
-"""Further such settings if only the initialisation uses the buffer, and training only new rows."""
-PLACE_SETTINGS = frozenset({"base", "new", "out", "workers", "threads", *PLACES})
-"""Paths and devices of a run, which do not affect comparisons."""
+NO_TEST_IMAGE = "there is no test image of the new classes"
+NO_STEP = "there is no evaluation after the start"
+NOTHING_LEARNT = "random's best accuracy on the new classes is 0 %"
 
 
-class NoLevel(Enum):
-    """Why the random run sets no level in a task."""
+def gain(run: pl.DataFrame, random: pl.DataFrame) -> pl.DataFrame:
+    """Compare a run with the random run of the same stream, task by task.
 
-    NO_TEST_IMAGE = "there is no test image of the new classes"
-    NO_STEP = "there is no evaluation after the start"
-    NOTHING_LEARNT = "random's best accuracy on the new classes is 0 %"
+    Both tables contain task, iteration and acc_new, one row per evaluation point.
 
-
-@dataclass(frozen=True, slots=True)
-class TaskGain:
-    """The efficiency gain in one task, with iterations as recorded (0: before the first step)."""
-
-    task: int
-    target: float
-    """The new-task accuracy to reach, in percent."""
-    reached: int | None
-    """I_d; None if the run never reaches the level."""
-    random_reached: int
-    """I_r at equal level."""
-    random_best: int
-    """I_r to the best accuracy of the random run."""
-    first: int
-    """The first evaluation point after the start."""
-
-    def value(self, reading: Reading) -> float | None:
-        """Return I_r / I_d; None if the run never reaches the level."""
-        if self.reached is None:
-            return None
-        random = self.random_reached if reading == "equal-level" else self.random_best
-        return max(random, self.first) / max(self.reached, self.first)
-
-    def is_bounded(self, reading: Reading) -> bool:
-        """Return whether the gain is a lower bound: the run reached the level before training."""
-        random = self.random_reached if reading == "equal-level" else self.random_best
-        return self.reached is not None and self.reached < min(self.first, random)
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """The efficiency gain of a run over its tasks."""
-
-    tasks: tuple[TaskGain, ...]
-    left_out: tuple[tuple[int, NoLevel], ...] = ()
-    """The tasks without a level to reach, with the reason."""
-
-    @property
-    def reached(self) -> int:
-        """Number of tasks in which the run reaches the level."""
-        return sum(task.reached is not None for task in self.tasks)
-
-    def bounded(self, reading: Reading) -> int:
-        """Return the number of tasks whose gain is a lower bound."""
-        return sum(task.is_bounded(reading) for task in self.tasks)
-
-    def mean(self, reading: Reading) -> float | None:
-        """Return the mean over the tasks in which the level is reached; None without such tasks."""
-        values = [value for task in self.tasks if (value := task.value(reading)) is not None]
-        return sum(values) / len(values) if values else None
-
-
-def gain(run: pl.DataFrame, random: pl.DataFrame) -> Gain:
-    """Compare a run with the random run of the same stream.
-
-    Both tables contain task, iteration and acc_new, one row per evaluation point. The random run
-    sets no level in tasks without test images, without an evaluation after the start, or with a
-    best accuracy of 0; these tasks do not count.
+    Returns:
+        One row per task: `reason`, why random rows set no level (else null), `target`, the level in
+        percent, the iterations `reached_at`, `random_reached_at` and `random_best_at` (0: before
+        the first step), and for each reading the gain (null if the run never reaches the level),
+        whether it is a lower bound (`NAME_bounded`) and its upper bound where the grid of
+        evaluations decides (`NAME_below`).
     """
-    tasks: list[TaskGain] = []
-    left_out: list[tuple[int, NoLevel]] = []
-    mine_by_task = run.sort("iteration").partition_by("task", as_dict=True)
-    for (task,), curve in random.sort("task", "iteration").group_by("task", maintain_order=True):
-        assert isinstance(task, int)
-        mine = mine_by_task.get((task,), run.clear())
-        if isinstance(best := best_of(curve), NoLevel):
-            left_out.append((task, best))
-            continue
-        target = SHARE * best
-        equal, top, first = first_at(curve, target), first_at(curve, best), _first_step(curve)
-        assert equal is not None
-        assert top is not None
-        assert first is not None
-        tasks.append(TaskGain(task, target, first_at(mine, target), equal, top, first))
-    return Gain(tuple(tasks), tuple(left_out))
+    accuracy, iteration, first = pl.col("acc_new"), pl.col("iteration"), pl.col("first")
+    reason = (
+        pl.when(pl.col("best").is_null())
+        .then(pl.lit(NO_TEST_IMAGE))
+        # Before the check of the accuracy: untrained random rows are expected to be at 0 %.
+        .when(first.is_null())
+        .then(pl.lit(NO_STEP))
+        .when(pl.col("best") == 0)
+        .then(pl.lit(NOTHING_LEARNT))
+    )
+    found = random.group_by("task").agg(
+        best=accuracy.max(),
+        first=iteration.filter(iteration > 0).min(),
+        random_best_at=iteration.filter(accuracy == accuracy.max()).min(),
+    )
+    found = found.with_columns(reason=reason.otherwise(None)).with_columns(
+        target=pl.when(pl.col("reason").is_null()).then(SHARE * pl.col("best"))
+    )
+    for name, curve in (("reached_at", run), ("random_reached_at", random)):
+        # Percentages of counts are not exact: 0.95 * best must not miss an equal value by rounding.
+        levels = curve.join(found.select("task", "target"), on="task")
+        above = levels.filter(accuracy >= pl.col("target") - 1e-9).group_by("task")
+        found = found.join(above.agg(iteration.min().alias(name)), on="task", how="left")
+    own, reached = pl.lit(run.equals(random)), pl.col("reached_at")
+    for name, column in READINGS.items():
+        most = pl.max_horizontal(column, reached)
+        decided = ~own & reached.is_not_null() & (first > 1) & (most <= first)
+        ratio = pl.max_horizontal(column, first) / pl.max_horizontal(reached, first)
+        found = found.with_columns(
+            pl.when(reached.is_not_null() & ~decided).then(ratio).alias(name),
+            (~decided & (reached < pl.min_horizontal(first, column))).alias(f"{name}_bounded"),
+            pl.when(decided).then(first).alias(f"{name}_below"),
+        )
+    return found.drop("best", "first").sort("task")
 
 
-def value_name(reading: Reading) -> str:
-    """Return the name of the gain by this reading in the rows of a report."""
-    return f"gain_{reading.replace('-', '_')}"
+def mean_gain(found: pl.DataFrame | None) -> dict[str, Any]:
+    """Return means over the tasks with a level, and numbers of tasks with a bound.
 
-
-def bounded_name(reading: Reading) -> str:
-    """Return the name of the number of tasks with a lower bound in the rows of a report."""
-    return f"{value_name(reading)}_bounded"
-
-
-def comparison_key(info: Mapping[str, Any]) -> str:
-    """Return the facts that comparable runs share: data, base head, stream and training."""
-    settings = settings_of(info)
-    left_out = INIT_SETTINGS | PLACE_SETTINGS
-    if settings.get("method") in ("naive", "ewc"):
-        left_out |= BUFFER_SETTINGS
-    config = {name: value for name, value in settings.items() if name not in left_out}
-    head = (info.get("head") or {}).get("digest")
-    return json.dumps([config, data_of(info), head], sort_keys=True, default=str)
-
-
-def data_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the facts about base and new data, without their paths."""
-    sides: list[Mapping[str, Any]] = [info.get(side) or {} for side in ("base", "new")]
-    return [{name: value for name, value in side.items() if name != "path"} for side in sides]
-
-
-def best_of(random: pl.DataFrame) -> float | NoLevel:
-    """Return the best new-task accuracy of the random run in a task, or why there is no level."""
-    best = random["acc_new"].max()
-    if not isinstance(best, float):
-        return NoLevel.NO_TEST_IMAGE
-    # Before the check of the accuracy: untrained random rows are expected to be at 0 %.
-    if _first_step(random) is None:
-        return NoLevel.NO_STEP
-    return best or NoLevel.NOTHING_LEARNT
-
-
-def first_at(curve: pl.DataFrame, accuracy: float) -> int | None:
-    """Return the first evaluation at or above an accuracy on the new task, or None."""
-    # Percentages of counts are not exact: 0.95 * best must not miss an equal value by rounding.
-    iteration = curve.filter(pl.col("acc_new") >= accuracy - 1e-9)["iteration"].min()
-    assert iteration is None or isinstance(iteration, int)
-    return iteration
-
-
-def _first_step(curve: pl.DataFrame) -> int | None:
-    iteration = curve.filter(pl.col("iteration") > 0)["iteration"].min()
-    assert iteration is None or isinstance(iteration, int)
-    return iteration
+    `NAME_below` is the largest upper bound. All values are None without a random run.
+    """
+    names = [each.format(name) for name in READINGS for each in ("{}", "{}_bounded", "{}_below")]
+    if found is None:
+        return dict.fromkeys([*names, "gain_tasks_reached", "gain_tasks"])
+    known = found.filter(pl.col("reason").is_null())
+    means: dict[str, Any] = known.select(
+        pl.col(*READINGS).mean(),
+        pl.col(*(f"{name}_bounded" for name in READINGS)).sum(),
+        pl.col(*(f"{name}_below" for name in READINGS)).max(),
+        gain_tasks_reached=pl.col("reached_at").count(),
+        gain_tasks=pl.len(),
+    ).row(0, named=True)
+    return means

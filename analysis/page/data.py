@@ -19,15 +19,14 @@ from clinit.analysis.figures.line import starts_of
 from clinit.analysis.figures.style import COLOURS, looks_of
 from clinit.analysis.page.curves import curves
 from clinit.analysis.report.notes import conclusions
-from clinit.analysis.report.run import Row, RunSummary
+from clinit.analysis.report.run import SIDES, Row, RunSummary
 from clinit.analysis.report.settings import Names, by_data, common, labels, shown
 from clinit.analysis.report.table import NOTHING, Cell, Column
-from clinit.analysis.report.tables import diagnosis_table, run_table, text_table
+from clinit.analysis.report.tables import collapse_table, ranking, run_table
 from clinit.words import duration, number_of, visible
 
 NAMES = {"lam": "lambda", "lr": "learning rate"}
 """Readable names of settings whose name is not a word."""
-SIDES: tuple[Literal["base", "new"], ...] = ("base", "new")
 
 
 def title(runs: Sequence[RunSummary]) -> str:
@@ -40,12 +39,12 @@ def title(runs: Sequence[RunSummary]) -> str:
 
 def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     """Return pairs of names and texts: the data, the varied settings, and the shared settings."""
-    scales = {shown(run, "scale") for run in runs} - {NOTHING}
-    names = Names.of(runs).differing
-    varying = ["init", *(["scale"] if len(scales) > 1 else []), *names]
+    varying = Names.of(runs).settings
     values = {name: dict.fromkeys(shown(run, name) for run in runs) for name in varying}
-    texts = {"scale": scales.pop()} if len(scales) == 1 else {}
-    texts |= {name: shown(runs[0], name) for name in runs[0].settings if name not in varying}
+    texts = {name: [run.texts[name] for run in runs] for name in runs[0].texts}
+    shared = {
+        name: text for name, own in texts.items() for text in own if name not in varying and text
+    }
     data = {
         f"{side} classes": {_described(run, side) for run in runs if side in run.sides}
         for side in SIDES
@@ -55,14 +54,13 @@ def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     return {
         "data": [
             *([name, found.pop()] for name, found in data.items() if len(found) == 1),
-            ["in common", common(runs, ("init", "scale", *names))],
+            ["in common", common(runs, ("init", "scale", *varying))],
         ],
         "varying": [
             [_name(name), ", ".join(text for text in found if text != NOTHING)]
             for name, found in values.items()
-            if name != "run"
         ],
-        "settings": [[_name(name), text] for name, text in texts.items() if text != NOTHING],
+        "settings": [[_name(name), text] for name, text in shared.items()],
     }
 
 
@@ -196,12 +194,13 @@ def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
     places = {id(run): place for place, run in enumerate(runs)}
     found = []
     for heading, part in by_data(runs).items():
-        below = f". {heading}" if heading else f", measured on {part[0].measured_on}"
+        below = f". {heading}" if heading else ""
         tables = {"Runs": run_table(part)}
         if len({run.config.get("seed") for run in part}) > 1:
-            tables = {"Means over seeds": text_table(part), **tables}
+            tables = {"Means over seeds": ranking(part, is_seeded=True), **tables}
         if diagnosed := [run for run in part if run.is_diagnosed]:
-            tables["Neural collapse after the last task"] = diagnosis_table(diagnosed)
+            collapse = collapse_table(diagnosed)
+            tables[collapse.title] = collapse
         for title, made in tables.items():
             lines = zip(made.about, made.lines, strict=True)
             found.append(
@@ -251,9 +250,8 @@ def switches(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
 
     The page has switches to show and hide runs by these values.
     """
-    names = dict.fromkeys(name for name in Names.of(runs).differing if name != "run")
     found = {}
-    for name in ("init", "scale", *sorted(names, key=lambda name: name == "seed")):
+    for name in sorted(Names.of(runs).settings, key=lambda name: name == "seed"):
         texts = dict.fromkeys(shown(run, name) for run in runs)
         values = [text for text in texts if text != NOTHING]
         if 1 < len(values) <= MOST_VALUES:

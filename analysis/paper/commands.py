@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clinit.analysis.paper.numbers import paper_cells
+from clinit.analysis.paper.numbers import paper_numbers
 from clinit.analysis.paper.tables import Table
 from clinit.errors import ClinitError, ExperimentError
 from clinit.extract.cache.head import read_head
@@ -68,9 +68,8 @@ def check_places(table: Table, studies: Sequence[Study]) -> None:
     Raises:
         ExperimentError: If a run has no place, or two runs have the same place.
     """
-    if not (places := paper_cells(table.source)):
+    if not (known := {*paper_numbers(table).select("method", "loss", "init").rows()}):
         return
-    known = {(place.method, place.loss, place.init) for place in places}
     seen: dict[tuple[object, ...], Study] = {}
     for study in studies:
         stream = study.stream
@@ -164,7 +163,8 @@ def steps(
             yield _extraction(table, places, data, folder)
     if table.is_aligned:
         few = () if places.epochs is None else ("--epochs", str(places.epochs))
-        words = ("align", str(base), "--config", table.recipe, "--out", str(places.aligned), *few)
+        to = ("--config", table.recipe, "--out", str(places.aligned))
+        words = ("head", "align", str(base), *to, *few)
         yield Step(words, _is_aligned(places.aligned, base))
     if not table.runs:
         return

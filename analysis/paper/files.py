@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from clinit.analysis.paper.commands import Places
-from clinit.analysis.paper.reproduction import Effect, Line, Reproduction, recorded_runs
+from clinit.analysis.paper.numbers import GROUP
+from clinit.analysis.paper.reproduction import Effect, Reproduction, recorded_runs
 from clinit.analysis.paper.tables import Table, table_named
 from clinit.analysis.paper.text import as_markdown
-from clinit.analysis.report.report import runs_of
+from clinit.analysis.runs import runs_of
 from clinit.files.commit import commit_file
 from clinit.headtrain.protocol.record.format import finite
 from clinit.headtrain.protocol.study.study import Study
@@ -28,9 +27,9 @@ def as_json(found: Reproduction) -> str:
         "table": found.table.number,
         "title": found.table.title,
         "reduced": found.is_reduced,
-        "lines": [_line(found, line) for line in found.lines],
+        "lines": [_line(line) for line in found.lines.to_dicts()],
         "effects": [_effect(each) for each in found.effects],
-        "settings": [asdict(each) for each in found.settings],
+        "settings": [{**asdict(each), "why": each.why} for each in found.settings],
         "slips": list(found.table.slips),
         "runs": [str(run.path) for run in found.runs],
     }
@@ -39,8 +38,7 @@ def as_json(found: Reproduction) -> str:
 
 def as_csv(found: Reproduction) -> str:
     """Return one line per metric of each line of the table."""
-    rows = [{k: v for k, v in _line(found, line).items() if k != "seeds"} for line in found.lines]
-    return pl.DataFrame(rows, infer_schema_length=None).write_csv()
+    return found.lines.drop("seeds", "values").write_csv()
 
 
 FORMATS: Mapping[str, Callable[[Reproduction], str]] = {
@@ -105,38 +103,21 @@ def write_figures(where: Places, studies_of: Callable[[Table], Sequence[Study]])
             yield f"{name}: {folder / file}.{{{','.join(PICTURES)}}}"
 
 
-def _line(found: Reproduction, line: Line) -> dict[str, Any]:
-    place, budget = line.place, found.budgets.get(line.place)
-    return {
-        **asdict(place),
-        "our_iterations": budget[0] if budget else None,
-        "our_buffer": budget[1] if budget else None,
-        "metric": line.metric,
-        "paper": line.printed.value if line.printed else None,
-        "paper_deviation": line.printed.deviation if line.printed else None,
-        "ours": line.mean,
-        "deviation": line.deviation,
-        "num_seeds": len(line.ours),
-        "difference": None if found.is_reduced else line.difference,
-        "reduced": found.is_reduced,
-        "seeds": {str(seed): value for seed, value in line.ours.items()},
-    }
+def _line(line: dict[str, Any]) -> dict[str, Any]:
+    seeds, values = line.pop("seeds"), line.pop("values")
+    return {**line, "seeds": dict(zip(seeds or (), values or (), strict=True))}
 
 
 def _effect(effect: Effect) -> dict[str, Any]:
-    group = zip(("method", "loss", "iterations", "buffer"), effect.place.group, strict=True)
+    ours = effect.ours
     return {
-        **dict(group),
-        "metric": effect.metric,
-        "better": effect.better,
-        "other": effect.other,
-        "paper": effect.paper,
-        "ours": effect.mean,
-        "half_width": effect.half_width,
-        "over": effect.over,
-        "moment": "ends of the tasks" if effect.over == "images" else "as in the table",
-        "number": effect.number,
-        "p_value": effect.p_value,
-        "p_adjusted": effect.adjusted,
+        **{name: effect.place[name] for name in GROUP},
+        **{name: getattr(effect, name) for name in ("metric", "better", "other", "paper")},
+        "paper_noise": effect.noise,
+        "ours": ours.mean,
+        "half_width": ours.half_width,
+        "num_seeds": ours.number,
+        "p_value": ours.p_value,
+        "p_adjusted": ours.adjusted,
         "verdict": effect.verdict,
     }

@@ -1,180 +1,100 @@
-"""A table of the paper with our numbers in its places."""
+"""A table of the paper with our numbers in its places, and whether the paper's effects hold.
+
+An effect is the difference of two starts in a number as printed, seed by seed
+(`report.compare`). It gets no verdict if there are fewer than three seeds, or if the paper's
+own difference is within the deviation of the paper's numbers over class orders.
+"""
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any, Literal
 
-import numpy as np
 import polars as pl
-from jaxtyping import Bool
-from scipy.stats import t as student
 
-from clinit.analysis.metrics.classes import predictions
 from clinit.analysis.metrics.diagnosis import diagnose_split
 from clinit.analysis.paper.commands import Places, recorded
 from clinit.analysis.paper.numbers import (
-    Budget,
-    Cells,
-    Place,
-    Printed,
-    Values,
-    paper_cells,
-    runs_by_place,
-    values_of,
+    GROUP,
+    MEASURES,
+    PLACE,
+    SCHEMA,
+    budget_of,
+    deviation_of,
+    paper_numbers,
+    places_of,
+    value_of,
+    with_overhead,
 )
 from clinit.analysis.paper.settings import Setting, settings_of_heads, settings_of_runs
 from clinit.analysis.paper.tables import Table
-from clinit.analysis.report.report import load_runs
+from clinit.analysis.report.compare import FEWEST, Difference, adjusted_by_holm, step_of
+from clinit.analysis.report.measures import COLLAPSE
 from clinit.analysis.report.run import Row, RunSummary
+from clinit.analysis.runs import load_runs
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.evaluation import mcnemar
 from clinit.headtrain.protocol.study.study import Study
 from clinit.machine import choose_device
 
-Verdict = Literal["holds", "open", "opposite", "-"]
+Verdict = Literal["holds", "open", "opposite", "within noise", "too few seeds", "-"]
 PAIRS = (("least-square", "random"), ("class-mean", "random"), ("least-square", "class-mean"))
+
+
+LOSSES = ("ce", "sqen", "mse")
+STARTS = ("", "random", "class-mean", "least-square")
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The difference of two starts in one metric, in points."""
+    """The difference of two starts in one metric."""
 
-    place: Place
+    place: Row
     """Place of the start `better`."""
     metric: str
     better: str
     """The start from whose value the other value is subtracted."""
     other: str
     paper: float | None
-    mean: float | None
-    """The difference; None if either start has no value."""
-    half_width: float | None
-    """Half of the 95 % interval; None without an interval."""
-    over: Literal["seeds", "images", ""]
-    number: int
-    """Number of seeds, or of test images."""
-    p_value: float | None = None
-    """P-value of the t-test over seeds or the exact test over images; None for one difference."""
-    adjusted: float | None = None
-    """P-value adjusted for all effects of the page that are in the paper (`adjusted_by_holm`)."""
+    noise: float
+    """Deviation of the paper's difference over class orders; 0 if the paper gives none."""
+    ours: Difference
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the effect is one of the tests of the page."""
+        return bool(self.paper) and abs(self.paper or 0.0) > self.noise
 
     @property
     def verdict(self) -> Verdict:
         """Whether the sign matches the paper, if the adjusted test is significant."""
-        if not self.paper or self.mean is None or self.adjusted is None:
+        if not self.paper or self.ours.mean is None:
             return "-"
-        if self.adjusted >= 0.05:
+        if not self.is_tested:
+            return "within noise"
+        if self.ours.number < FEWEST:
+            return "too few seeds"
+        if self.ours.result in ("-", "open"):
             return "open"
-        return "holds" if self.mean * self.paper > 0 else "opposite"
+        return "holds" if self.ours.mean * self.paper > 0 else "opposite"
 
 
-def adjusted_by_holm(effects: Sequence[Effect]) -> list[Effect]:
-    """Return the effects with adjusted p-values; effects of the paper are one family of tests."""
-    result = list(effects)
-    found = {i: e.p_value for i, e in enumerate(effects) if e.paper and e.p_value is not None}
-    adjusted = 0.0
-    for rank, index in enumerate(sorted(found, key=found.__getitem__)):
-        adjusted = max(adjusted, min(1.0, (len(found) - rank) * found[index]))
-        result[index] = replace(effects[index], adjusted=adjusted)
-    return result
-
-
-def over_seeds(
-    better: Values, other: Values
-) -> tuple[float | None, float | None, int, float | None]:
-    """Return mean, half width of the 95 % interval, number and p of the differences by seed."""
-    seeds = sorted(better.keys() & other.keys())
-    if not seeds:
-        return None, None, 0, None
-    found = np.array([better[seed] - other[seed] for seed in seeds])
-    mean, number = float(found.mean()), len(seeds)
-    if number < 2:
-        return mean, None, number, None
-    error = float(found.std(ddof=1) / np.sqrt(number))
-    p_value = 2 * float(student.sf(abs(mean) / error, number - 1)) if error else float(not mean)
-    return mean, float(student.ppf(0.975, number - 1)) * error, number, p_value
-
-
-def over_images(
-    better: RunSummary, other: RunSummary, metric: str
-) -> tuple[float, float, int, float] | None:
-    """Return difference in points, half width, number of images and p of an exact test.
-
-    None if the records do not list mistakes, or for metrics other than acc_new and acc_all.
-    """
-    mine, theirs = (_right(run, metric) for run in (better, other))
-    if mine is None or theirs is None or len(mine) != len(theirs) or not len(mine):
-        return None
-    gained, lost = int((mine & ~theirs).sum()), int((~mine & theirs).sum())
-    number, changed = len(mine), gained + lost
-    difference = (gained - lost) / number
-    error = np.sqrt(changed - (gained - lost) ** 2 / number) / number
-    return 100 * difference, 100 * 1.96 * float(error), number, mcnemar(gained, lost)
-
-
-def _right(run: RunSummary, metric: str) -> Bool[np.ndarray, " images"] | None:
-    """Return whether a run classifies test images of all classes, or of new classes, correctly."""
-    record = run.record
-    if record.mistakes is None or metric not in ("acc_new", "acc_all"):
-        return None
-    found = predictions(record)
-    if metric == "acc_all":
-        found = found.filter(pl.col("task") == pl.col("task").max())
-    else:
-        own = record.classes.filter(pl.col("task") > 0).select("row", "task")
-        found = found.join(own, on=["row", "task"], how="semi")
-    found = found.sort("task", "row", "image")
-    return (found["predicted"] == found["row"]).to_numpy()
-
-
-_OF_A_HEAD = ("acc_pre", "d_ls")
 Collapse = Mapping[str, Mapping[str, Any]]
 """Results of `clinit diagnose` by the loss of the head."""
-OF_HEAD = ("nc1", "nc2", "nc3", "nc4", "d_ls", "d_ls_relative")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One metric in one place of the table."""
-
-    place: Place
-    metric: str
-    printed: Printed | None
-    ours: Values
-    """Our values by seed."""
-
-    @property
-    def mean(self) -> float | None:
-        """Our mean over seeds."""
-        return statistics.fmean(self.ours.values()) if self.ours else None
-
-    @property
-    def deviation(self) -> float | None:
-        """Our standard deviation over seeds (n - 1); None for fewer than two seeds."""
-        return statistics.stdev(self.ours.values()) if len(self.ours) > 1 else None
-
-    @property
-    def difference(self) -> float | None:
-        """Our mean minus the paper's number."""
-        if self.mean is None or self.printed is None:
-            return None
-        return self.mean - self.printed.value
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Reproduction:
     """A table of the paper next to our numbers."""
 
     table: Table
-    lines: tuple[Line, ...]
+    lines: pl.DataFrame
+    """Place, `our_iterations`, `our_buffer`, metric, `paper`, `paper_deviation`, `ours`,
+    `deviation`, `num_seeds` and `difference`, and the lists `seeds` and `values`: one row per
+    metric of each place, as sorted in the paper."""
     effects: tuple[Effect, ...]
-    budgets: Mapping[Place, Budget]
-    """Iterations and buffer of our runs in each place."""
     settings: tuple[Setting, ...]
     """All settings of the runs, next to the paper's."""
     runs: tuple[RunSummary, ...]
@@ -185,9 +105,9 @@ class Reproduction:
         return any(each.differs for each in self.settings)
 
     @property
-    def groups(self) -> list[list[Line]]:
+    def groups(self) -> list[pl.DataFrame]:
         """Groups of comparable lines: same method, loss and budget."""
-        return [list(group) for _, group in groupby(self.lines, lambda line: line.place.group)]
+        return self.lines.partition_by(*GROUP, maintain_order=True)
 
 
 def reproduction(
@@ -205,111 +125,95 @@ def reproduction(
         collapse: Metrics of the pretrained heads.
         features: Fingerprint of the features on which the metrics of heads were measured.
     """
-    paper = _cells(table)
-    found = runs_by_place(runs, list(paper)) if table.runs else {place: [] for place in paper}
-    cells = _in_order({place: paper.get(place, {}) for place in found})
-    rows = {place: [run.row() for run in members] for place, members in found.items()}
-    lines = [
-        Line(place, metric, printed.get(metric), _values(table, place, metric, rows, collapse))
-        for place, printed in cells.items()
-        for metric in table.metrics
+    paper = paper_numbers(table)
+    used = [*places_of(runs, paper)] if table.runs else []
+    members = [run for run, _ in used]
+    settings = (
+        settings_of_runs(table, members, paper)
+        if table.runs
+        else settings_of_heads(table, collapse or {}, features or {})
+    )
+    lines = _lines(table, paper, used, collapse or {})
+    if any(each.differs for each in settings):  # of another setting, it would mean nothing
+        lines = lines.with_columns(difference=pl.lit(None, pl.Float64))
+    effects = _effects(table, lines, members)
+    return Reproduction(table, lines, tuple(effects), tuple(settings), tuple(members))
+
+
+def _lines(
+    table: Table,
+    paper: pl.DataFrame,
+    used: Sequence[tuple[RunSummary, Row]],
+    collapse: Collapse,
+) -> pl.DataFrame:
+    rows: list[Row] = []
+    places = paper.select(PLACE)
+    for run, place in used:
+        row = run.row()
+        for metric in {*table.metrics, "minutes_total", "minutes_init"} - {*COLLAPSE, "overhead"}:
+            value = value_of(row, metric, at_start=table.name == "first-task")
+            rows.append({**place, "metric": metric, "seed": row["seed"], "value": value})
+    schema = {**SCHEMA, "seed": pl.Int64, "value": pl.Float64}
+    ours = with_overhead(pl.DataFrame(rows, schema=schema), "value", [*GROUP, "seed"])
+    budgets = {tuple(place.values()): budget_of(run) for run, place in used}
+    places = pl.concat([places, ours.select(PLACE)]).unique(maintain_order=True)
+    of_heads = [
+        {**place, "metric": metric, "seed": 0, "value": collapse[place["loss"]].get(metric)}
+        for place in places.to_dicts()
+        for metric in COLLAPSE
+        if place["loss"] in collapse
     ]
-    used = [run for members in found.values() for run in members]
-    return Reproduction(
-        table=table,
-        lines=tuple(lines),
-        effects=tuple(_effects(table, cells, found, lines)),
-        budgets={
-            place: (members[0].config["iterations"], members[0].config.get("buffer"))
-            for place, members in found.items()
-            if members
-        },
-        settings=tuple(
-            settings_of_runs(table, used, paper)
-            if table.runs
-            else settings_of_heads(table, collapse or {}, features or {})
-        ),
-        runs=tuple(used),
+    ours = pl.concat([ours, pl.DataFrame(of_heads, schema=schema)]).drop_nulls("value")
+    means = (
+        ours.sort("seed")
+        .group_by(*PLACE, "metric", maintain_order=True)
+        .agg(
+            ours=pl.col("value").mean(),
+            deviation=pl.col("value").std(),
+            num_seeds=pl.len(),
+            seeds="seed",
+            values="value",
+        )
+    )
+    own = [budgets.get(place, (None, None)) for place in places.rows()]
+    places = places.with_columns(
+        pl.Series("our_iterations", [each for each, _ in own], pl.Int64),
+        pl.Series("our_buffer", [each for _, each in own], pl.Int64),
+    )
+    metrics = pl.DataFrame({"metric": table.metrics}, schema={"metric": pl.String})
+    orders = {"method": [*dict.fromkeys(paper["method"])], "loss": LOSSES, "init": STARTS}
+    keys = {n: pl.col(n).replace_strict([*o], [*range(len(o))]) for n, o in orders.items()}
+    places = places.sort(keys["method"], keys["loss"], "iterations", keys["init"])
+    found = places.join(metrics, how="cross")
+    on = [*PLACE, "metric"]
+    for part in (paper, means):
+        found = found.join(part, on=on, how="left", nulls_equal=True, maintain_order="left")
+    return found.with_columns(
+        pl.col("num_seeds").fill_null(0), difference=pl.col("ours") - pl.col("paper")
     )
 
 
-def _cells(table: Table) -> Cells:
-    """Return the paper's numbers; numbers of a head are repeated for all starts from that head."""
-    cells = paper_cells(table.source)
-    if table.name == "cost":
-        for place, printed in cells.items():
-            if "minutes_init" in printed:
-                random = cells[Place(*place.group, "random")]["minutes_total"].value
-                printed["overhead"] = Printed(100 * printed["minutes_init"].value / random, None)
-    if table.name in ("first-task", "neural-collapse"):
-        # Table 1 prints A_pre and D_LS of the pretrained heads for class means only.
-        heads: dict[str, dict[str, Printed]] = {
-            place.loss: {name: each for name, each in printed.items() if name in _OF_A_HEAD}
-            for place, printed in paper_cells("first_task").items()
-            if "d_ls" in printed
-        }
-        if table.name == "neural-collapse":
-            cells = {Place("", loss, 0, None, ""): {} for loss in heads} | cells
-        cells = {place: {**printed, **heads[place.loss]} for place, printed in cells.items()}
-    return cells
-
-
-def _in_order(cells: Cells) -> Cells:
-    """Return lines sorted as in the paper: by method, loss, budget and start."""
-    methods = list(dict.fromkeys(place.method for place in cells))
-
-    def rank(place: Place) -> tuple[int, ...]:
-        method, loss = methods.index(place.method), LOSSES.index(place.loss)
-        return method, loss, place.iterations, STARTS.index(place.init)
-
-    return {place: cells[place] for place in sorted(cells, key=rank)}
-
-
-LOSSES = ("ce", "sqen", "mse")
-STARTS = ("", "random", "class-mean", "least-square")
-
-
-def _values(
-    table: Table,
-    place: Place,
-    metric: str,
-    rows: Mapping[Place, Sequence[Row]],
-    collapse: Collapse | None,
-) -> Values:
-    if metric in OF_HEAD:
-        value = (collapse or {}).get(place.loss, {}).get(metric)
-        return {} if value is None else {0: value}
-    random = rows.get(Place(*place.group, "random"), ())
-    return values_of(rows[place], metric, at_start=table.name == "first-task", random=random)
-
-
-def _effects(
-    table: Table, cells: Cells, found: Mapping[Place, Sequence[RunSummary]], lines: Sequence[Line]
-) -> list[Effect]:
-    ours = {(line.place, line.metric): line.ours for line in lines}
+def _effects(table: Table, lines: pl.DataFrame, runs: Sequence[RunSummary]) -> list[Effect]:
+    known = {(tuple(row[name] for name in PLACE), row["metric"]): row for row in lines.to_dicts()}
     result: list[Effect] = []
-    for place in cells:
+    for place in lines.select(PLACE).unique(maintain_order=True).to_dicts():
         for better, other in PAIRS:
-            rival = Place(*place.group, other)
-            if place.init != better or rival not in cells:
+            rival = tuple({**place, "init": other}.values())
+            if place["init"] != better or (rival, table.metrics[0]) not in known:
                 continue
             for metric in table.effects:
-                pair = [cells[each].get(metric) for each in (place, rival)]
-                paper = pair[0].value - pair[1].value if pair[0] and pair[1] else None
-                values = ours[place, metric], ours[rival, metric]
-                mean, width, number, p = over_seeds(*values)
-                over: Literal["seeds", "images", ""] = "seeds" if number else ""
-                if number == 1:
-                    (seed,) = values[0].keys() & values[1].keys()
-                    mine, theirs = (
-                        next(run for run in found[each] if run.config["seed"] == seed)
-                        for each in (place, rival)
-                    )
-                    if (judged := over_images(mine, theirs, metric)) is not None:
-                        over, (mean, width, number, p) = "images", judged
-                starts = metric, better, other
-                result.append(Effect(place, *starts, paper, mean, width, over, number, p))
-    return adjusted_by_holm(result)
+                pair = [known[each, metric] for each in (tuple(place.values()), rival)]
+                printed = [each["paper"] for each in pair]
+                paper = None if None in printed else printed[0] - printed[1]
+                noise = math.hypot(*(deviation_of(init, metric) for init in (better, other)))
+                step = step_of(runs[0], MEASURES[metric]) if runs else 0.0
+                values = (dict(zip(e["seeds"] or (), e["values"] or (), strict=True)) for e in pair)
+                made = Difference.of(*values, step=step)
+                result.append(Effect(place, metric, better, other, paper, noise, made))
+    tested = [index for index, each in enumerate(result) if each.is_tested]
+    for index, made in zip(tested, adjusted_by_holm([result[i].ours for i in tested]), strict=True):
+        result[index] = replace(result[index], ours=made)
+    return result
 
 
 def recorded_runs(table: Table, where: Places, studies: Sequence[Study]) -> tuple[RunSummary, ...]:
@@ -322,7 +226,7 @@ def measured(table: Table, where: Places, runs: Sequence[RunSummary]) -> Reprodu
     """Put runs into the places of a table, and measure heads if the table has their numbers."""
     base = open_cache(where.sides(table)[0])
     split, collapse = base.split("train"), None
-    if set(OF_HEAD) & set(table.metrics):
+    if set(COLLAPSE) & set(table.metrics):
         assert base.head is not None
         aligned = read_head(where.aligned)
         collapse = {

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from clinit.analysis.paper.numbers import Place
-from clinit.analysis.paper.tables import METHODS, Table
+import polars as pl
+
+from clinit.analysis.paper.tables import CHOSEN, METHODS, Table
 from clinit.analysis.report.run import RunSummary
+from clinit.headtrain.protocol.study.parts import AUTO_EVERY
 from clinit.headtrain.protocol.study.rules import settings_of
 
 _IMAGES = {"base": ("ImageNet-1K", 1000, 50_000), "new": ("Places365", 365, 36_500)}
@@ -34,6 +36,11 @@ class Setting:
     """Whether the runs deviate from the paper in this setting; False if the paper does not give
     it."""
 
+    @property
+    def why(self) -> str:
+        """Our choice and the other reading, if the paper leaves the setting open."""
+        return "" if self.paper else CHOSEN.get(self.name.partition(" (")[0], "")
+
     @classmethod
     def of(cls, name: str, paper: Iterable[Any], here: Iterable[Any]) -> Setting:
         """Compare the paper's values (empty if the paper does not give the setting) with ours."""
@@ -44,14 +51,14 @@ class Setting:
 
 
 def settings_of_runs(
-    table: Table, runs: Sequence[RunSummary], places: Collection[Place]
+    table: Table, runs: Sequence[RunSummary], paper: pl.DataFrame
 ) -> list[Setting]:
     """Return every setting that the runs of a table read, next to the paper's settings.
 
     Args:
         table: A table of the paper.
         runs: All runs of the table.
-        places: The lines of the table.
+        paper: The numbers of the table in the paper.
     """
     if not runs:
         return []
@@ -59,7 +66,7 @@ def settings_of_runs(
     return [
         *_of_features(table, runs[0].record.info["new"]["fingerprint"]),
         *_of_data(runs[0]),
-        *(each for each in _of_studies(table, runs, places) if each.here != "-"),
+        *(each for each in _of_studies(table, runs, paper) if each.here != "-"),
         *(_aligned(heads[0].get("alignment")) if heads else ()),
         *_of_protocol(table, runs),
     ]
@@ -99,11 +106,9 @@ def _of_data(run: RunSummary) -> Iterator[Setting]:
             yield Setting.of(f"{side} classes without test image", [0], [untested])
 
 
-def _of_studies(
-    table: Table, runs: Sequence[RunSummary], places: Collection[Place]
-) -> Iterator[Setting]:
+def _of_studies(table: Table, runs: Sequence[RunSummary], paper: pl.DataFrame) -> Iterator[Setting]:
     methods = dict.fromkeys(run.config["method"] for run in runs)
-    theirs = {method: _paper(table, method, places) for method in methods}
+    theirs = {method: _paper(table, method, paper) for method in methods}
     ours = {m: _read([run for run in runs if run.config["method"] == m]) for m in methods}
     options = {name: each.option.removeprefix("--") for name, each in settings_of(top=True).items()}
     for name in dict.fromkeys(name for values in ours.values() for name in values):
@@ -120,17 +125,16 @@ def _of_studies(
             yield Setting(title, each.paper, each.here, each.differs)
 
 
-def _paper(table: Table, method: str, places: Collection[Place]) -> dict[str, list[Any]]:
+def _paper(table: Table, method: str, paper: pl.DataFrame) -> dict[str, list[Any]]:
     """Return the paper's values of settings, by name."""
     is_resnet, is_ewc = table.name == "resnet18", method == "ewc"
-    own = [place for place in places if place.method == method]
-    buffers = [place.buffer for place in own if place.buffer is not None]
+    own = paper.filter(method=method)
     found = {
         **{"tasks": 5, "stop_after": 1 if table.name == "first-task" else None, "shots": None},
         **{"buffer_per_class": None, "buffer_split": "balanced", "mix": "text"},
         **{"batch_size": 128 if is_ewc else 256, "eval_every": 50},
-        **{"lam": 1e-4 if is_resnet else 0.05, "weighting": "class", "class_mean": "raw"},
-        **{"init_rows": "buffer", "lr": 1e-4 if is_resnet else 1e-3, "weight_decay": 0.05},
+        **{"lam": 1e-4 if is_resnet else 0.05, "lr": 1e-4 if is_resnet else 1e-3},
+        "weight_decay": 0.05,
         "correct": "none",
     }
     if table.is_top:
@@ -138,7 +142,7 @@ def _paper(table: Table, method: str, places: Collection[Place]) -> dict[str, li
         found |= {"full_rank": is_ewc, "rank": 48, _FACTOR: 1, "a_init": "gaussian"}
         found |= {"ewc_lam": 1e6, "derpp_alpha": 0.1, "derpp_beta": 0.9}
         found |= {"derpp_teacher": "stored", "derpp_distance": "sum"}
-    budgets = {"iterations": [place.iterations for place in own], "buffer": buffers}
+    budgets = {"iterations": [*own["iterations"]], "buffer": [*own["buffer"].drop_nulls()]}
     return budgets | {name: [value] for name, value in found.items()}
 
 
@@ -148,6 +152,8 @@ def _read(runs: Sequence[RunSummary]) -> dict[str, list[Any]]:
     for run in runs:
         config = dict(run.config)
         idle = run.idle if config["iterations"] else run.idle | _OF_TRAINING
+        if config["eval_every"] == "auto":  # the further points count only in the gain
+            config["eval_every"] = AUTO_EVERY
         if "alpha" in config and "alpha" not in idle:
             config[_FACTOR] = config.pop("alpha") / config["rank"]
         for name in config.keys() - idle - _OF_LINES:
@@ -169,6 +175,9 @@ def _of_protocol(table: Table, runs: Sequence[RunSummary]) -> Iterator[Setting]:
     seeds = len({run.config["seed"] for run in runs})
     printed = 5 if table.name == "data-orders" else 1
     yield Setting("seeds", str(printed), str(seeds), seeds < printed)
+    shown = ", ".join(map(str, sorted({run.config["seed"] for run in runs})))
+    choices = {"random rows": "", "evaluations": "", "class order": f"seeds {shown}"}
+    yield from (Setting(name, "", here, False) for name, here in choices.items())
     if table.name == "cost":
         device = runs[0].record.info.get("device")
         yield Setting("minutes", "on an RTX A5000", f"on {device}", False)

@@ -1,4 +1,4 @@
-"""The tables of the paper: their names, recipes, metrics and contradictions."""
+"""The tables of the paper: names, recipes, metrics, contradictions, and what we chose."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 import msgspec
-
-ACCURACIES = ("acc_pre", "acc_new", "acc_old", "acc_all")
 
 METHODS = {"ewc": "EWC", "derpp": "DER++"}
 
@@ -47,13 +45,13 @@ class Table:
         return self.name.replace("-", "_")
 
 
-def _read() -> tuple[Table, ...]:
-    content = (files("clinit.analysis.paper") / "tables.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(content)["table"], tuple[Table, ...])
-
-
-TABLES = _read()
+CONTENT = tomllib.loads(
+    (files("clinit.analysis.paper") / "tables.toml").read_text(encoding="utf-8")
+)
+TABLES = msgspec.convert(CONTENT["table"], tuple[Table, ...])
 NAMES = tuple(table.name for table in TABLES)
+CHOSEN: Mapping[str, str] = CONTENT["chosen"]
+"""Settings that the paper leaves open, or of which it has two readings, and our choice."""
 
 
 def table_named(name: str) -> Table:

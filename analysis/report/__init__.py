@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Format = Literal["table", "json", "csv", "markdown"]
+Format = Literal["table", "json", "csv", "markdown", "latex"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,14 +14,14 @@ class View:
     """Parts of a report to show."""
 
     format: Format = "table"
-    """JSON and CSV contain an entry for each run, Markdown a table for each data set."""
+    """JSON and CSV contain an entry for each run, Markdown and LaTeX a table for each data set."""
+    columns: str | Sequence[str] = ""
+    """Measures in place of the default ones: `acc_all,gain`."""
     per_task: bool = False
     by_seed: bool = False
     """Whether each run has a line below the means over seeds."""
     means: bool = False
     """Whether to show means over seeds, even of a single seed, instead of runs."""
-    metrics: bool = False
-    """Whether to show a table of further metrics, which is the only table in Markdown."""
     curves: bool = True
     said: Collection[str] = ()
     """Notes that are left out."""

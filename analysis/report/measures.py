@@ -1,13 +1,26 @@
-"""The measures of a run in tables: name in a row of the report, heading and meaning."""
+"""The measures of a run: name, heading, unit, and the one caption that everything prints.
+
+`measures.toml` lists them. A caption names the data, the split, and for neural collapse also the
+weights and whether groups of repeated images count as one image.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING
 
-from clinit.analysis.metrics.efficiency import READINGS, Reading, value_name
+import msgspec
+
+from clinit.analysis.metrics.efficiency import READINGS
 from clinit.analysis.report.table import Better, Column
-from clinit.words import duration
+from clinit.errors import RecordError
+from clinit.words import duration, nearest
+
+if TYPE_CHECKING:
+    from clinit.analysis.report.run import RunSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,29 +30,66 @@ class Measure:
     name: str
     """Name in the rows of the report."""
     heading: str
-    unit: str
-    better: Better
-    digits: int
+    meaning: str
+    """Caption; {tested}, {sample} and {statistics} stand for the images of the runs."""
+    unit: str = "%"
+    better: Better = "high"
+    digits: int = 2
     """Number of digits after the decimal point."""
-    meaning: str = ""
-    """Words for a caption, after the heading."""
+    significant: bool = False
+    """Whether three significant digits are printed instead."""
     factor: float = 1.0
     """Factor from the value in the row to the printed unit."""
-
-    def column(self, need: int, meaning: str = "") -> Column:
-        """Return the column of the measure; a column with a higher `need` is dropped sooner."""
-        return Column(self.heading, "number", self.unit, self.better, need, meaning)
 
     @property
     def is_gain(self) -> bool:
         """Whether it is an efficiency gain, by one of its readings."""
-        return self.name in map(value_name, READINGS)
+        return self.name in READINGS
 
     def text(self, value: float) -> str:
         """Return a value of a row as printed, without its unit."""
-        return (
-            duration(value) if self.name == "seconds" else number(self.factor * value, self.digits)
+        if self.name == "seconds":
+            return duration(value)
+        if self.significant:
+            return f"{value:.3g}".replace("e+0", "e")
+        return number(self.factor * value, self.digits)
+
+    def axis(self, runs: Sequence[RunSummary]) -> str:
+        """Return the name of an axis: heading, images and unit."""
+        on = " and ".join(dict.fromkeys(run.measured_on for run in runs))
+        images = on if self.unit == "%" else "training images" if "{sample}" in self.meaning else ""
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{self.heading}{images and f' on {images}'}{unit}"
+
+    def column(self, runs: Sequence[RunSummary], need: int) -> Column:
+        """Return the column of the measure; a column with a higher `need` is dropped sooner."""
+        words = self.caption(runs)
+        meaning = f"{words[:1].upper()}{words[1:]}."
+        return Column(self.heading, "number", self.unit, self.better, need, meaning)
+
+    def caption(self, runs: Sequence[RunSummary], statistics: str = "") -> str:
+        """Return the meaning of the measure for some runs on the same data.
+
+        `statistics` are the images of neural collapse in words; by default, those of the runs.
+        """
+        sizes = [run.record.info.get("loss_sample_rows") for run in runs]
+        known = [size for size in sizes if size is not None]
+        most = f"at most {max(known):,} " if known and len(known) == len(sizes) else ""
+        return self.meaning.format(
+            tested=" and ".join(dict.fromkeys(run.measured_on for run in runs)),
+            sample=f"{most}training images",
+            statistics=statistics or diagnosed_on(runs),
         )
+
+
+def diagnosed_on(runs: Sequence[RunSummary]) -> str:
+    """Return the images, weights and groups of neural collapse in words."""
+    return "; ".join(dict.fromkeys(run.diagnosed_on for run in runs))
+
+
+def remarks_of(runs: Sequence[RunSummary]) -> str:
+    """Return the notes on how runs were chosen, for the caption of their table."""
+    return " ".join(dict.fromkeys(remark for run in runs for remark in run.remarks))
 
 
 def number(value: float, digits: int) -> str:
@@ -50,111 +100,67 @@ def number(value: float, digits: int) -> str:
     return f"{rounded:,.0f}" if abs(value) >= 1000 else f"{rounded:.{digits}f}"
 
 
-LAST = Measure("last_accuracy", "A_last", "%", "high", 2, "A_all at the end of the last task")
-INCREMENTAL = Measure(
-    *("average_incremental_accuracy", "A_inc", "%", "high", 2),
-    meaning="A_all at the end of each task, mean over tasks",
+def _read() -> dict[str, Measure]:
+    content = (files("clinit.analysis.report") / "measures.toml").read_text(encoding="utf-8")
+    found = msgspec.convert(tomllib.loads(content)["measure"], tuple[Measure, ...])
+    return {each.name: each for each in found}
+
+
+MEASURES = _read()
+_OF_TASKS = ("acc_new_end", "forward_transfer_into", "factor", "shift")
+MEANS = tuple(name for name in MEASURES if name not in _OF_TASKS)
+"""Measures of whole runs, which are averaged over seeds."""
+RANKED = (
+    *("acc_all", "last_accuracy", "average_incremental_accuracy", "forgetting"),
+    *("acc_new_start", "acc_new", "acc_old", "acc_pre", "loss_new", "gain"),
 )
-FORGETTING = Measure(
-    *("forgetting", "forg.", "%", "low", 2),
-    meaning="forgetting, drop of earlier tasks from their best accuracy to the last",
+OF_RUNS = (*RANKED[:4], "forward_transfer", *RANKED[4:], "seconds")
+OF_TASKS = (
+    *("acc_pre", "acc_new_start", "acc_new", "acc_new_end", "acc_old", "acc_all", "loss_new"),
+    *("gain", "forward_transfer_into", "factor", "shift"),
 )
-START = Measure(
-    *("acc_new_start", "A_0", "%", "high", 2),
-    meaning="A_new before the first step of each task, mean over tasks",
-)
-ALL = Measure("acc_all", "A_all", "%", "high", 2)
-NEW = Measure("acc_new", "A_new", "%", "high", 2)
-OLD = Measure("acc_old", "A_old", "%", "high", 2)
-PRE = Measure("acc_pre", "A_pre", "%", "high", 2)
-LOSS = Measure("loss_new", "L_new", "", "low", 3)
-TRANSFER = Measure(
-    *("forward_transfer", "FWT", "%", "high", 2),
-    meaning="forward transfer, top-1 of a linear probe on the next task's classes, mean",
-)
-TIME = Measure(
-    *("seconds", "time", "", "low", 2),
-    meaning="seconds (s), minutes (m) or hours (h) of this run alone",
-)
-
-
-def gain_measure(reading: Reading) -> Measure:
-    """Return the efficiency gain by a reading."""
-    return Measure(value_name(reading), "gain", "×", "high", 2)
-
-
-def ranked_measures(reading: Reading) -> list[Measure]:
-    """Return the measures of the ranking; `MOST_NEEDED` is the order in which they are dropped."""
-    ends = (LAST, INCREMENTAL, FORGETTING, START, NEW, OLD, PRE, LOSS)
-    return [ALL, *ends, gain_measure(reading)]
-
-
-def run_measures(reading: Reading) -> list[Measure]:
-    """Return the measures in the table of single runs."""
-    ends = (LAST, INCREMENTAL, FORGETTING, TRANSFER, START, NEW, OLD, PRE, LOSS)
-    return [ALL, *ends, gain_measure(reading), TIME]
-
-
-def task_measures(reading: Reading) -> list[Measure]:
-    """Return the measures in the tables of single tasks."""
-    end = Measure("acc_new_end", "end", "%", "high", 2)
-    # In the line of the probed task, as in the paper's Table 7.
-    probed = Measure("forward_transfer_into", "FWT", "%", "high", 2)
-    scale = (Measure(name, name, "", "neither", 3) for name in ("factor", "shift"))
-    return [PRE, START, NEW, end, OLD, ALL, LOSS, gain_measure(reading), probed, *scale]
-
-
+COLLAPSE = ("nc1", "nc2", "nc3", "nc2_floor", "nc4", "d_ls", "d_ls_relative", "d_ls_angle")
+COMPARED = ("acc_all", "acc_new", "acc_new_start", "acc_old")
+"""Columns of the tables, from left to right."""
 MOST_NEEDED = (
-    *("acc_all", *map(value_name, READINGS), "acc_new", "acc_new_start", "last_accuracy"),
+    *("acc_all", *READINGS, "acc_new", "acc_new_start", "last_accuracy"),
     *("forward_transfer", "acc_pre", "acc_old", "loss_new", "seconds"),
     *("forgetting", "average_incremental_accuracy"),
 )
 """Columns of the default tables: if there is no room, the last is dropped first."""
 
-FURTHER_MEASURES = (
-    Measure(
-        *("backward_transfer", "BWT", "%", "high", 2),
-        meaning="backward transfer, change of earlier tasks since their own end",
-    ),
-    Measure(
-        *("acc_in_task", "A_task", "%", "high", 2),
-        meaning="predicted within the task of the image",
-    ),
-    Measure(
-        *("spike_area", "spike", "L·it", "low", 1),
-        meaning="area of the batch loss above its final level, loss × iterations, mean over tasks",
-    ),
-    Measure(
-        *("initialisation_seconds", "init", "s", "neither", 2),
-        meaning="seconds of initialisation, all tasks",
-    ),
-    Measure(
-        *("initialisation_share", "share", "%", "neither", 1),
-        meaning="share of initialisation in the run",
-        factor=100.0,
-    ),
-    Measure(
-        *("acc_pre_alone", "A_base", "%", "high", 2),
-        meaning="base images predicted among only the base classes",
-    ),
-)
-"""Columns of the table of further metrics, the most important columns first."""
 
-MEANS = dict.fromkeys(
-    (
-        *(measure.name for reading in READINGS for measure in ranked_measures(reading)),
-        *(measure.name for measure in FURTHER_MEASURES),
-        *("loss_new_start", "spike_height", "seconds", "d_ls", "d_ls_relative"),
-        "forward_transfer",
-    )
-)
-"""Measures that are averaged over seeds, by their names in the rows of the report."""
+def words_of(names: str | Iterable[str]) -> list[str]:
+    """Return names that are a list, or separated by commas, with underscores."""
+    words = names.split(",") if isinstance(names, str) else names
+    return [name for word in words if (name := word.strip().replace("-", "_"))]
 
 
-def meanings(measures: Sequence[Measure]) -> str:
-    """Return the meanings of measures for a caption; a meaning shared by several appears once."""
+def measures_of(names: str | Iterable[str]) -> list[Measure]:
+    """Return measures by their names; `gain` is the gain at equal level.
+
+    Raises:
+        RecordError: If there is no measure of a name.
+    """
+    found = []
+    for name in words_of(names):
+        key = "gain_equal_level" if name == "gain" else name
+        if key not in MEASURES:
+            raise RecordError(
+                f"there is no column {name!r}",
+                remedy=f"{nearest(name, [*MEASURES, 'gain'])} docs/metrics.md defines them.",
+            )
+        found.append(MEASURES[key])
+    return found
+
+
+def captions(measures: Sequence[Measure], runs: Sequence[RunSummary], statistics: str = "") -> str:
+    """Return the captions of measures; words that several share appear once."""
     found: dict[str, list[str]] = {}
     for each in measures:
-        if each.meaning:
-            found.setdefault(each.meaning, []).append(each.heading)
-    return " ".join(f"{', '.join(headings)}: {words}." for words, headings in found.items())
+        found.setdefault(each.caption(runs, statistics), []).append(each.heading)
+    words = " ".join(f"{', '.join(headings)}: {each}." for each, headings in found.items())
+    if not (images := statistics or diagnosed_on(runs)):
+        return words
+    first, seen, others = words.partition(images)
+    return first + seen + others.replace(images, "likewise")

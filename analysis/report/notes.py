@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean
-
-import polars as pl
 
 from clinit.analysis.metrics.accuracy import accuracy_before, at_end, at_start, mean
 from clinit.analysis.report.run import RunSummary
@@ -48,11 +45,12 @@ def _gain_notes(runs: Sequence[RunSummary]) -> Iterator[str]:
         )
     gains = [(name, run, run.gain) for name, run in zip(labels(runs), runs, strict=True)]
     for name, run, gain in gains:
-        left_out = gain.left_out if gain and run.init == "random" else ()
-        for reason in dict.fromkeys(reason for _, reason in left_out):
-            tasks = [str(task) for task, other in left_out if other is reason]
+        if gain is None or run.init != "random":
+            continue
+        reasons = gain.drop_nulls("reason").group_by("reason", maintain_order=True)
+        for reason, tasks in reasons.agg("task").iter_rows():
             word = "task" if len(tasks) == 1 else "tasks"
-            yield f"No gain over {name} in {word} {', '.join(tasks)}: {reason.value}."
+            yield f"No gain over {name} in {word} {', '.join(map(str, tasks))}: {reason}."
 
 
 def rises(runs: Sequence[RunSummary]) -> Iterator[str]:
@@ -109,37 +107,24 @@ def conclusion(runs: Sequence[RunSummary]) -> str:
             rivals.setdefault(group.comparable, []).append(group)
     for groups in rivals.values():
         random = [group for group in groups if group.runs[0].init == "random"][:1]
-        others = [group for group in groups if group.runs[0].init != "random"]
+        others = [group for group in groups if group.runs[0].init != "random"][:MOST_STARTS]
         if random and others:
-            sentence = _sentence([*random, *others[:MOST_STARTS]])
             first = random[0].runs[0]
             names = Names.of(runs, without=("seed",)).of_training
             where = ", ".join(phrase(first, name) for name in names)
-            return f"{where}: {sentence}" if where else sentence[0].upper() + sentence[1:]
+            words = _sentence(
+                [*random, *others], after="" if "base" in first.sides else " after the first"
+            )
+            return f"{where}: {words}" if where else words[0].upper() + words[1:]
     return ""
 
 
-def _sentence(groups: Sequence[SeedGroup]) -> str:
+def _sentence(groups: Sequence[SeedGroup], after: str) -> str:
     names = labels([group.runs[0] for group in groups], without=("seed",))
-    points = groups[0].runs[0].joined
     found = [group.spread("acc_new_start") for group in groups]
-    starts = [f"{spread.mean:.1f}" for spread in found if spread is not None]
-    means = [f"{_mean_new(group, points['task']):.1f}" for group in groups]
-    after = "" if 1 in points["task"] else " after the first"
-    others = [f"{name} rows {share} %" for name, share in zip(names[1:], starts[1:], strict=True)]
-    words = (
-        f"before the first step of a task{after}, {names[0]} rows recognise {starts[0]} % of its"
-        f" new classes, {listed(others)}"
+    shares = [f"{spread.mean:.1f} %" for spread in found if spread is not None]
+    others = [f"{name} rows {share}" for name, share in zip(names[1:], shares[1:], strict=True)]
+    return (
+        f"before the first step of a task{after}, {names[0]} rows recognise {shares[0]} of its new"
+        f" classes, {listed(others)}."
     )
-    if points["iteration"].max():
-        words += f"; over all its evaluations {listed(means)} %"
-    over = [number_of(points["task"].n_unique(), "task")]
-    if (seeds := max(len(group.runs) for group in groups)) > 1:
-        over.append(number_of(seeds, "seed"))
-    return f"{words} (mean over {' and '.join(over)})."
-
-
-def _mean_new(group: SeedGroup, tasks: pl.Series) -> float:
-    of_tasks = pl.col("task").is_in(tasks.unique().implode())
-    found = [mean(run.averaged.filter(of_tasks)["acc_new"]) for run in group.runs]
-    return fmean(each for each in found if each is not None)

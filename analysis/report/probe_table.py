@@ -2,59 +2,36 @@
 
 from __future__ import annotations
 
-import math
-
 from rich.table import Table as RichTable
 
 from clinit.analysis.report.table import NOTHING, Cells, Column, Table
-from clinit.headtrain.probe.protocol import GridPoint, Probe
+from clinit.headtrain.probe.protocol import Probe
 
-NAMES = {"lr": "learning rate", "weight_decay": "weight decay", "c": "C"}
+NAMES = {"c": "C", "lam": "lambda"}
 
 
 def grid_table(found: Probe) -> RichTable:
-    """Return a table of held-out top-1 in percent, with a mark at the chosen settings.
-
-    AdamW: a line per learning rate and a column per weight decay. L-BFGS: a line per C.
-    """
+    """Return a table of held-out top-1 in percent, with a mark at the chosen penalty."""
     lines: list[Cells] = []
-    if found.config.by == "lbfgs":
-        headings = ["C", "top-1", "loss", "iterations"]
-        for point in found.grid:
-            steps = f"{point.iterations:,}" + ("" if point.converged else ", cut short")
-            value = f"{point.settings['c']:g}"
-            lines.append([value, _cell(found, point), f"{point.loss:.3f}", steps])
-    else:
-        rates, decays = (
-            sorted({point.settings[name] for point in found.grid})
-            for name in ("lr", "weight_decay")
-        )
-        at = {(each.settings["lr"], each.settings["weight_decay"]): each for each in found.grid}
-        headings = ["learning rate", *(f"decay {decay:g}" for decay in decays)]
-        for rate in rates:
-            lines.append([f"{rate:g}", *(_cell(found, at[rate, decay]) for decay in decays)])
+    for point in found.grid:
+        steps = f"{point.iterations:,}" + ("" if point.converged else ", cut short")
+        mark = " *" if point.c == found.chosen["c"] else ""
+        top1 = f"{point.top1:.2f}{mark}"
+        lines.append([f"{point.c:g}", top1, f"{point.held_out_loss:.3f}", steps])
+    headings = ["C", "top-1", "held-out loss", "iterations"]
     return Table([Column(each, "number") for each in headings], [lines]).rich()
 
 
 def grid_title(found: Probe) -> str:
     """Return a caption: the meaning of the numbers, and the rule of choice."""
-    first = "smallest C" if found.config.by == "lbfgs" else "smallest rate with the largest decay"
-    return (
-        f"Top-1 on {found.held_out_rows:,} held-out training rows, in % (* chosen: of the best the"
-        f" {first})"
-    )
-
-
-def _cell(found: Probe, point: GridPoint) -> str:
-    if not math.isfinite(point.loss):
-        return "diverged"
-    mark = " *" if dict(point.settings) == dict(found.chosen) else ""
-    return f"{point.top1:.2f}{mark}"
+    held = f"{found.held_out_rows:,} held-out training rows"
+    return f"Top-1 on {held}, in % (* chosen: the least loss on them)"
 
 
 def accuracy_lines(found: Probe) -> list[str]:
     """Return the accuracy of the probe, with the chosen settings and the elapsed time."""
-    chosen = ", ".join(f"{NAMES[name]} {value:g}" for name, value in found.chosen.items())
+    named = ((NAMES.get(name, name), value) for name, value in found.chosen.items())
+    chosen = ", ".join(f"{name} {value:.3g}" for name, value in named)
     if found.val is None:
         top1 = NOTHING if found.held_out_top1 is None else f"{found.held_out_top1:.2f} %"
         words = f"Top-1 on held-out training rows: {top1}"

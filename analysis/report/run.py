@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,19 +28,11 @@ from clinit.analysis.metrics.accuracy import (
     transfers,
 )
 from clinit.analysis.metrics.classes import confusions
-from clinit.analysis.metrics.cost import Spike, initialisation_seconds, spikes
-from clinit.analysis.metrics.efficiency import (
-    PLACE_SETTINGS,
-    READINGS,
-    Gain,
-    Reading,
-    bounded_name,
-    comparison_key,
-    data_of,
-    value_name,
-)
+from clinit.analysis.metrics.cost import initialisation_seconds, spikes
+from clinit.analysis.metrics.efficiency import READINGS, mean_gain
 from clinit.analysis.report.table import NOTHING
 from clinit.errors import RecordError
+from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.protocol.record.format import RunRecord, finite
 from clinit.headtrain.protocol.record.info import (
     SideInfo,
@@ -49,15 +41,30 @@ from clinit.headtrain.protocol.record.info import (
     study_of_run,
 )
 from clinit.headtrain.protocol.study.parts import AUTO_EVERY, evaluation_points
+from clinit.headtrain.protocol.study.rules import BUFFER, PLACES
+from clinit.setting import fields_of
 from clinit.words import printable
 
+INIT_SETTINGS = frozenset(fields_of(Start)) - {"head_width"}
+"""Settings of the start of new rows."""
+SIDES: tuple[Literal["base", "new"], ...] = ("base", "new")
 MOST_CONFUSED = 10
 """Maximum number of confused pairs of classes in a row."""
 Row = dict[str, Any]
 VALUES = ("loss_new", *ACCURACIES, *IN_TASK)
 """Values that are averaged over evaluations."""
-OF_TASK = ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
+OF_TASK = (
+    *("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes"),
+    *("initialisation", "lambda_curve", "diagnosis"),
+)
 """Facts about a task that its row repeats from the record."""
+SPIKES = ("spike_area", "spike_height")
+GAINS = (
+    *("target", "reached_at", "random_reached_at", "random_best_at"),
+    *(each.format(name) for name in READINGS for each in ("{}", "{}_bounded", "{}_below")),
+)
+COLLAPSE = ("nc1", "nc2", "nc3", "nc4", "nc2_floor", "d_ls", "d_ls_relative", "d_ls_angle")
+"""Measures of a diagnosis that the row of a run repeats from its last task."""
 
 
 def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) -> Row:
@@ -69,7 +76,7 @@ def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) ->
     pairs = None if wrong is None else confusions(wrong, record.classes, top=MOST_CONFUSED)
     return {
         "acc_new_start": mean(first["acc_new"]),
-        "loss_new_start": finite(mean(first["loss_new"])),
+        "loss_new_start": mean(first["loss_new"]),
         "acc_pre_before": accuracy_before(record, points),
         "last_accuracy": last_accuracy(points),
         "forgetting": forgetting(matrix),
@@ -89,27 +96,23 @@ class RunSummary:
     points: pl.DataFrame
     """task, iteration, loss_new, elapsed_s, acc_pre, acc_new, acc_old, acc_all, acc_pre_alone,
     acc_in_task: one row per evaluation."""
-    gain: Gain | None = None
+    gain: pl.DataFrame | None = None
     """Gain over the random run, which is compared with itself; None without a random run."""
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
-    reading: Reading = "equal-level"
-    """Reading of the gain in tables; rows contain both."""
-    number: int | None = None
-    """Number of the run in its report, if nothing else distinguishes it."""
+    remarks: tuple[str, ...] = ()
+    """Notes of the report on the choice of this run, which its row repeats."""
 
     def __repr__(self) -> str:
         return f"<RunSummary of {self.record}>"
 
     @classmethod
-    def of(
-        cls, record: RunRecord, *, skip_start: bool = False, reading: Reading = "equal-level"
-    ) -> RunSummary:
+    def of(cls, record: RunRecord, *, skip_start: bool = False) -> RunSummary:
         """Compute the evaluation points of `record`."""
         points = record.points.select("task", "iteration", "loss_new", "elapsed_s")
         found = accuracy_points(record.evaluations, record.classes)
         points = points.join(found, on=["task", "iteration"], how="full", coalesce=True)
-        return cls(record, points.sort("task", "iteration"), None, skip_start, reading)
+        return cls(record, points.sort("task", "iteration"), None, skip_start)
 
     @property
     def init(self) -> str:
@@ -142,7 +145,7 @@ class RunSummary:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The settings that can distinguish the run from other runs, including data sets."""
-        left_out = PLACE_SETTINGS | {"init", "scale"}
+        left_out = {"init", "scale", *PLACES}
         config = {name: value for name, value in self.config.items() if name not in left_out}
         # Zero trained blocks distinguish runs that trained only heads from runs of train-top.
         names = {
@@ -153,13 +156,13 @@ class RunSummary:
         }
         head = self.record.info.get("head") or {}
         path = head.get("path")
-        file = Path(path).name if path else "stored" if head else None
+        file = f"{Path(path).name} {head['digest'][:6]}" if path else "stored" if head else None
         backbone = self.record.info["new"]["fingerprint"].get("backbone")
         return {**names, "backbone": backbone, "head": file, **config}
 
     @cached_property
     def texts(self) -> dict[str, str | None]:
-        """Settings, initialisation, scale and report number (`run`) as text.
+        """Settings, initialisation and scale as text.
 
         A setting that the run does not read, or that is unknown, is None.
         """
@@ -168,23 +171,40 @@ class RunSummary:
         left_out = self.idle | unknown
         texts = {name: None if name in left_out else _text(found[name]) for name in found}
         scale = None if self.init == "random" or self.is_solved else self.scale
-        number = None if self.number is None else str(self.number)
-        return {**texts, "init": self.init, "scale": scale, "run": number}
+        return {**texts, "init": self.init, "scale": scale}
 
     @property
     def path(self) -> Path:
         """The folder of the record; empty for a record that was never written."""
         return self.record.path or Path()
 
+    def facts(self, left_out: Collection[str] = ()) -> str:
+        """Return data, base head and settings that the run reads, without some settings.
+
+        Paths are left out: copies of caches and heads are the same.
+        """
+        texts = {n: t for n, t in self.texts.items() if n not in {*SIDES, "head", *left_out}}
+        digest = (self.record.info.get("head") or {}).get("digest")
+        return json.dumps([texts, self.data, digest], sort_keys=True)
+
     @cached_property
     def key(self) -> str:
-        """The facts that comparable runs share."""
-        return comparison_key(self.record.info)
+        """The facts that comparable runs share: all but how new rows start."""
+        return self.facts(self.of_start)
+
+    @property
+    def of_start(self) -> frozenset[str]:
+        """The settings in which comparable runs may differ."""
+        # Without rehearsal, only the initialisation uses the buffer.
+        is_own = self.config.get("method") in ("naive", "ewc")
+        return INIT_SETTINGS.union(BUFFER if is_own else ())
 
     @cached_property
     def data(self) -> str:
-        """The facts that the runs of one table share."""
-        return json.dumps(data_of(self.record.info), sort_keys=True, default=str)
+        """The facts about base and new data, without paths, that the runs of a table share."""
+        sides: list[Mapping[str, Any]] = [self.record.info[each] or {} for each in SIDES]
+        own = [{name: value for name, value in side.items() if name != "path"} for side in sides]
+        return json.dumps(own, sort_keys=True, default=str)
 
     @property
     def is_held_out(self) -> bool:
@@ -201,6 +221,27 @@ class RunSummary:
         """The images that accuracies are measured on, in words."""
         share = held_out_share(self.record.info)
         return "test images" if share is None else f"held-out training images ({100 * share:.3g} %)"
+
+    @property
+    def diagnosed_on(self) -> str:
+        """The rows, weights and groups of neural collapse, in words."""
+        solved = self.is_solved
+        rows = "all training images of the classes seen" if solved else "buffer and new images"
+        if self.config.get("old_rows") == "statistics":
+            rows = "statistics of old classes and new images"
+        counts = "every image counts" if solved else "images that repeat each other count as one"
+        return f"on {rows} (training), classes weigh the same, {counts}"
+
+    def images(self, measure: str) -> int:
+        """Return the number of test images that decide an accuracy, per task if it is of tasks."""
+        tasks = self.record.classes.group_by("task").agg(pl.col("val_rows").sum())
+        counts: dict[int, int] = dict(tasks.iter_rows())
+        base = counts.pop(0, 0)
+        if measure in ("acc_pre", "acc_pre_alone"):
+            return base
+        if measure in ("acc_old", "acc_all", "acc_in_task", "last_accuracy"):
+            return base + sum(counts.values())
+        return sum(counts.values()) // max(1, len(counts))
 
     def data_name(self, side: Literal["base", "new"]) -> str | None:
         """Return the name of the folder of a feature cache."""
@@ -241,14 +282,12 @@ class RunSummary:
     @cached_property
     def _row(self) -> Row:
         """The row of the run, computed once for all tables of a report."""
-        info, gain = self.record.info, self.gain
-        told = info["tasks"]
-        spike = Spike.mean([*self._spikes.values()])
+        info, told, tasks = self.record.info, self.record.info["tasks"], self._tasks()
         seconds, start = info.get("seconds"), initialisation_seconds(told)
         probes = [top1 for _, top1 in transfers(told).values()]
         last: Mapping[str, Any] = (told[-1].get("diagnosis") if told else None) or {}
         end = at_end(self.points).tail(1)
-        return {
+        row: Row = {
             "id": info["id"],
             "path": str(self.path),
             "init": self.init,
@@ -259,68 +298,51 @@ class RunSummary:
             "base": self.data_name("base"),
             "new": self.data_name("new"),
             "measured_on": self.measured_on,
-            **{name: finite(mean(self.averaged[name])) for name in VALUES},
-            **{value_name(each): gain.mean(each) if gain else None for each in READINGS},
-            **{bounded_name(each): gain.bounded(each) if gain else None for each in READINGS},
-            "gain_tasks_reached": gain.reached if gain else None,
-            "gain_tasks": len(gain.tasks) if gain else None,
+            **{name: mean(self.averaged[name]) for name in VALUES},
+            **mean_gain(self.gain),
             "seconds": seconds,
             "start_included": not self.skip_start,
             "evaluation_points": len(self.averaged),
             "loss_sample_rows": info.get("loss_sample_rows"),
             **over_tasks(self.record, self.points, self.joined),
-            **_spike(spike),
+            # If a task has no value, neither has the run: means are over the same tasks.
+            **{n: None if tasks[n].null_count() else mean(tasks[n]) for n in SPIKES},
             "initialisation_seconds": start,
             "initialisation_share": None if start is None or not seconds else start / seconds,
             "forward_transfer": sum(probes) / len(probes) if probes else None,
-            "d_ls": last.get("d_ls"),
-            "d_ls_relative": last.get("d_ls_relative"),
-            "final": {name: finite(end[name].first()) for name in (*ACCURACIES, *IN_TASK)},
-            "tasks": [self._task_row(task) for task in self._spikes],
+            **{name: last.get(name) for name in COLLAPSE},
+            "final": {name: end[name].first() for name in (*ACCURACIES, *IN_TASK)},
+            "tasks": [self._task_row(task) for task in tasks.to_dicts()],
             "config": self.config,
-            "notes": list(info.get("notes", [])),
+            "notes": [*info.get("notes", []), *self.remarks],
         }
+        found: Row = finite(row)
+        return found
 
-    def _task_row(self, task: int) -> Row:
-        told: Sequence[Mapping[str, Any]] = self.record.info["tasks"]
-        about = next((each for each in told if each["task"] == task), {})
-        here = pl.col("task") == task
-        points, averaged = self.points.filter(here), self.averaged.filter(here)
-        start, end = at_start(points), at_end(points)
-        gains = {each.task: each for each in self.gain.tasks} if self.gain else {}
-        gain, probes = gains.get(task), transfers(told)
-        row = {
-            "task": task,
-            **{name: finite(mean(averaged[name])) for name in VALUES},
-            **{f"{name}_start": finite(start[name].first()) for name in VALUES},
-            **{f"{name}_end": finite(end[name].first()) for name in VALUES},
-        }
-        for each in READINGS:
-            row[value_name(each)] = gain.value(each) if gain else None
-            row[bounded_name(each)] = gain.is_bounded(each) if gain else None
-        row |= {
-            "reached_at": gain.reached if gain else None,
-            "random_reached_at": gain.random_reached if gain else None,
-            "random_best_at": gain.random_best if gain else None,
-            "target": gain.target if gain else None,
-            **{name: about.get(name) for name in OF_TASK},
+    def _tasks(self) -> pl.DataFrame:
+        """Return means, first and last values, spikes and gains of each task."""
+        values = pl.col(*VALUES).cast(pl.Float64)
+        ends = self.points.group_by("task").agg(
+            values.filter(pl.col("iteration") == 0).first().name.suffix("_start"),
+            values.last().name.suffix("_end"),
+        )
+        parts = [self.averaged.group_by("task").agg(values.mean()), spikes(self.record.steps)]
+        parts += [] if self.gain is None else [self.gain.drop("reason")]
+        for part in parts:
+            ends = ends.join(part, on="task", how="left")
+        return ends.sort("task")
+
+    def _task_row(self, values: Row) -> Row:
+        told, probes = self.record.info["tasks"], transfers(self.record.info["tasks"])
+        task = values["task"]
+        about: Mapping[str, Any] = next((each for each in told if each["task"] == task), {})
+        return {
+            **dict.fromkeys(GAINS),
+            **values,
             "forward_transfer": probes[task][1] if task in probes else None,
             "forward_transfer_into": next((p for to, p in probes.values() if to == task), None),
-            **_spike(self._spikes[task]),
+            **{name: about.get(name) for name in OF_TASK},
         }
-        names = ("initialisation", "lambda_curve", "diagnosis")
-        return row | {name: about.get(name) for name in names}
-
-    @cached_property
-    def _spikes(self) -> Mapping[int, Spike | None]:
-        return spikes(self.record.steps, self.points["task"].unique().sort().to_list())
-
-
-def _spike(found: Spike | None) -> Row:
-    return {
-        "spike_area": None if found is None else found.area,
-        "spike_height": None if found is None else found.height,
-    }
 
 
 def frame_of(rows: Sequence[Row]) -> pl.DataFrame:

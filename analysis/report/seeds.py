@@ -1,27 +1,23 @@
 """Runs that differ only in their seed, and mean and standard deviation over them.
 
 The deviation is the sample deviation (n - 1). If a run of a group lacks a value, mean and deviation
-are over the other runs. Copies of a run are not two seeds: each copy has its own group, and a
-number if nothing else distinguishes it.
+are over the other runs. Copies of a run are left out, with a note.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
-from clinit.analysis.metrics.efficiency import PLACE_SETTINGS, comparison_key, data_of
 from clinit.analysis.report.measures import MEANS, Measure
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.settings import ByData, Names, identity
+from clinit.analysis.report.settings import ByData, Names
 from clinit.analysis.report.table import Cell
-from clinit.headtrain.protocol.record.format import finite
+from clinit.words import examples, number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +53,7 @@ class SeedGroup:
     @property
     def comparable(self) -> str:
         """The facts shared by groups that differ only in their initialisation."""
-        info = self.runs[0].record.info
-        return comparison_key({**info, "config": {**info["config"], "seed": None}})
+        return self.runs[0].facts({"seed", *self.runs[0].of_start})
 
     def spread(self, name: str) -> Spread | None:
         """Return mean and deviation of the value `name` of the rows; None if no run has it."""
@@ -69,24 +64,17 @@ class SeedGroup:
         best = self.spread("acc_all")
         return float("inf") if best is None else -best.mean
 
-    def is_partial(self, measure: Measure) -> bool:
-        """Whether some run of the group has the measure only in some of its tasks."""
-        return measure.is_gain and any(
-            row.get("gain_tasks_reached") != row.get("gain_tasks") for row in self.rows
-        )
-
-    def is_bounded(self, measure: Measure) -> bool:
-        """Whether the measure is a lower bound in some task of some run."""
-        return any(row.get(f"{measure.name}_bounded") for row in self.rows)
-
     def cell(self, measure: Measure) -> Cell:
-        """Return a measure as printed, with ≥ before a lower bound."""
-        found = self.spread(measure.name)
+        """Return a measure as printed, with ≥ before a lower and < before an upper bound."""
+        name, found = measure.name, self.spread(measure.name)
+        below = [bound for row in self.rows if (bound := row.get(f"{name}_below"))]
         if found is None:
-            return Cell(None)
-        bound = "≥" if self.is_bounded(measure) else ""
+            return Cell(f"<{max(below)}" if below else None)
+        bound = "≥" * any(row.get(f"{name}_bounded") for row in self.rows)
+        counts = [(row.get("gain_tasks_reached"), row.get("gain_tasks")) for row in self.rows]
+        partial = measure.is_gain and (bool(below) or any(some != every for some, every in counts))
         deviation = None if found.deviation is None else measure.text(found.deviation)
-        text, partial = bound + measure.text(found.mean), self.is_partial(measure)
+        text = bound + measure.text(found.mean)
         return Cell(text, deviation, is_partial=partial, value=found.mean)
 
 
@@ -98,18 +86,26 @@ def seed_groups(runs: Sequence[RunSummary], *, ranked: bool = True) -> list[Seed
 
 def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
     """Return lists of runs that differ only in their seed, in the order of the runs."""
-    groups: dict[tuple[str, int], list[RunSummary]] = {}
-    copies: Counter[tuple[str, str]] = Counter()
+    groups: dict[str, list[RunSummary]] = {}
     for run in runs:
-        key, seed = seedless_key(run), str(run.config.get("seed"))
-        groups.setdefault((key, copies[key, seed]), []).append(run)
-        copies[key, seed] += 1
+        groups.setdefault(run.facts(["seed"]), []).append(run)
     return [tuple(group) for group in groups.values()]
+
+
+def without_copies(runs: Sequence[RunSummary]) -> tuple[list[RunSummary], list[str]]:
+    """Return the first of each set of runs with equal settings, data and seed, and a note."""
+    kept: dict[str, RunSummary] = {}
+    for run in runs:
+        kept.setdefault(run.facts(), run)
+    known = {id(run) for run in kept.values()}
+    copies = [str(run.path) for run in runs if id(run) not in known]
+    words = f"{number_of(len(copies), 'record')} with the settings, data and seed of another"
+    return [*kept.values()], [f"Left out: {words}: {examples(copies)}."] if copies else []
 
 
 def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[Measure]:
     """Return the measures that some run has, or the first measure if no run has any."""
-    known = [m for m in measures if any(group.spread(m.name) is not None for group in groups)]
+    known = [m for m in measures if any(group.cell(m).mean is not None for group in groups)]
     return known or [*measures[:1]]
 
 
@@ -137,28 +133,6 @@ def cells_of(
     ]
 
 
-def seedless_key(run: RunSummary) -> str:
-    """Return the facts shared by runs that differ only in their seed and their paths."""
-    left_out = {*PLACE_SETTINGS, "seed"}
-    config = {name: value for name, value in run.config.items() if name not in left_out}
-    info = run.record.info
-    head = (info.get("head") or {}).get("digest")
-    return json.dumps([config, data_of(info), head], sort_keys=True, default=str)
-
-
-def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    """Return the runs in their order, with numbers if two groups differ only in seeds."""
-    names = dict.fromkeys(name for run in runs for name in run.settings if name != "seed")
-    groups = alike(runs)
-    keys = [identity(group[0].texts, [*names]) for group in groups]
-    counts = Counter(keys)
-    pairs = zip(groups, keys, strict=True)
-    twice = {id(run) for group, key in pairs if counts[key] > 1 for run in group}
-    chosen = [run for run in runs if id(run) in twice]
-    numbers = {id(run): number for number, run in enumerate(chosen, start=1)}
-    return [dataclasses.replace(run, number=numbers.get(id(run))) for run in runs]
-
-
 def means(data: ByData) -> list[Row]:
     """Return one entry per group of seeds, by data, the best A_all first.
 
@@ -166,16 +140,20 @@ def means(data: ByData) -> list[Row]:
     if no run has the number.
     """
     rows = []
-    for group in _groups(data):
+    for group in (group for part in data.values() for group in seed_groups(part)):
         found = {name: group.spread(name) for name in MEANS}
+        first = group.runs[0]
         rows.append(
             {
-                **_identity(group),
+                **{name: group.rows[0][name] for name in _IDENTITY},
                 "seeds": [run.config.get("seed") for run in group.runs],
                 "runs": len(group.runs),
-                "ids": [run.record.info["id"] for run in group.runs],
                 "values": {name: each and dataclasses.asdict(each) for name, each in found.items()},
-                "config": {k: v for k, v in group.runs[0].config.items() if k != "seed"},
+                "config": {k: v for k, v in first.config.items() if k != "seed"},
+                "settings": {
+                    k: v for k, v in first.settings.items() if k not in {"seed", *_IDENTITY}
+                },
+                "notes": list(first.remarks),
             }
         )
     return rows
@@ -186,33 +164,20 @@ def means_table(runs: Sequence[RunSummary], data: ByData) -> pl.DataFrame:
 
     The settings in which the runs differ are columns.
     """
-    names = [name for name in Names.of(runs).differing if name not in ("seed", "run")]
+    names = [name for name in Names.of(runs).settings if name not in ("seed", *_IDENTITY)]
     lines: list[Row] = []
-    for group in _groups(data):
-        own = group.runs[0].settings
-        line = _identity(group) | {name: plain(own.get(name)) for name in names}
-        line["seeds"] = " ".join(str(run.config.get("seed")) for run in group.runs)
-        line["runs"] = len(group.runs)
-        for name in MEANS:
-            found = group.spread(name)
-            line[name] = found and found.mean
-            line[f"{name}_deviation"] = found and found.deviation
-            line[f"{name}_count"] = found.count if found else 0
-        lines.append(finite(line))
+    for entry in means(data):
+        line = {name: entry[name] for name in _IDENTITY}
+        for name in names:
+            value = entry["settings"].get(name)
+            line[name] = value if isinstance(value, str | int | float | None) else str(value)
+        line |= {"seeds": " ".join(map(str, entry["seeds"])), "runs": entry["runs"]}
+        for name, found in entry["values"].items():
+            line[name] = found and found["mean"]
+            line[f"{name}_deviation"] = found and found["deviation"]
+            line[f"{name}_count"] = found["count"] if found else 0
+        lines.append(line)
     return frame_of(lines)
 
 
-def _identity(group: SeedGroup) -> Row:
-    names = ("init", "scale", "loss", "head_width", "base", "new", "measured_on")
-    return {name: group.rows[0][name] for name in names}
-
-
-def _groups(data: ByData) -> list[SeedGroup]:
-    """Return the groups of each data set, the best A_all first."""
-    return [group for part in data.values() for group in seed_groups(part)]
-
-
-def plain(value: object) -> object:
-    """Return a value for a column of a table; lists and mappings as JSON."""
-    is_plain = value is None or isinstance(value, str | int | float)
-    return value if is_plain else json.dumps(value, default=str)
+_IDENTITY = ("init", "scale", "loss", "head_width", "base", "new", "measured_on")

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clinit.analysis.metrics.efficiency import INIT_SETTINGS
-from clinit.analysis.report.run import RunSummary
+from clinit.analysis.report.run import INIT_SETTINGS, RunSummary
 from clinit.analysis.report.table import NOTHING, Column
 
 SHORT = {
@@ -41,13 +40,11 @@ _WORDS = {
     "lr": "lr {}",
     "lam": "λ {}",
     "shots": "{} shots",
+    "init": "{}",
 }
-_OWN = ("init", "scale", "run")
-"""Properties that distinguish runs in addition to settings, with their meanings."""
 _MEANINGS = {
     "init": "How the rows of new classes start; the method, if a head is solved as a whole.",
     "scale": "How long the new rows are made.",
-    "run": "The number of the run: nothing else distinguishes it from another.",
     "lam": "λ, the ridge of the least squares.",
 }
 
@@ -57,16 +54,16 @@ class Names:
     """Differing and shared settings of runs, computed once for tables, titles and figures."""
 
     runs: Sequence[RunSummary]
-    of_init: tuple[str, ...]
-    """Differing settings of the initialisation; such runs can be compared."""
     of_training: tuple[str, ...]
     """Differing settings of data, stream and training; such runs cannot be compared."""
+    settings: tuple[str, ...]
+    """The columns: `init`, `scale` and all other differing settings; `init` if nothing differs."""
     without: Collection[str]
     """Settings that neither names nor title contain."""
 
     @classmethod
     def of(cls, runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> Names:
-        """Return the names of `runs`; they include `run` if no setting distinguishes two runs.
+        """Return the names of `runs`.
 
         If some runs do not read a setting, only the values of the other runs count. Settings in
         `without` count as equal.
@@ -74,31 +71,12 @@ class Names:
         known: dict[str, set[str]] = {}
         for name, text in (pair for run in runs for pair in run.texts.items()):
             known.setdefault(name, set()).update([text] if text is not None else [])
-        left_out = (*_OWN, *without)
-        differing = [name for name in known if len(known[name]) > 1 and name not in left_out]
-        of_init = [name for name in differing if name in INIT_SETTINGS]
-        of_training = [name for name in differing if name not in of_init]
-        if len({identity(run.texts, differing) for run in runs}) < len(runs):
-            of_init.append("run")
-        return cls(runs, tuple(of_init), tuple(of_training), without)
-
-    @property
-    def differing(self) -> tuple[str, ...]:
-        """The differing settings without initialisation and scale."""
-        return self.of_training + self.of_init
-
-    @property
-    def scales(self) -> list[str]:
-        """The different scales of new rows."""
-        return _scales(self.runs)
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """The columns: `init`, `scale` and differing settings; `init` if nothing differs."""
-        own = ["scale"] if len(self.scales) > 1 else []
-        if len({run.init for run in self.runs}) > 1 or not (own or self.differing):
-            own.insert(0, "init")
-        return (*own, *self.differing)
+        differing = [name for name in known if len(known[name]) > 1 and name not in without]
+        own = [name for name in ("init", "scale") if name in differing]
+        training = [name for name in differing if name not in INIT_SETTINGS]
+        of_init = [name for name in differing if name not in (*own, *training)]
+        settings = [*own, *training, *of_init] or ["init"]
+        return cls(runs, tuple(training), tuple(settings), without)
 
     @property
     def title(self) -> str:
@@ -119,8 +97,7 @@ class Names:
 
     def label(self, run: RunSummary) -> str:
         """Return a short, distinct name: the initialisation and the differing settings."""
-        names = (*(["scale"] if len(self.scales) > 1 else []), *self.differing)
-        texts = {name: shown(run, name) for name in names}
+        texts = {name: shown(run, name) for name in self.settings if name != "init"}
         known = [(name, text) for name, text in texts.items() if text != NOTHING]
         parts = [text if name == "scale" else said(name, text) for name, text in known]
         return run.init + (f" ({', '.join(parts)})" if parts else "")
@@ -130,11 +107,6 @@ def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list
     """Return a short, distinct name for each run, without the settings in `without`."""
     names = Names.of(runs, without=without)
     return [names.label(run) for run in runs]
-
-
-def identity(found: Mapping[str, str | None], names: Sequence[str]) -> tuple[str, ...]:
-    """Return initialisation, scale and the settings in `names` from the texts of a run."""
-    return tuple(found.get(name) or NOTHING for name in ("init", "scale", *names))
 
 
 def shown(run: RunSummary, name: str) -> str:
@@ -155,22 +127,18 @@ def said(name: str, text: str) -> str:
     return words.format(text)
 
 
-def _scales(runs: Sequence[RunSummary]) -> list[str]:
-    return list(dict.fromkeys(scale for run in runs if (scale := run.texts["scale"])))
-
-
 _COMMON = (
     *("measured_on", "backbone", "top_blocks", "rank", "method", "loss", "head_width"),
     *("tasks", "stop_after", "iterations", "buffer", "buffer_per_class", "lr", "seed"),
+    *("init", "scale"),
 )
 """Settings in the order in which they are printed."""
 
 
-def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
+def common(runs: Sequence[RunSummary], differing: Collection[str]) -> str:
     """Return the shared settings of runs in words: data sets, tasks, iterations, loss, seed, ...
 
-    If only some methods read a setting, it follows the names of these methods:
-    `2 tasks; rehearsal: buffer 100, lr 0.001`.
+    A setting that only some runs read follows in parentheses.
 
     Args:
         runs: The runs of a table.
@@ -178,25 +146,13 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
     """
     known = [each for each in ("base", "new") if each not in differing and runs[0].texts[each]]
     of_all = [" → ".join(shown(runs[0], name) for name in known)]
-    shared: list[tuple[str, Sequence[RunSummary]]] = []
+    of_some: list[str] = []
     for name in (name for name in _COMMON if name not in differing):
-        having: Sequence[RunSummary] = [run for run in runs if run.texts.get(name) is not None]
-        text = shown(having[0], name) if having else NOTHING
-        if text != NOTHING and (name, text) != ("top_blocks", "0"):
-            shared.append((said(name, text), having))
-    if "init" not in differing:
-        shared.append((runs[0].init, runs))
-    if "scale" not in differing and (scales := _scales(runs)):
-        shared.append((f"scale {scales[0]}", [run for run in runs if not run.is_solved]))
-    of_methods: dict[str, list[str]] = {}
-    for words, having in shared:
-        if len(having) == len(runs):
-            of_all.append(words)
-        else:
-            methods = dict.fromkeys(run.config.get("method", "rehearsal") for run in having)
-            of_methods.setdefault(", ".join(methods), []).append(words)
-    some = [f"{methods}: {', '.join(words)}" for methods, words in of_methods.items()]
-    return "; ".join(filter(None, [", ".join(filter(None, of_all)), *some]))
+        having = [text for run in runs if (text := shown(run, name)) != NOTHING]
+        if having and (name, having[0]) != ("top_blocks", "0"):
+            (of_all if len(having) == len(runs) else of_some).append(said(name, having[0]))
+    some = f"({', '.join(of_some)})" if of_some else ""
+    return " ".join(filter(None, [", ".join(filter(None, of_all)), some]))
 
 
 ByData = Mapping[str, Sequence[RunSummary]]

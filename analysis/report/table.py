@@ -1,4 +1,4 @@
-"""A table for the terminal, Markdown and the page.
+"""A table for the terminal, Markdown, LaTeX and the page.
 
 If a table is too wide for the terminal, the space between columns shrinks first; then the least
 needed columns of numbers are left out; if too few would remain, the settings of the runs are
@@ -7,7 +7,8 @@ wrapped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,13 +18,14 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from clinit.words import escaped, lines_of_table
+from clinit.words import escaped, lines_of_table, visible
 
 Better = Literal["high", "low", "neither"]
 Kind = Literal["name", "run", "setting", "text", "number"]
 NOTHING = "-"
 """Printed if there is no value."""
 AT_LEAST = "≥: lower bound, the level is reached before the first step."
+BELOW = "<: upper bound, random rows reach the level at the first evaluation too."
 NOT_EVERY_TASK = "*: not in every task of every run."
 BEST = "Bold: the best of comparable runs."
 FEWEST = 6
@@ -53,10 +55,10 @@ class Column:
         return self.unit + ARROWS[self.better]
 
     @property
-    def in_markdown(self) -> str:
-        """The heading in Markdown."""
+    def whole(self) -> str:
+        """The heading with unit and direction, on one line."""
         unit = f" ({self.unit})" if self.unit else ""
-        return f"{escaped(self.heading)}{unit} {ARROWS[self.better]}".rstrip()
+        return f"{self.heading}{unit} {ARROWS[self.better]}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +84,6 @@ class Cell:
         if beside:
             return Text(f"{self.mean} ±{self.deviation}{star}", style=style)
         return Text.assemble((self.mean + star, style), (f"\n±{self.deviation}", "dim"))
-
-    @property
-    def in_markdown(self) -> str:
-        """The number in Markdown; the best number in bold."""
-        if self.mean is None:
-            return NOTHING
-        text = self.mean if self.deviation is None else f"{self.mean} ± {self.deviation}"
-        return (f"**{text}**" if self.is_best else text) + (r"\*" if self.is_partial else "")
 
 
 Cells = Sequence[str | Text | Cell]
@@ -146,7 +140,8 @@ class Table:
         cells = [cell for line in self.lines for cell in line if isinstance(cell, Cell)]
         bounded = any((cell.mean or "").startswith("≥") for cell in cells)
         partial = any(cell.is_partial for cell in cells)
-        return [AT_LEAST] * bounded + [NOT_EVERY_TASK] * partial
+        below = any((cell.mean or "").startswith("<") for cell in cells)
+        return [AT_LEAST] * bounded + [BELOW] * below + [NOT_EVERY_TASK] * partial
 
     @property
     def below(self) -> str:
@@ -155,26 +150,18 @@ class Table:
 
     def _fitted(self, width: int) -> tuple[RichTable, list[Column]]:
         """Return the table, at most `width` columns wide, and the omitted columns."""
-        for places, table in self._tries(width):
-            missing = [each for place, each in enumerate(self.columns) if place not in places]
+        needs = sorted(column.need for column in self.columns if column.need is not None)
+        fewer = range(len(needs), min(FEWEST, len(needs)) - 1, -1)
+        tries = [(len(needs), self.beside, False), (len(needs), False, False)]
+        for shown, beside, tight in [*tries, *((shown, False, True) for shown in fewer)]:
+            kept = {None, *needs[:shown]}
+            places = [place for place, each in enumerate(self.columns) if each.need in kept]
+            table = self.rich(places, is_tight=tight, beside=beside)
             if _width_of(table) <= width:
                 break
-        return table, missing
-
-    def _tries(self, width: int) -> Iterator[tuple[list[int], RichTable]]:
-        """Yield narrower and narrower tables, with the indices of their columns."""
-        every = sum(column.need is not None for column in self.columns)
-        tries = [(every, tight, beside) for beside in (self.beside, False) for tight in (0, 1)]
-        tries += [(shown, 1, False) for shown in range(every - 1, min(FEWEST, every) - 1, -1)]
-        for shown, tight, beside in tries:
-            places = self._places(shown)
-            yield places, self.rich(places, is_tight=bool(tight), beside=beside)
-        yield places, self.rich(places, is_tight=True, beside=False, folds=True)
-
-    def _places(self, shown: int) -> list[int]:
-        """Return the indices of the columns if the `shown` most needed numbers are printed."""
-        needs = sorted(c.need for c in self.columns if c.need is not None)[:shown]
-        return [p for p, c in enumerate(self.columns) if c.need is None or c.need in needs]
+        else:
+            table = self.rich(places, is_tight=True, beside=False, folds=True)
+        return table, [each for place, each in enumerate(self.columns) if place not in places]
 
     def rich(
         self,
@@ -183,14 +170,10 @@ class Table:
         is_tight: bool = False,
         beside: bool | None = None,
         folds: bool = False,
-        caption: str | None = None,
-        is_framed: bool = False,
     ) -> RichTable:
-        """Return the table for a terminal; if `is_framed`, all columns shrink alike."""
-        table = RichTable(caption=caption, caption_justify="left")
-        if not is_framed:
-            table.box, table.padding = box.SIMPLE_HEAD, (0, 0 if is_tight else 1, 0, 0)
-            table.pad_edge = table.show_edge = False
+        """Return the table for a terminal."""
+        padding = (0, 0 if is_tight else 1, 0, 0)
+        table = RichTable(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False)
         beside = self.beside if beside is None else beside
         places = range(len(self.columns)) if places is None else places
         has_marks = any(column.mark for column in self.columns)
@@ -202,7 +185,7 @@ class Table:
             table.add_column(
                 Text(heading, justify=justify),
                 justify=justify,
-                no_wrap=not is_framed and column.kind in fixed,
+                no_wrap=column.kind in fixed,
                 overflow="fold" if folds or column.kind == "setting" else "ellipsis",
             )
         for section in self.sections:
@@ -213,15 +196,53 @@ class Table:
 
     def markdown(self) -> str:
         """Return title, table and caption in GitHub's Markdown."""
-        heads = [column.in_markdown for column in self.columns]
-        rows = [
-            [c.in_markdown if isinstance(c, Cell) else escaped(str(c)) for c in cells]
-            for cells in self.lines
-        ]
+        heads = [escaped(column.whole) for column in self.columns]
+        rows = [[_marked(cell, escaped, "**{}**") for cell in cells] for cells in self.lines]
         numbers = sum(column.kind == "number" for column in self.columns)
         above = [f"**{escaped(self.title)}**", ""] if self.title else []
         below = ["", escaped(self.below), ""] if self.below else []
         return "\n".join([*above, *lines_of_table(heads, rows, numbers=numbers), *below])
+
+    def latex(self) -> str:
+        """Return the table for LaTeX with the package booktabs; title and text are its caption."""
+        kinds = "".join("r" if column.kind == "number" else "l" for column in self.columns)
+        heads = [in_latex(column.whole) for column in self.columns]
+        sections = [
+            [[_marked(cell, in_latex, r"\textbf{{{}}}") for cell in cells] for cells in section]
+            for section in self.sections
+        ]
+        parts = ["\n".join(f"{' & '.join(cells)} \\\\" for cells in part) for part in sections]
+        caption = ". ".join(filter(None, [in_latex(self.title), in_latex(self.below)]))
+        above = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
+        rules = [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", f"{' & '.join(heads)} \\\\"]
+        body = [r"\midrule", "\n\\midrule\n".join(parts), r"\bottomrule"]
+        return "\n".join([*above, *rules, *body, r"\end{tabular}", r"\end{table}", ""])
+
+
+_LATEX = {
+    **{mark: f"\\{mark}" for mark in "{}$&#_%"},
+    **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
+    **{"λ": r"$\lambda$", "×": r"$\times$", "±": r"$\pm$", "≥": r"$\geq$", "·": r"$\cdot$"},
+    **{"↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
+}
+"""Marks that LaTeX obeys or lacks."""
+
+
+def in_latex(text: str) -> str:
+    """Return text that LaTeX prints literally, in one line."""
+    found = "".join(_LATEX.get(letter, letter) for letter in visible(text))
+    return re.sub("-(?=-)", "-{}", found)  # two hyphens would be a dash
+
+
+def _marked(cell: str | Text | Cell, escape: Callable[[str], str], bold: str) -> str:
+    """Return a cell in a language of marks; `bold` is the format of the best number."""
+    if not isinstance(cell, Cell):
+        return escape(str(cell))
+    if cell.mean is None:
+        return NOTHING
+    text = escape(cell.mean if cell.deviation is None else f"{cell.mean} ± {cell.deviation}")
+    return (bold.format(text) if cell.is_best else text) + escape("*") * cell.is_partial
 
 
 def _text(cell: str | Text | Cell, beside: bool) -> Text:

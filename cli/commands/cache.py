@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,10 +12,11 @@ import typer
 from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.context import command_line
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import CacheArgument, ReadSplit, Split, described
+from clinit.cli.frame.options import CacheArgument, Split, described
 from clinit.cli.frame.progress import counting
 from clinit.cli.frame.results import tell_headless
-from clinit.extract.work.options import READ_AS_VAL
+from clinit.cli.frame.study_options import takes
+from clinit.extract.work.options import ImportConfig
 from clinit.files.paths import check_writable
 from clinit.words import number_of, visible
 
@@ -114,14 +116,9 @@ def verify(cache: CacheArgument) -> None:
     say("Nothing has changed since the cache was written.")
 
 
-def _name_of_an_extractor(name: str) -> str:
-    if name in ("", "imported"):
-        raise typer.BadParameter("give the name of the extractor, such as clip-vit-b-32")
-    return name
-
-
 @app.command("import")
 @keeps("Written shards are kept: run the same command again to resume.")
+@takes("config", ImportConfig)
 def import_(
     features: Annotated[
         Path, typer.Argument(help="Features (rows, dim): .npy, .npz, .safetensors or .parquet.")
@@ -135,40 +132,7 @@ def import_(
     ] = None,
     *,
     out: Annotated[Path, described("Folder of the cache.", "FOLDER", default=False)],
-    backbone: Annotated[
-        str,
-        described(
-            "Name of the extractor and its weights, such as clip-vit-b-32. Only caches with the"
-            " same name can be used together.",
-            default=False,
-            callback=_name_of_an_extractor,
-        ),
-    ],
-    split: Annotated[
-        ReadSplit, described("Split that the rows belong to." + READ_AS_VAL)
-    ] = ReadSplit.train,
-    classes: Annotated[
-        Path | None,
-        described(
-            "Class names, one per line.", "FILE", "names in the file, or the labels themselves"
-        ),
-    ] = None,
-    features_name: Annotated[
-        str | None, described("Array, tensor or column of the features.", default="features")
-    ] = None,
-    labels_name: Annotated[
-        str | None, described("Array, tensor or column of the labels.", default="labels, label")
-    ] = None,
-    head: Annotated[
-        Path | None,
-        described(
-            "Head file to store as the pretrained head: `weight`, `bias` and `class_names` in a"
-            " .safetensors or .npz file.",
-            "FILE",
-            "none",
-        ),
-    ] = None,
-    dataset: Annotated[str, described("Name of the data set.")] = "imported",
+    config: ImportConfig,
 ) -> None:
     """Make a cache of features that another program computed: CLIP, DINO, audio, text.
 
@@ -177,18 +141,9 @@ def import_(
     FILE, or run `clinit head fit` afterwards. Then `clinit train-head` and
     `clinit diagnose` work as with features of `clinit extract`.
     """
-    from clinit.extract.arrays.import_features import ImportConfig, import_features
+    from clinit.extract.work.import_features import import_features
 
-    config = ImportConfig(
-        split=split.stored,
-        dataset=dataset,
-        backbone=backbone,
-        classes=classes,
-        head=head,
-        features_name=features_name,
-        labels_name=labels_name,
-        command=command_line(),
-    )
+    config = replace(config, command=command_line())
     check_writable(out)
     with counting("rows") as count:
         written = import_features(
@@ -206,7 +161,7 @@ def import_(
     top1 = written.summary.head.top1.percent
     if top1 is not None:
         say(f"top-1 of the head on these features: {top1:.2f} %")
-    elif split is ReadSplit.train:
+    elif config.stored == "train":
         tell_headless(out)
 
 
@@ -217,27 +172,23 @@ def export(
     out: Annotated[
         Path, typer.Argument(help="A .safetensors file for one split, or a folder for all splits.")
     ],
-    format: Annotated[
-        Literal["npy", "safetensors"] | None,
-        described("Format of the files.", default="the suffix; npy for a folder"),
-    ] = None,
     split: Annotated[Split | None, described("Export only this split.", default="all")] = None,
 ) -> None:
-    """Write features, labels and class names as NumPy or safetensors files.
+    """Write features, labels and class names into safetensors files.
 
-    Only one shard is in memory at a time. `clinit cache import` reads both
-    formats back, bit for bit.
+    Only one shard is in memory at a time. `clinit cache import` reads the files
+    back, bit for bit.
 
     clinit cache export caches/scenes scenes.safetensors --split train
     """
-    from clinit.extract.arrays.export_features import export_features
+    from clinit.extract.cache.export_features import export_features
     from clinit.extract.cache.read import open_cache
 
     check_writable(out, "OUT")
     opened = open_cache(cache)
     splits = [opened.split(split.value)] if split else list(opened.splits.values())
     with counting() as show:
-        for written in export_features(splits, out, format, on_rows=show):
+        for written in export_features(splits, out, on_rows=show):
             plan = written.split.plan
             say(
                 f"{plan.title}: {number_of(written.num_rows, 'row')} of {written.split.dim}"
@@ -284,7 +235,7 @@ def group(
     """
     import numpy as np
 
-    from clinit.extract.arrays.groups import record_groups, write_groups
+    from clinit.extract.cache.groups import record_groups, write_groups
     from clinit.extract.cache.read import open_cache, stored_features
     from clinit.headtrain.heads.repeats import find_groups
 

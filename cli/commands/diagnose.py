@@ -78,7 +78,8 @@ def diagnose(
     say(f"{cache}, {f'split {name}' if name else 'statistics'}, head {head}")
     say(
         f"{number_of(found.rows, 'row')} of {collapse.classes:,} classes, width {collapse.dim},"
-        f" class means of rank {collapse.rank}, lambda {lam:g}; computed with {found.library}"
+        f" class means of rank {collapse.rank} (cut {collapse.cut:.0e}), lambda {lam:g}; computed"
+        f" with {found.library}"
     )
     out.print(head_table(found))
     if others := len(rows.class_names) - collapse.classes:
@@ -87,4 +88,7 @@ def diagnose(
             " without features"
         )
     if lost := min(collapse.dim, collapse.classes - 1) - collapse.rank:
-        note(f"the class means do not vary along {lost} of the directions; NC1 leaves them out")
+        note(
+            f"along {lost} of the directions, class means vary by no more than the rounding of the"
+            " features; NC1 leaves them out"
+        )

@@ -35,7 +35,7 @@ def doctor(
 
     clinit doctor --out /data/caches
     """
-    from clinit.extract.doctor import State, examine
+    from clinit.extract.doctor import examine
 
     findings: list[Finding] = []
     with doing("Checking …") as status:
@@ -46,7 +46,7 @@ def doctor(
         print_content([asdict(finding) for finding in findings])
     else:
         _show(findings)
-    if any(finding.state is State.fault for finding in findings):
+    if any(finding.state == "fault" for finding in findings):
         raise typer.Exit(1)
 
 

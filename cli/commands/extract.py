@@ -50,11 +50,13 @@ def extract(options: ExtractOptions, config_file: ConfigOption = None) -> None:
     check_writable(options.out)
     scans = options.scans(doing=doing, warn=warn, note=note)
     manifests = {split: each.manifest for split, each in scans.items()}
+    from clinit.extract.work.run import extract_as_asked
+
     with extraction_progress() as on_progress:
         options = replace(options, command=command_line())
-        _print_results(options.run(manifests, on_progress, note))
+        _print_results(extract_as_asked(options, manifests, on_progress, note))
     if options.labels is not None:
-        from clinit.extract.arrays.groups import record_scanned
+        from clinit.extract.cache.groups import record_scanned
 
         record_scanned(options.out, scans.values(), options.labels)
     if not exists(options.out / "head.safetensors"):
@@ -144,15 +146,13 @@ def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
 
 
 def _print_top1(result: SplitResult) -> None:
-    names, percent = result.split.summary.head.class_names, result.top1.percent
-    if result.split.summary.head.tensors is None:
+    head = result.split.summary.head
+    names, percent = head.class_names, head.top1.percent
+    if head.tensors is None:
         told = result.plan.fingerprint
         say(f"  no head: {told.output or 'pooled'} features of {told.backbone}")
     elif percent is not None:
-        say(
-            f"  stored head: top-1 {percent:.2f} % of {result.top1.total:,} images"
-            f" (its classes: {names})"
-        )
+        say(f"  stored head: top-1 {percent:.2f} % of {head.total:,} images (its classes: {names})")
     elif names == "unknown":
         note(
             "the rows of the stored head have no class names, so its accuracy is unknown and"

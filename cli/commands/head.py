@@ -1,92 +1,208 @@
-"""`clinit head fit`: fit a head to the classes of a cache, of any backbone."""
+"""`clinit head`: heads made from a whole cache, and the statistics in place of its rows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
 from clinit.cli.frame.claim import claimed_head
-from clinit.cli.frame.console import note, say
+from clinit.cli.frame.config import ConfigOption
+from clinit.cli.frame.console import note, out, say
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import CacheArgument, Overwrite, described
-from clinit.cli.frame.progress import counting, doing
+from clinit.cli.frame.options import (
+    AsJson,
+    CacheArgument,
+    Memory,
+    Overwrite,
+    Split,
+    described,
+)
+from clinit.cli.frame.progress import doing
+from clinit.cli.frame.results import print_content
 from clinit.cli.frame.run_data import check_caches, tell_near
+from clinit.cli.frame.study_options import takes
+from clinit.cli.frame.work_progress import training_progress
+from clinit.files.paths import check_writable
+from clinit.headtrain.heads.start.settings import Weighting
+from clinit.headtrain.probe.settings import AlignConfig, ProbeConfig
+from clinit.words import number_of
 
-if TYPE_CHECKING:
-    from clinit.extract.cache.head import Head
-
-HeadFit = Literal["logistic", "ridge", "lda"]
-
-app = typer.Typer(no_args_is_help=True, help="Fit a head to the classes of a cache.")
+app = typer.Typer(no_args_is_help=True, help="Fit and align heads on all rows of a cache.")
+_KEPT = "No partial file is left: the file is written completely or not at all."
+_MANY = "Feature caches of one backbone, summed together."
 
 
 @app.callback()
 def head() -> None:
-    """Fit a head to the classes of a cache."""
+    """Fit and align heads on all rows of a cache."""
+
+
+def _check_head(path: Path, *suffixes: str) -> None:
+    if path.suffix not in suffixes:
+        ends = " or ".join(suffixes)
+        raise typer.BadParameter(f"--out must be a file that ends in {ends}, got {path}")
 
 
 @app.command()
-@keeps("No partial file is left: the file is written completely or not at all.")
+@keeps(_KEPT)
+@takes("config", ProbeConfig)
 def fit(
     cache: CacheArgument,
-    out: Annotated[Path, described("Head file to write, .safetensors or .npz.", "FILE")],
-    method: Annotated[
-        HeadFit,
-        described(
-            "Logistic regression, with a penalty chosen on held-out rows; or least squares (ridge)"
-            " or linear discriminants (lda), in one pass."
+    config: ProbeConfig,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Head file to write, .safetensors or .npz, for commands with --head.",
+            metavar="FILE",
+            show_default="no file",
         ),
-    ] = "logistic",
+    ] = None,
+    as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Fit a head to the training rows of a cache: a row for each of its classes.
+    """Fit a head to the classes of a cache, and measure it: a linear probe.
 
-    Use it for a network without a classifier (DINO, SigLIP, CLIP), or if the head
-    in the cache is for other classes.
+    Tries the values of a grid on a held-out part of the training rows, fits a head
+    with the best of them to all training rows, and measures it once on the
+    validation rows. The protocol is printed with the accuracy. Write the head for a
+    network without a classifier (DINO, SigLIP, CLIP), or if the head in the cache is
+    for other classes.
 
     clinit head fit caches/base --out base-head.safetensors
     """
-    if out.suffix not in (".safetensors", ".npz"):
-        raise typer.BadParameter(f"--out must be a .safetensors or .npz file, got {out}")
+    if head is not None:
+        _check_head(head, ".safetensors", ".npz")
+    elif overwrite:
+        raise typer.BadParameter("--overwrite has no effect without --out")
     check_caches(cache)
-    with claimed_head(out, overwrite=overwrite):
-        from clinit.extract.cache.head import write_head
-
-        write_head(_fitted(cache, method), out)
-    say(f"Head at {out}; `clinit train-head --head {out}` starts from it")
-
-
-def _fitted(cache: Path, by: HeadFit) -> Head:
-    from clinit.extract.cache.head import head_rows, top1
-    from clinit.headtrain.probe.fit_head import fit_head
+    from clinit.analysis.report.probe_table import accuracy_lines, grid_table, grid_title
+    from clinit.extract.cache.head import write_head
+    from clinit.headtrain.probe.protocol import probe
     from clinit.headtrain.protocol.stream.source import read_source
 
-    with doing("Reading the features …"):
-        source = read_source(cache)
-    for text in source.notes:
+    with claimed_head(head, overwrite=overwrite) if head is not None else nullcontext():
+        with doing("Reading the features …"):
+            source = read_source(cache)
+        tell_near(source.class_names, (), "", "")
+        with training_progress() as observer:
+            found = probe(source, config, observer=observer)
+        if head is not None:
+            write_head(found.head, head)
+    if as_json:
+        print_content(found.content())
+        return
+    say(f"{cache}: {found.protocol}")
+    for text in found.notes:
         note(text)
-    tell_near(source.class_names, (), "", "")
-    titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
-    with counting("searches") as count:  # shows nothing for methods without a search
-        found, notes = fit_head(
-            source, by, progress=lambda stage, done, total: count(titles[stage], done, total)
-        )
-    told = found.origin or {}
-    settings = {"c": "C", "lam": "lambda", "shrinkage": "shrinkage", "temperature": "temperature"}
-    words = [f"{word} {told[name]:.3g}" for name, word in settings.items() if name in told]
-    say(f"Head of {found.num_classes:,} classes: {told['fitted']}, {', '.join(words)}")
-    train, val = (
-        top1(found, part.features, part.labels, head_rows(found, part.class_names))
-        for part in (source.train, source.val)
-    )
+    if found.grid:
+        say(grid_title(found))
+        out.print(grid_table(found))
+    for line in accuracy_lines(found):
+        say(line)
+    if head is not None:
+        say(f"Head at {head}; `clinit train-head --head {head}` starts from it")
+
+
+@app.command()
+@keeps(_KEPT)
+@takes("config", AlignConfig)
+def align(
+    cache: Annotated[Path, typer.Argument(help="Feature cache of the base classes.")],
+    out: Annotated[Path, described("Head file to write, .safetensors.", "FILE")],
+    config: AlignConfig,
+    head: Annotated[
+        Path | None, described("Head file to start from.", "FILE", "the head in the cache")
+    ] = None,
+    views: Annotated[
+        int | None,
+        described(
+            "Views (`clinit extract --views`) to train on in turn; 0: plain features.",
+            default="all in the cache",
+            min=0,
+        ),
+    ] = None,
+    memory: Memory = None,
+    overwrite: Overwrite = False,
+    config_file: ConfigOption = None,
+) -> None:
+    """Fine-tune (align) the head of the base classes with the loss of later runs.
+
+    The logits of a head trained with cross entropy are far from the targets of
+    squared error. Use the result with `clinit train-head --loss mse --head FILE`.
+    """
+    _check_head(out, ".safetensors")
+    check_caches(cache, head=head)
+    with claimed_head(out, overwrite=overwrite), training_progress() as observer:
+        from clinit.extract.cache.head import write_head
+        from clinit.extract.cache.read import open_cache
+        from clinit.headtrain.probe import align as alignment
+        from clinit.headtrain.protocol.stream.source import read_sources, starting_head
+
+        with doing("Reading the feature cache …"):
+            chosen = alignment.choose_views(open_cache(cache), views)
+            (source,) = read_sources(cache, memory=memory)
+        for text in source.notes:
+            note(text)
+        start, _ = starting_head(source, head, observer)
+        aligned = alignment.align(source, start, config, chosen, observer=observer)
+        write_head(aligned, out)
+    _show(aligned.alignment or {})
+    say(f"Head at {out}")
+
+
+def _show(facts: Mapping[str, Any]) -> None:
+    losses, views = facts["loss_by_epoch"], facts["views"]
+    seen = f"{number_of(views, 'view')} (seed {facts['view_seed']})" if views else "plain images"
     say(
-        f"top-1 of the head on the {train.total:,} rows that it was fitted to:"
-        f" {train.percent:.2f} %"
+        f"{facts['loss']} loss {losses[0]:.4g} in the first epoch, {losses[-1]:.4g} in the last,"
+        f" on {facts['train_rows']:,} rows, {seen}"
     )
-    if val.percent is not None:
-        say(f"top-1 of the head on {val.total:,} rows of val: {val.percent:.2f} %")
-    for text in notes:
-        note(text)
-    return found
+    if facts["top1_before"] is not None:
+        say(
+            f"Top-1 on {facts['val_rows']:,} validation rows: {facts['top1_before']:.2f} % before,"
+            f" {facts['top1_after']:.2f} % after"
+        )
+
+
+@app.command()
+@keeps(_KEPT)
+def statistics(
+    caches: Annotated[list[Path], typer.Argument(help=_MANY, metavar="CACHE...")],
+    out: Annotated[Path, described("File to write, .safetensors.", "FILE")],
+    weighting: Annotated[
+        Weighting,
+        described(
+            "Average with equal weights of all classes, which all methods but slda need, or of all"
+            " rows (sample)."
+        ),
+    ] = "class",
+    split: Annotated[Split | None, described("Split to sum.", default="train, or else val")] = None,
+) -> None:
+    """Sum caches to counts, means and one second moment: all that linear heads need of rows.
+
+    For C classes and d features, FILE contains C d + d^2 numbers, whatever the
+    number of images. They are summed in one pass, with one shard in memory at a
+    time. FILE replaces the rows in `clinit train-head --base`, `clinit diagnose`
+    and `clinit add --old`.
+
+    clinit head statistics caches/base --out base-statistics.safetensors
+    """
+    _check_head(out, ".safetensors")
+    check_caches(*caches)
+    check_writable(out)
+    from clinit.headtrain.protocol.stream.summed import sum_caches
+
+    with training_progress() as observer:
+        found = sum_caches(caches, out, weighting, split and split.value, observer)
+    sums = found.statistics
+    say(
+        f"{number_of(int(sums.totals.sum()), 'row')} of"
+        f" {number_of(int((sums.totals > 0).sum()), 'class')}, width {sums.dim}, weighting"
+        f" {sums.weighting}: C d + d^2 = {(sums.num_classes + sums.dim) * sums.dim:,} numbers"
+    )
+    say(f"Statistics at {out}")

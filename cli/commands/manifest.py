@@ -116,7 +116,7 @@ def list_() -> None:
     ]
     words = (Column(heading, "text") for heading in ("data set", "title"))
     numbers = (Column(heading, "number") for heading in ("classes", "train", "val"))
-    out.print(Table([*words, *numbers], [lines]).rich(is_framed=True))
+    out.print(Table([*words, *numbers], [lines]))
 
 
 def _print_manifest(manifest: Manifest) -> None:

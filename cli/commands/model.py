@@ -73,7 +73,7 @@ def add(
         Path | None,
         typer.Option(
             help="Feature cache of old classes, with the model's class names; or a file that"
-            " `clinit statistics` made from such a cache.",
+            " `clinit head statistics` made from such a cache.",
             metavar="PATH",
             show_default="the model's memory",
         ),

@@ -9,39 +9,50 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.analysis.figures import FigureName
-from clinit.analysis.metrics.efficiency import Reading
 from clinit.analysis.report import Format, View
 from clinit.cli.frame.console import note, print_csv, print_json
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import AsJson, fills, option
-from clinit.cli.frame.results import show
+from clinit.cli.frame.results import show, show_comparison
 from clinit.files.paths import check_writable
 
 if TYPE_CHECKING:
-    pass
+    from clinit.analysis.runs import Runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(View):
     """Options of `clinit report`."""
 
+    columns: str = ""
     as_json: bool = False
-    figure: Sequence[FigureName] | None = None
+    compare: str | None = None
+    baseline: str | None = None
+    best_of: str | None = None
+    by: str | None = None
+    figure: Sequence[str] | None = None
     plot: Path | None = None
     html: Path | None = None
     skip_start: bool = False
-    gain: Reading = "equal-level"
 
 
+_COMPARISON = "Comparison"
 _OPTIONS = {
     "format": option(
         Format,
-        "Table for the terminal; JSON or CSV for programs; Markdown table of means over seeds.",
+        "Table for the terminal; JSON or CSV for programs; Markdown or LaTeX (booktabs) table of"
+        " means over seeds.",
         None,
         *("--format", "-f"),
     ),
     "as_json": AsJson,
+    "columns": option(
+        str,
+        "Columns in place of the default ones, such as acc_all,acc_new,gain,backward_transfer;"
+        " docs/metrics.md lists them.",
+        metavar="NAMES",
+        show_default=False,
+    ),
     "per_task": option(
         bool, "Also show each task (CSV: one line per run and task).", None, "--per-task"
     ),
@@ -53,16 +64,39 @@ _OPTIONS = {
     "means": option(
         bool, "Mean and deviation over seeds instead of runs, in JSON and CSV too.", None, "--means"
     ),
-    "metrics": option(
-        bool,
-        "Show a second table: backward transfer, accuracy within tasks, loss spike, cost of the"
-        " start. Markdown contains only this table; JSON and CSV contain both.",
-        *(None, "--metrics"),
+    "compare": option(
+        str | None,
+        "Print paired differences over seeds between the values of this setting (init, loss, lr)"
+        " and --baseline, with 95 % intervals, wins, and p-values adjusted by Holm.",
+        _COMPARISON,
+        metavar="SETTING",
+    ),
+    "baseline": option(
+        str | None,
+        "Value of --compare to subtract.",
+        _COMPARISON,
+        metavar="VALUE",
+    ),
+    "best_of": option(
+        str | None,
+        "Keep the runs with the best values of these settings, such as lr,loss: chosen by A_all on"
+        " held-out images if there are such runs (`clinit sweep --held-out`).",
+        _COMPARISON,
+        metavar="SETTINGS",
+    ),
+    "by": option(
+        str | None,
+        "Settings of which each value has its own choice of --best-of.",
+        _COMPARISON,
+        metavar="SETTINGS",
+        show_default="init",
     ),
     "figure": option(
-        list[FigureName] | None,
-        "Draw this figure into --plot; repeatable. If the records lack the data of one of several"
-        " figures, it is skipped with a note.",
+        list[str] | None,
+        "Draw this figure into --plot; repeatable: curves, efficiency, or a column such as acc_old"
+        " or forgetting. If the records lack the data of one of several figures, it is skipped with"
+        " a note.",
+        metavar="NAME",
         show_default="curves",
     ),
     "plot": option(
@@ -80,12 +114,6 @@ _OPTIONS = {
         dir_okay=False,
     ),
     "curves": option(bool, "Draw the curves in the terminal."),
-    "gain": option(
-        Reading,
-        "Efficiency gain: iterations of random rows over iterations of the run, both to 95 % of"
-        " random's best new-task accuracy (equal-level), or random's to its best (random-best)."
-        " JSON and CSV contain both.",
-    ),
     "skip_start": option(
         bool, "Leave the evaluation before the first step out of averages.", None, "--skip-start"
     ),
@@ -110,15 +138,10 @@ def report(
     classes before its first step; A_new, A_old, A_pre, mean accuracy on the current
     task, on all earlier classes, and on the base classes. L_new: loss on training
     images of the current task. gain: how many times sooner than with random rows a
-    task is learnt; ≥: at least. FWT: forward transfer. #: rank; run: number of the
-    record.
+    task is learnt; ≥: at least, <: at most. FWT: forward transfer. With --per-task:
+    end, A_new after the last step; factor and shift of new rows.
 
-    With --per-task: end, A_new after the last step; factor and shift of new rows.
-
-    With --metrics: BWT, backward transfer; A_task, A_all if the task of each image
-    is known; spike, loss above its last level, summed over iterations; init,
-    seconds of all starts; share, their part of the run's time; A_base, A_pre if
-    only base classes compete.
+    clinit report runs --compare init --baseline random --columns acc_all,gain
 
     docs/metrics.md has the formulas.
     """
@@ -126,17 +149,31 @@ def report(
     for name, file in (("--plot", asked.plot), ("--html", asked.html)):
         if file is not None:
             check_writable(file, name)
-    from clinit.analysis.report.report import load_runs
+    from clinit.analysis.report.measures import measures_of
+    from clinit.analysis.runs import load_runs
 
-    loaded = load_runs(*runs, skip_start=asked.skip_start, reading=asked.gain)
+    measures_of(view.columns)
+    measures_of({*(asked.figure or ())} - {"curves", "efficiency"})
+    loaded = load_runs(*runs, skip_start=asked.skip_start)
+    if asked.best_of:
+        loaded = loaded.best_of(asked.best_of, asked.by or "init")
     if asked.plot is not None:
         from clinit.analysis.figures.gallery import save_figures
 
-        for told in save_figures(loaded.data, asked.plot, asked.figure or [FigureName.CURVES]):
+        for told in save_figures(loaded.data, asked.plot, asked.figure or ["curves"]):
             note(told)
     if asked.html is not None:
         loaded.save_html(asked.html)
         note(f"the page is {asked.html}")
+    if asked.compare and asked.baseline:
+        show_comparison(
+            loaded, loaded.comparison(asked.compare, asked.baseline, view.columns), view
+        )
+    else:
+        _print(loaded, view)
+
+
+def _print(loaded: Runs, view: View) -> None:
     if view.format == "table":
         show(loaded, view)
     else:
@@ -146,12 +183,16 @@ def report(
 def _checked(asked: Asked) -> View:
     if asked.as_json and asked.format not in ("table", "json"):
         raise typer.BadParameter(f"--json does not go with --format {asked.format}")
+    if (asked.compare is None) != (asked.baseline is None):
+        raise typer.BadParameter("--compare needs --baseline and vice versa: give both or neither")
+    if asked.by and not asked.best_of:
+        raise typer.BadParameter("--by belongs to --best-of")
     form: Format = "json" if asked.as_json else asked.format
-    if asked.per_task and form != "table" and (asked.means or form == "markdown"):
+    if asked.per_task and form != "table" and (asked.means or form in ("markdown", "latex")):
         raise typer.BadParameter("means over seeds do not exist by task: leave out --per-task")
     figures = {*(asked.figure or ())}
-    drawn = asked.curves and form == "table" and (not figures or FigureName.CURVES in figures)
-    if asked.plot is None and not figures <= ({FigureName.CURVES} if drawn else set()):
+    drawn = asked.curves and form == "table" and (not figures or "curves" in figures)
+    if asked.plot is None and not figures <= ({"curves"} if drawn else set()):
         raise typer.BadParameter(
             "the terminal draws only curves: add --plot FILE to write other figures",
             param_hint="--figure",

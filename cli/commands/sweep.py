@@ -213,7 +213,7 @@ def _sweep_top(
     """Train the runs of train-top that are not recorded; return the records of all runs."""
     from clinit.headtrain.protocol.record.format import check_free
     from clinit.headtrain.protocol.sweep.plan import open_folder, run_digest, run_names
-    from clinit.headtrain.top.runs import train_top
+    from clinit.headtrain.top.experiment import train_top
 
     # Checkpoints are named by digests, which do not change when the grid grows.
     checkpoints = {run: out / f"{run_digest(run)}.checkpoint" for run in runs}
@@ -230,11 +230,12 @@ def _sweep_top(
         for place in left.values():
             say(f"  {place.name}")
         return []
-    train_top(
-        data,
-        left,
-        watch=training_progress,
-        resume_from=checkpoints.__getitem__,
-        checkpoint_every=checkpoint_every,
-    )
+    with training_progress() as observer:
+        train_top(
+            data,
+            left,
+            observer=observer,
+            resume_from=checkpoints.__getitem__,
+            checkpoint_every=checkpoint_every,
+        )
     return [*places.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ from clinit.files.paths import check_writable
 from clinit.headtrain.protocol.study.study import Study
 
 if TYPE_CHECKING:
+    from clinit.extract.cache.fingerprint import Fingerprint
     from clinit.headtrain.heads.linear import Rows
     from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 
@@ -85,15 +87,16 @@ def train_head(
                 studies,
                 left,
                 observer=observer,
-                diagnose=_diagnosis if diagnose else None,
+                diagnose=partial(_diagnosis, data.new.fingerprint) if diagnose else None,
                 overwrite=overwrite,
             )
     show_runs(places.values(), left.values())
 
 
-def _diagnosis(statistics: ClassStatistics, head: Rows) -> dict[str, Any]:
+def _diagnosis(features: Fingerprint, statistics: ClassStatistics, head: Rows) -> dict[str, Any]:
     from clinit.analysis.metrics.diagnosis import diagnose
 
     if len(statistics.totals) < 2:  # the measures are undefined for a single class
         return {}
-    return diagnose(statistics, head.weight, head.bias, lam=_DIAGNOSIS_LAMBDA).content()
+    weights = head.weight, head.bias
+    return diagnose(statistics, *weights, lam=_DIAGNOSIS_LAMBDA, fingerprint=features).content()

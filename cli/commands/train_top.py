@@ -50,13 +50,14 @@ def train_top(
         # Refuse existing records before the slow computation of activations.
         left = runs.left_of(places, data, overwrite=overwrite)
         tell_left(places.values(), left.values())
-        from clinit.headtrain.top.runs import train_top as train_recorded
+        from clinit.headtrain.top.experiment import train_top as train_recorded
 
-        train_recorded(
-            data,
-            left,
-            watch=training_progress,
-            checkpoint_every=checkpoint_every,
-            overwrite=overwrite,
-        )
+        with training_progress() as observer:
+            train_recorded(
+                data,
+                left,
+                observer=observer,
+                checkpoint_every=checkpoint_every,
+                overwrite=overwrite,
+            )
     show_runs(places.values(), left.values())

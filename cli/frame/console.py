@@ -23,6 +23,7 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from clinit.observer import Event, Noted, Warned
 from clinit.words import OBEYED, visible
 
 if TYPE_CHECKING:
@@ -148,6 +149,15 @@ def note(message: str) -> None:
 def warn(message: str) -> None:
     """Print a line about something that the user probably did not intend."""
     err.print(Text.assemble(("Warning: ", "bold yellow"), visible(message)), soft_wrap=True)
+
+
+def tell(event: Event) -> None:
+    """Print an event that is a note or a warning."""
+    match event:
+        case Noted(text):
+            note(text)
+        case Warned(text):
+            warn(text)
 
 
 def say(message: str = "") -> None:

@@ -21,8 +21,10 @@ from clinit.cli.frame.console import hush
 QUIET = "Print no progress and no notes; warnings, errors and results remain."
 
 
-_FILES = dict.fromkeys(("add", "remember", "remove", "rename"), "model")
+_FILES = {**dict.fromkeys(("add", "remember", "remove", "rename"), "model"), "align": "head"}
 """Command -> file of `clinit.cli.commands`, if their names differ."""
+_EARLIER = ("align",)
+"""Commands of 0.1 that are now in a group; the help lists them there alone."""
 
 
 class LazyGroup(TyperGroup):
@@ -33,7 +35,8 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Commands({**self.table, **self.commands})
+        earlier = dict.fromkeys(_EARLIER, "") if self.table else {}
+        self.commands = _Commands({**self.table, **earlier, **self.commands})
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the lines of the table into the help, without building commands."""
@@ -47,6 +50,7 @@ class _Commands(dict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if isinstance(found := super().__getitem__(name), str):
             self[name] = found = _built(name)
+            found.hidden = name in _EARLIER
         return found
 
     def get(self, name: str, default: Any = None) -> Any:

@@ -27,7 +27,7 @@ from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import extraction_progress, training_progress
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
-from clinit.extract.work.settings import COMPUTATION, DATA, NETWORK
+from clinit.extract.work.options import COMPUTATION, DATA, NETWORK
 from clinit.files.lock import claim_file
 from clinit.files.paths import check_writable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.model.settings import WRITES_MODELS
@@ -236,9 +236,10 @@ def opened(
 
         with doing("Loading the model …"):
             if network.backbone is not None:
+                from clinit.extract.work.run import ExtractConfig
                 from clinit.headtrain.model.network import stock_model
 
-                model: Classifier = stock_model(network.extraction())
+                model: Classifier = stock_model(ExtractConfig.of(network))
                 if model.facts.assumed is not None:
                     note(f"{model.facts.assumed} (other names: --head-classes FILE)")
             else:
@@ -255,13 +256,14 @@ def _inputs(model: Classifier, path: Path, network: NetworkOptions, out: Path) -
 
     if not is_features(path):
         model.need_engine()
+        from clinit.extract.work.run import ExtractConfig
         from clinit.headtrain.model.images import ImageFolder
 
         return ImageFolder(
             root=path,
             labels=network.labels,
             features=network.features or out.with_name(f"{out.name}-features"),
-            extraction=network.extraction(),
+            extraction=ExtractConfig.of(network),
             data=command_data(),
             listener=listener(),
         )

@@ -59,7 +59,7 @@ Memory = Annotated[
 ]
 DeviceOption = Annotated[Device, described(fields_of(Training)["device"].help)]
 CacheOrFile = Annotated[
-    Path, typer.Argument(help="Folder of a feature cache, or a file of `clinit statistics`.")
+    Path, typer.Argument(help="Folder of a feature cache, or a file of `clinit head statistics`.")
 ]
 CacheArgument = Annotated[Path, typer.Argument(help="Folder written by `clinit extract --out`.")]
 
@@ -78,8 +78,8 @@ NewCache = Annotated[Path, _place(_NEW)]
 BaseCaches = Annotated[
     list[Path] | None,
     _place(
-        f"{_BASE} A file of `clinit statistics`, given in addition, replaces the training rows of"
-        f" the cache. Without --base, the stream starts without classes.{_SEVERAL}",
+        f"{_BASE} A file of `clinit head statistics`, given in addition, replaces the training rows"
+        f" of the cache. Without --base, the stream starts without classes.{_SEVERAL}",
         *("PATH", "Data", "--base"),
     ),
 ]
@@ -87,7 +87,7 @@ NewCaches = Annotated[list[Path], _place(_NEW + _SEVERAL, "FOLDER", "Data", "--n
 BaseHead = Annotated[
     Path | None,
     _place(
-        "Head of the base classes to start from, as `clinit align` writes it.",
+        "Head of the base classes to start from, as `clinit head align` writes it.",
         "FILE",
         show_default="the head in the base cache",
     ),

@@ -30,19 +30,34 @@ _LEAST_S = 1.0
 
 
 class Line:
-    """Progress of one piece of work, with or without a count."""
+    """Progress of the present piece of work, with or without a count."""
 
-    def __init__(self, title: str, *, unit: str = "", tells_rate: bool = False) -> None:
-        self.title = title
-        self.unit = unit
-        """Name of the counted things, in the plural; if empty, only the share is shown."""
-        self.tells_rate = tells_rate
-        self.more = ""
+    def __init__(self, begin: Callable[[], object] = lambda: None) -> None:
+        """Start without work; `begin` is called before the first piece of work."""
+        self._begin = begin
+        self.title, self.unit, self.more = "", "", ""
         self.done: int | float = 0
         self.total: int | float | None = None
         """Expected final count; None if unknown."""
+        self._tells_rate = False
         self._began: tuple[float, int | float] | None = None
         """Monotonic time and count when counting began."""
+
+    def work(self, title: str, *, unit: str = "", tells_rate: bool = False) -> Line:
+        """Begin a piece of work, unless the work with this title goes on.
+
+        Args:
+            title: Name of the work.
+            unit: Name of the counted things, in the plural; if empty, only the share is shown.
+            tells_rate: Whether to show how many are done per second.
+        """
+        if title != self.title:
+            self._begin()
+            self._begin = lambda: None
+            self.title, self.unit, self.more = title, unit, ""
+            self.done, self.total, self._began = 0, None, None
+            self._tells_rate = tells_rate
+        return self
 
     def count(self, done: int | float, total: int | float | None) -> None:
         """Set the count to `done` of `total`; a smaller count than before begins a new count."""
@@ -59,16 +74,24 @@ class Line:
         told = ", ".join(filter(None, (*self._facts(" of "), self.more)))
         return ": ".join(filter(None, (self.title, told)))
 
-    def cells(self) -> tuple[RenderableType, ...]:
-        """Return the cells for a terminal: the title, the bar, and the texts behind the bar."""
+    def __rich__(self) -> RenderableType:
+        """Return the title, the bar, and the texts behind the bar."""
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
 
         bar = ProgressBar(total=self.total or None, completed=self.done, pulse=not self.total)
         counted, share, left, rate = self._facts("/")
         # If the line does not fit into the terminal, only the last cell is cut.
         more = _text(" ".join(filter(None, (rate, self.more))))
         more.no_wrap = True
-        return _text(self.title), bar, _text(counted or share), _text(left), more
+        grid = Table.grid(padding=(0, 1), expand=True)
+        grid.add_column(no_wrap=True, overflow="crop")
+        grid.add_column(ratio=1, min_width=8)
+        grid.add_column(no_wrap=True, overflow="crop")
+        grid.add_column(no_wrap=True, overflow="crop")
+        grid.add_column(overflow="crop")
+        grid.add_row(_text(self.title), bar, _text(counted or share), _text(left), more)
+        return grid
 
     def _facts(self, of: str) -> tuple[str, str, str, str]:
         """Return the count, its share, the time left and the rate; empty if unknown."""
@@ -83,56 +106,7 @@ class Line:
             f"{duration((total - self.done) / per_s)} left" if per_s and self.done < total else ""
         )
         rate = f"{per_s:,.{1 if per_s < 10 else 0}f} {self.unit}/s" if per_s else ""
-        return counted, share, left, rate if self.tells_rate else ""
-
-
-class Progress:
-    """The lines of the current counts, the latest line last."""
-
-    def __init__(self, begin: Callable[[], object]) -> None:
-        """Start without a line; `begin` is called when the first line is added."""
-        self._begin = begin
-        self._lines: list[Line] | None = None
-
-    def line(self, title: str, *, unit: str = "", tells_rate: bool = False) -> Line:
-        """Add and return a line for a new count."""
-        line = Line(title, unit=unit, tells_rate=tells_rate)
-        if self._lines is None:
-            self._lines = [line]
-            self._begin()
-        else:
-            self._lines.append(line)
-        return line
-
-    def only(self, title: str, *, unit: str = "", tells_rate: bool = False) -> Line:
-        """Return the line with this title, added if necessary; remove all other lines."""
-        if self._lines and self._lines[-1].title == title:
-            return self._lines[-1]
-        if self._lines:
-            self._lines.clear()
-        return self.line(title, unit=unit, tells_rate=tells_rate)
-
-    def reached(self, what: str) -> None:
-        """Print a finished step into a log at once; a terminal shows it by its bar."""
-        if not is_quiet() and not _is_drawn():
-            _print_line(what)
-
-    def in_words(self) -> str:
-        """Return the text for a log: the latest count."""
-        return self._lines[-1].in_words() if self._lines else ""
-
-    def __rich__(self) -> RenderableType:
-        from rich.table import Table
-
-        grid = Table.grid(padding=(0, 1), expand=True)
-        grid.add_column(no_wrap=True, overflow="crop")
-        grid.add_column(ratio=1, min_width=8)
-        grid.add_column(no_wrap=True, overflow="crop")
-        grid.add_column(no_wrap=True, overflow="crop")
-        grid.add_column(overflow="crop")
-        for line in list(self._lines or ()):
-            grid.add_row(*line.cells())
-        return grid
+        return counted, share, left, rate if self._tells_rate else ""
 
 
 class ProgressLog:
@@ -171,27 +145,32 @@ _log = ProgressLog()
 
 
 @contextmanager
-def progress() -> Iterator[Progress]:
-    """Show progress as soon as the first line is added."""
+def progress() -> Iterator[Line]:
+    """Show progress as soon as the first work begins."""
     with ExitStack() as stack:
-        shown = Progress(lambda: stack.enter_context(_shown(shown, shown.in_words)))
-        yield shown
+        line = Line(lambda: stack.enter_context(_shown(line, line.in_words)))
+        yield line
 
 
 @contextmanager
 def counting(unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
     """Show a count; yield a callback that takes its title, the count, and the total."""
-    with progress() as shown:
-        yield lambda title, done, total: shown.only(title, unit=unit).count(done, total)
+    with progress() as line:
+        yield lambda title, done, total: line.work(title, unit=unit).count(done, total)
 
 
 @contextmanager
 def doing(what: str) -> Iterator[Line]:
     """Show `what`, a few words with an ellipsis, and the time, while the context runs."""
-    began, shown = time.monotonic(), Progress(lambda: None)
-    line = shown.line(what)
-    with _shown(shown, lambda: f"{line.title} {duration(time.monotonic() - began)}"):
+    began, line = time.monotonic(), Line().work(what)
+    with _shown(line, lambda: f"{line.title} {duration(time.monotonic() - began)}"):
         yield line
+
+
+def reached(what: str) -> None:
+    """Print a finished step into a log at once; a terminal shows it by its bar."""
+    if not is_quiet() and not _is_drawn():
+        _print_line(what)
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from clinit.cli.frame.console import note, say, warn
+from clinit.cli.frame.console import note, say, tell, warn
 from clinit.cli.frame.progress import doing
 from clinit.errors import ExperimentError, HeadError, RecordError
-from clinit.extract.cache.folder import split_names
+from clinit.extract.cache.plan import split_names
 from clinit.files.paths import exists, instead_of, is_file
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def read_data(
         *old, arriving = read_sources(*filter(None, (base, new)), memory=memory)
     tell_near(arriving.class_names, old[0].class_names if old else (), "--new", "--base")
     return RunData.of(
-        old[0] if old else None, arriving, heads, on_note=note, command=["clinit", *sys.argv[1:]]
+        old[0] if old else None, arriving, heads, observer=tell, command=["clinit", *sys.argv[1:]]
     )
 
 
@@ -114,7 +114,7 @@ def read_images(images: Images, heads: Mapping[str, Path | None]) -> ImageData:
     from clinit.headtrain.top.inputs import ImageData
 
     with doing("Reading the caches …"):
-        return ImageData.open(images, heads, on_note=note, command=["clinit", *sys.argv[1:]])
+        return ImageData.open(images, heads, observer=tell, command=["clinit", *sys.argv[1:]])
 
 
 def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:

@@ -1,8 +1,10 @@
 """Write and read feature caches.
 
-plan, fingerprint  which shard contains which rows; everything that features depend on
+plan, fingerprint  which shard contains which rows, folders; everything that features depend on
+groups             images that repeat each other
 shard, head        HDF5 files of features; the pretrained classifier
-summary, folder    contents of a complete split; splits and views in a folder
+summary            contents of a complete split
 read, features     open a cache; features with their labels
 verify             check all digests of a cache
+export_features    features for other programs
 """

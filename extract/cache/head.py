@@ -23,19 +23,16 @@ from typing import Any
 import msgspec
 import numpy as np
 from jaxtyping import Float, Int
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from clinit.errors import CacheError, HeadError, unreadable
-from clinit.extract.arrays.array_file import BFLOAT16, parse_class_names, widened
-from clinit.extract.arrays.numpy_files import NpzFile
-from clinit.extract.arrays.safetensors_files import SafetensorsFile
+from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.dataset.names import is_text
+from clinit.files.arrays import BFLOAT16, FORMATS, ArrayFile, widened
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file, make_folder
-from clinit.files.paths import instead_of, is_file
+from clinit.files.paths import check_readable, instead_of, is_file
+from clinit.files.text import is_text
 
 _KEY = "clinit_head"
 _SEALED = "clinit-head/2"
@@ -66,7 +63,7 @@ class Head:
     fingerprint: str = ""
     """`Fingerprint.backbone_identifier` of the features that the head reads; empty if unknown."""
     alignment: Mapping[str, Any] | None = None
-    """How `clinit align` made the head, as plain JSON values; None for other heads."""
+    """How `clinit head align` made the head, as plain JSON values; None for other heads."""
     feature_map: Mapping[str, Any] | None = None
     """The random features (`clinit.headtrain.heads.closed.moments`) that the rows read, as plain
     JSON values; None if the rows read the features of the backbone."""
@@ -253,19 +250,16 @@ def read_head(
             contains values that are not finite, or is refused by `linear`.
         StorageError: If the file exists and cannot be read.
     """
-    try:
-        if not is_file(path):
-            raise HeadError(
-                f"no head file at {path}",
-                remedy=instead_of(
-                    path,
-                    "`clinit extract` stores the pretrained head as head.safetensors in its cache.",
-                    Path.is_file,
-                ),
-            )
-        path.open("rb").close()  # safetensors would call a file without read permission absent
-    except OSError as error:
-        raise unreadable(path, error) from error
+    if not is_file(path):
+        raise HeadError(
+            f"no head file at {path}",
+            remedy=instead_of(
+                path,
+                "`clinit extract` stores the pretrained head as head.safetensors in its cache.",
+                Path.is_file,
+            ),
+        )
+    check_readable(path, HeadError)  # safetensors would call a file without read permission absent
     weight, bias, facts = _read(path)
     weight, bias = _laid_out(weight, bias, path, on_note)
     if facts.tensors is not None and facts.tensors != tensors_sha256(Head(weight, bias)):
@@ -300,44 +294,45 @@ def read_head(
 def foreign_to_head(path: Path) -> str | None:
     """Return why a file is not a head written by clinit; None if it is one."""
     try:
-        if path.suffix == ".npz":
-            own = _read(path)[2].origin is not None
-        else:
-            with safe_open(path, framework="numpy") as file:
-                own = _KEY in (file.metadata() or {})
-    except (HeadError, SafetensorError, OSError):
+        is_npz = path.suffix == ".npz"
+        own = _read(path)[2].origin is not None if is_npz else _KEY in _file(path).metadata()
+    except (HeadError, CacheError):
         own = False
     return None if own else "it is not a head written by clinit"
 
 
+def _file(path: Path) -> ArrayFile:
+    return ArrayFile(path, FORMATS[".npz" if path.suffix == ".npz" else ".safetensors"])
+
+
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
     """Return weight, bias and facts as stored."""
-    file = NpzFile(path) if path.suffix == ".npz" else SafetensorsFile(path)
+    is_npz, file = path.suffix == ".npz", _file(path)
     try:
-        names = file.names()
-        others = {"class_names", "origin"} if isinstance(file, NpzFile) else set[str]()
-        if "weight" not in names or not ("bias" in names or {"weight", *others} >= {*names}):
+        names = set(file.names() or ())
+        others = {"class_names", "origin"} & names if is_npz else set[str]()
+        if "weight" not in names or not ("bias" in names or {"weight", *others} >= names):
             raise HeadError(
                 f"{path} has no `{'bias' if 'weight' in names else 'weight'}`; it contains"
                 f" {', '.join(sorted(names)[:20]) or 'nothing'}",
                 remedy=_LAYOUT,
             )
         found = {name: file.array(name) for name in ("weight", "bias") if name in names}
-        texts = {name: file.labels(name) for name in others.intersection(names)}
+        texts = {name: file.labels(name) for name in others}
+        types = [array.dtype for array in found.values()]
+        if not (
+            all(kind.kind == "f" or kind == BFLOAT16 for kind in types)
+            and isinstance(texts.get("class_names", []), list)
+        ):
+            raise HeadError(
+                f"{path} contains numbers of type {', '.join(map(str, types))}, expected floats,"
+                " and texts for `class_names`",
+                remedy=_LAYOUT,
+            )
+        facts = _npz_facts(texts, path) if is_npz else _read_facts(file)
     except CacheError as error:
         raise HeadError(str(error), remedy=_LAYOUT) from error
-    types = [array.dtype for array in found.values()]
-    if not (
-        all(kind.kind == "f" or kind == BFLOAT16 for kind in types)
-        and isinstance(texts.get("class_names", []), list)
-    ):
-        raise HeadError(
-            f"{path} contains numbers of type {', '.join(map(str, types))}, expected floats, and"
-            " texts for `class_names`",
-            remedy=_LAYOUT,
-        )
     plain = {n: widened(each) if each.dtype == BFLOAT16 else each for n, each in found.items()}
-    facts = _read_facts(file.metadata(), path) if not others else _npz_facts(texts, path)
     return plain["weight"], plain.get("bias"), facts
 
 
@@ -376,8 +371,9 @@ def _stored(head: Head) -> dict[str, np.ndarray]:
     return {name: np.ascontiguousarray(t, dtype=np.float32) for name, t in tensors.items()}
 
 
-def _read_facts(metadata: Mapping[str, str], path: Path) -> _Facts:
+def _read_facts(file: ArrayFile) -> _Facts:
     """Return the facts in the metadata; clinit's document under another key means damage."""
+    metadata, path = file.metadata(), file.path
     if _KEY in metadata:
         origin = f"the description in {path}"
         return _DOCUMENT.convert(
@@ -385,9 +381,4 @@ def _read_facts(metadata: Mapping[str, str], path: Path) -> _Facts:
         )
     if any(_SEALED in text for text in metadata.values()):
         raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
-    if "class_names" not in metadata:
-        return _Facts()
-    try:
-        return _Facts(class_names=parse_class_names(metadata["class_names"], path))
-    except CacheError as error:
-        raise HeadError(str(error), remedy=_LAYOUT) from error
+    return _Facts(class_names=file.class_names())

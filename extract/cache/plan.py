@@ -1,4 +1,4 @@
-"""The plan of an extraction: which rows go to which shard, and the fingerprint.
+"""The plan of an extraction: which rows go to which shard, and the fingerprint; folders of a cache.
 
 The plan is written before the first shard and never changes. A later run of the same command reads
 the plan, compares it with its own and computes the missing shards. A batch never contains rows of
@@ -8,19 +8,22 @@ two shards, so a shard has the same bits whenever it is computed.
 from __future__ import annotations
 
 import math
+import os
+import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from clinit.errors import CacheError, ClinitError
-from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.fingerprint import Fingerprint, mismatches
 from clinit.extract.dataset.known import SPLITS
 from clinit.files.documents import DocumentKind, content_sha256
-from clinit.files.paths import exists
-from clinit.words import contrast
+from clinit.files.paths import exists, is_file
+from clinit.words import closest, contrast
 
-FILE = "plan.json"
+PLAN_FILE, SUMMARY_FILE = "plan.json", "cache.json"
 _MOST = 2**40
 WRITE_AGAIN = (
     "Run the command that wrote this cache again (`clinit extract` or `clinit cache import`): it"
@@ -156,7 +159,7 @@ def settle_plan(plan: Plan, folder: Path) -> None:
     Raises:
         CacheError: If the plans differ; the message names the first differing field.
     """
-    path = folder / FILE
+    path = folder / PLAN_FILE
     if not exists(path):
         _DOCUMENT.write(path, plan.content())
         return
@@ -165,12 +168,13 @@ def settle_plan(plan: Plan, folder: Path) -> None:
     for name, value in stored.content().items():
         if name != "fingerprint" and value != wanted[name]:
             differing.append((name, *contrast(str(value), str(wanted[name]))))
-    if [name for name, *_ in differing] == ["manifest"]:
+    rows = ("manifest", "features", "num_rows")
+    if differing and all(name in rows for name, *_ in differing):
         raise CacheError(
-            f"{folder} was begun with other images or classes",
-            remedy="Give another folder with `--out`, or restore the images it was begun with.",
+            f"{folder} was begun with other images, features or classes",
+            remedy="Give another folder with `--out`, or restore the files it was begun with.",
         )
-    for name, found, here in sorted(differing, key=lambda each: each[0] == "manifest"):
+    for name, found, here in sorted(differing, key=lambda each: each[0] in rows):
         raise CacheError(
             f"{folder} was begun with {name} = {found}, but this command has {name} = {here}",
             remedy="Give the options it was begun with, or another folder with `--out`.",
@@ -183,9 +187,121 @@ def read_plan(folder: Path) -> Plan:
     Raises:
         CacheError: If `folder` contains no plan, or its plan cannot be read.
     """
-    path = folder / FILE
-    if not exists(path) and not exists(folder / "cache.json"):
+    path = folder / PLAN_FILE
+    if not exists(path) and not exists(folder / SUMMARY_FILE):
         raise CacheError(f"no feature cache at {folder}", remedy="Write one with `clinit extract`.")
     return _DOCUMENT.read(
         path, Plan, lambda found: found | {"fingerprint": {"fields": found.get("fingerprint")}}
     )
+
+
+VIEWS_FOLDER = "views"
+"""Folder next to the splits; view k of the training images is the split folder `views/<k>`."""
+_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
+"""The number or the seed of a view, as text."""
+
+
+def refuse_other_backbone(folders: Iterable[Path], fingerprint: Fingerprint, width: int) -> None:
+    """Check that existing splits are of one backbone, as all splits of a cache must be.
+
+    Args:
+        folders: The splits, existing or not.
+        fingerprint: Fingerprint of the features that are to join them.
+        width: Width of these features.
+
+    Raises:
+        CacheError: If a split has features of another backbone.
+    """
+    for folder in folders:
+        if is_file(folder / PLAN_FILE):
+            there = read_plan(folder)
+            for each in mismatches(there.fingerprint, fingerprint, (there.dim, width)):
+                one, other = each.told
+                raise CacheError(
+                    f"{folder} contains features with {each.name} = {one}, but this command has"
+                    f" {each.name} = {other}",
+                    remedy="Give the options it was begun with, or another folder with `--out`.",
+                )
+
+
+def split_names(path: Path) -> list[str]:
+    """Return the names of the splits in a cache, complete or not.
+
+    Raises:
+        CacheError: If `path` is not a cache.
+    """
+    if found := _splits_in(path):
+        return found
+    hint = (
+        "Write one with `clinit extract --out`, or import features with `clinit cache import FILE"
+        " --out CACHE`."
+    )
+    if is_file(path / PLAN_FILE):
+        parent = path.parents[1] if path.parent.name == VIEWS_FOLDER else path.parent
+        hint = f"Give its parent folder, {parent}."
+    elif not exists(path) and (
+        near := closest(path.name, [each.name for each in caches_in(path.parent)])
+    ):
+        hint = f"Did you mean {path.with_name(near)}?"
+    raise CacheError(f"no feature cache at {path}", remedy=hint)
+
+
+def _splits_in(path: Path) -> list[str]:
+    marks = (PLAN_FILE, SUMMARY_FILE)
+    return [name for name in SPLITS if any(is_file(path / name / mark) for mark in marks)]
+
+
+def caches_in(path: Path) -> list[Path]:
+    """Return the cache that `path` is or is a split of, else the caches directly inside `path`."""
+    for each in (path, path.parent):
+        if _splits_in(each) and (each == path or path.name in SPLITS):
+            return [each]
+    try:
+        with os.scandir(path) as entries:
+            return sorted(Path(entry.path) for entry in entries if _splits_in(Path(entry.path)))
+    except OSError:
+        return []
+
+
+def view_folders(cache: Path) -> list[Path]:
+    """Return the folders of a cache's views, complete or not, in order."""
+    marks = (PLAN_FILE, SUMMARY_FILE)
+    marked = {path.parent for mark in marks for path in (cache / VIEWS_FOLDER).glob(f"*/{mark}")}
+    found = (folder for folder in marked if _NUMBER.fullmatch(folder.name))
+    return sorted(found, key=lambda folder: int(folder.name))
+
+
+def check_view(
+    folder: Path, fingerprint: Fingerprint, plain: Fingerprint, first: Fingerprint
+) -> None:
+    """Check that `folder` contains the view of the train split that its name, a number, promises.
+
+    Args:
+        folder: Folder of the view.
+        fingerprint: Fingerprint of the view.
+        plain: Fingerprint of the train split.
+        first: Fingerprint of the first view; all views must have its seed and augmentation.
+
+    Raises:
+        CacheError: If the folder does not contain that view.
+    """
+    wrong = [
+        (each.name, each.other, each.one) for each in plain.differences_but_of_view(fingerprint)
+    ]
+    for name, wanted in (
+        ("augmentation", first.augmentation),
+        ("view_seed", first.view_seed),
+        ("view", folder.name),
+    ):
+        found = fingerprint.fields.get(name, "nothing")
+        if found != wanted:
+            wrong.append((name, found, wanted or "a text"))
+        elif name != "augmentation" and not _NUMBER.fullmatch(found):
+            wrong.append((name, found, "a number"))
+    for name, found, wanted in wrong:
+        raise CacheError(
+            f"{folder} is not a view of the train split of its cache: its features have {name} ="
+            f" {found}, expected {name} = {wanted}",
+            remedy=f"Remove {folder}, then run the `clinit extract` command of this cache with"
+            " --views: it computes the missing views.",
+        )

@@ -19,7 +19,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from io import BufferedReader
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -29,15 +28,23 @@ import polars as pl
 from jaxtyping import Bool, Float, Int
 
 from clinit.errors import CacheError, ManifestError, unreadable
-from clinit.extract.arrays.groups import read_groups
 from clinit.extract.cache.features import FeatureSet, StoredRows
 from clinit.extract.cache.fingerprint import Fingerprint, mismatches
-from clinit.extract.cache.folder import SUMMARY_FILE, check_view, split_names, view_folders
+from clinit.extract.cache.groups import read_groups
 from clinit.extract.cache.head import Head, read_head, tensors_sha256
-from clinit.extract.cache.plan import WRITE_AGAIN, Plan, read_plan, shard_name
+from clinit.extract.cache.plan import (
+    SUMMARY_FILE,
+    WRITE_AGAIN,
+    Plan,
+    check_view,
+    read_plan,
+    shard_name,
+    split_names,
+    view_folders,
+)
 from clinit.extract.cache.shard import Shard, file_sha256, read_shard
 from clinit.extract.cache.summary import Summary, read_summary
-from clinit.extract.dataset.manifest import Manifest, read_manifest
+from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest
 from clinit.files.paths import is_file
 
 HEAD_FILE = "head.safetensors"
@@ -88,7 +95,7 @@ class CacheSplit:
         Raises:
             CacheError: If the manifest is missing, damaged, or not the one that was extracted.
         """
-        path = self.path / "manifest.parquet"
+        path = self.path / MANIFEST_FILE
         try:
             manifest = read_manifest(path)
         except ManifestError as error:
@@ -364,38 +371,32 @@ class _File:
         if self.place is None:
             whole: np.ndarray = read_shard(self.path, self.plan, self.index).features[stored]
             return whole.reshape(len(stored), self.plan.dim)
+        found = np.empty((len(stored), self.plan.dim), self.dtype)
+        row_bytes = self.plan.dim * found.itemsize
         try:
             with self.path.open("rb") as file:
-                if _mark(os.fstat(file.fileno())) == self.mark:
-                    found = self._read(file, stored, self.place)
-                    if found is not None:
-                        return found
+                is_same = _mark(os.fstat(file.fileno())) == self.mark
+                for first, last in _spans(stored, row_bytes) if is_same else ():
+                    chosen = stored[first:last]
+                    start, stop = int(chosen[0]), int(chosen[-1]) + 1
+                    is_run = np.array_equal(chosen, np.arange(start, stop))
+                    size = stop - start, self.plan.dim
+                    span = found[first:last] if is_run else np.empty(size, self.dtype)
+                    raw = span.reshape(-1).view(np.uint8).data
+                    file.seek(self.place + start * row_bytes)
+                    is_same = is_same and file.readinto(raw) == len(raw)
+                    if not is_run:
+                        found[first:last] = span[chosen - start]
         except FileNotFoundError as error:
             raise CacheError(f"{self.path} is missing", remedy=WRITE_AGAIN) from error
         except OSError as error:
             raise unreadable(self.path, error) from error
-        raise CacheError(
-            f"{self.path} has changed since this command verified it",
-            remedy="Stop the other command that writes to the cache, then run this command again.",
-        )
-
-    def _read(
-        self, file: BufferedReader, stored: Int[np.ndarray, " chosen"], place: int
-    ) -> Float[np.ndarray, "chosen dim"] | None:
-        """Read rows from the open file; return None if the file is too short."""
-        dim, row_bytes = self.plan.dim, self.plan.dim * np.dtype(self.dtype).itemsize
-        found = np.empty((len(stored), dim), self.dtype)
-        for first, last in _spans(stored, row_bytes):
-            rows = stored[first:last]
-            start, stop = int(rows[0]), int(rows[-1]) + 1
-            file.seek(place + start * row_bytes)
-            is_run = np.array_equal(rows, np.arange(start, stop))
-            span = found[first:last] if is_run else np.empty((stop - start, dim), self.dtype)
-            raw = span.reshape(-1).view(np.uint8).data
-            if file.readinto(raw) < len(raw):
-                return None
-            if not is_run:
-                found[first:last] = span[rows - start]
+        if not is_same:
+            raise CacheError(
+                f"{self.path} has changed since this command verified it",
+                remedy="Stop the other command that writes to the cache, then run this command"
+                " again.",
+            )
         return found
 
 

@@ -16,14 +16,12 @@ import msgspec
 import numpy as np
 
 from clinit.errors import CacheError
-from clinit.extract.cache.folder import SUMMARY_FILE
 from clinit.extract.cache.head import Head, Top1, head_rows, tensors_sha256, top1
-from clinit.extract.cache.plan import WRITE_AGAIN, Plan, shard_name
+from clinit.extract.cache.plan import SUMMARY_FILE, WRITE_AGAIN, Plan, shard_name
 from clinit.extract.cache.shard import file_sha256, read_shard
 from clinit.extract.dataset.manifest import Manifest
 from clinit.files.documents import DocumentKind, content_sha256
 
-FILE = SUMMARY_FILE
 UNKNOWN = "unknown"
 """Value of `HeadFacts.class_names` if the head has no class names."""
 _DOCUMENT = DocumentKind(
@@ -163,7 +161,7 @@ def read_summary(folder: Path, plan: Plan) -> Summary:
     Raises:
         CacheError: If the summary is absent, damaged or belongs to another plan.
     """
-    path = folder / FILE
+    path = folder / SUMMARY_FILE
     summary = _DOCUMENT.read(path, Summary)
     if summary.plan != plan.identifier:
         raise CacheError(
@@ -240,7 +238,7 @@ def write_summary(
         ),
         run=run,
     )
-    _DOCUMENT.write(folder / FILE, msgspec.to_builtins(summary))
+    _DOCUMENT.write(folder / SUMMARY_FILE, msgspec.to_builtins(summary))
 
 
 def names_sha256(names: tuple[str, ...] | None) -> str | None:

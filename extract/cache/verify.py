@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clinit.errors import CacheError, ClinitError
-from clinit.extract.cache.folder import check_view, split_names, view_folders
 from clinit.extract.cache.head import read_head
-from clinit.extract.cache.plan import WRITE_AGAIN, read_plan
+from clinit.extract.cache.plan import WRITE_AGAIN, check_view, read_plan, split_names, view_folders
 from clinit.extract.cache.read import (
     HEAD_FILE,
     CacheSplit,

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from clinit.errors import ManifestError
+from clinit.extract.dataset.known import FOLDER, Dataset, Layout
 from clinit.extract.dataset.names import alike, near_names
 from clinit.extract.dataset.tree import LEFT, SCAN_THREADS, Tree
 from clinit.words import counted, examples, listed, printable
@@ -49,18 +50,6 @@ def _core(name: str) -> str:
 def is_filler(name: str) -> bool:
     """Return whether a name consists of words such as `images`, so that it names no class."""
     return not _core(name) and re.search(r"[^\W\d_]", name) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class ClassFolders:
-    """The class folders of a tree."""
-
-    folders: dict[str, tuple[str, ...]]
-    """Split -> folders that contain its class folders; the first one is read."""
-    classes: tuple[str, ...]
-    """Names of the class folders of all splits, sorted: a label means the same in all splits."""
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +119,8 @@ class _Level:
         )
 
 
-def find_classes(tree: Tree, split: str) -> ClassFolders:
-    """Find the class folders of a tree.
+def find_classes(tree: Tree, split: str) -> Dataset:
+    """Describe a tree of class folders; a label means the same in all splits.
 
     Args:
         tree: The tree.
@@ -160,7 +149,7 @@ def find_classes(tree: Tree, split: str) -> ClassFolders:
     return _found(tree, {"train": [top]}, {".", top.folder}, warnings)
 
 
-def _of_splits(tree: Tree, split: str, top: _Level, names: list[str]) -> ClassFolders:
+def _of_splits(tree: Tree, split: str, top: _Level, names: list[str]) -> Dataset:
     order = sorted(names, key=lambda name: (_ORDER.index(_core(name)), name))
     found: dict[str, list[_Level]] = {}
     firsts: list[str] = []
@@ -182,8 +171,8 @@ def _of_splits(tree: Tree, split: str, top: _Level, names: list[str]) -> ClassFo
 
 def _found(
     tree: Tree, levels: dict[str, list[_Level]], passed: set[str], warnings: list[str]
-) -> ClassFolders:
-    """Return class folders, with warnings about names, and about files next to class folders."""
+) -> Dataset:
+    """Return the description, with warnings about names and files next to class folders."""
     first = {split: each[0] for split, each in levels.items()}
     *earlier, (last, level) = first.items()
     near = [near_names(level.classes, other.classes, last, split) for split, other in earlier]
@@ -192,8 +181,11 @@ def _found(
     beside = [tree.images(each, deep=False) for each in sorted(passed.difference(folders))]
     loose = [path for images in beside for path in images.paths]
     entered = [each for each in folders if each != "." and not part_of(each)]
-    return ClassFolders(
-        folders={split: tuple(each.folder for each in of) for split, of in levels.items()},
+    places = {split: tuple(each.folder for each in of) for split, of in levels.items()}
+    return Dataset(
+        name=FOLDER,
+        title="this folder",
+        layouts=(Layout(kind="class-folders", folders=places),),
         classes=tuple(sorted({name for each in first.values() for name in each.classes})),
         warnings=(
             *warnings,

@@ -15,7 +15,8 @@ Source: "Understand caching", the documentation of the library huggingface_hub.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -30,7 +31,7 @@ from clinit.extract.dataset.containers import (
     split_files,
 )
 from clinit.extract.dataset.known import HUGGINGFACE, WEBDATASET, Columns, Dataset
-from clinit.extract.dataset.layouts import Listing
+from clinit.extract.dataset.layouts import Found, Listing
 from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.names import read_class_names
 from clinit.extract.dataset.parquet import index_parquet
@@ -42,56 +43,44 @@ _SUFFIX = {WEBDATASET: ".tar", HUGGINGFACE: ".parquet"}
 _NAME_FILES = ("classnames.txt", "class_names.txt", "classes.txt")
 
 
-def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, SplitFiles]:
-    """Return the containers of each split, from file names only; omit splits without containers.
+def find_containers(
+    kind: str,
+    tree: Tree,
+    columns: Columns,
+    split: str,
+    missing: Callable[[Dataset, str], ManifestError],
+) -> Found:
+    """Index the containers under a root.
 
-    Args:
-        kind: webdataset or huggingface.
-        tree: The data set.
-        split: The split to read: train, val, or test, which takes the place of val.
-
-    Raises:
-        ManifestError: If a download contains several revisions, so that images occur twice.
-    """
-    _snapshot(tree)
-    paths = [path for path in tree.others() if path.lower().endswith(_SUFFIX[kind])]
-    return split_files(paths, split)
-
-
-def read_containers(
-    kind: str, tree: Tree, columns: Columns, split: str
-) -> tuple[Dataset, Listing | None]:
-    """Read the containers under a root: their classes, and the images of a split, if there are any.
-
-    The classes are taken from both splits, so that a label means the same in both. `columns` is
-    used for Parquet files only.
+    The classes are taken from all splits, so that a label means the same in all. `columns` is used
+    for Parquet files only.
 
     Raises:
         ManifestError: If a file is compressed or damaged, labels contradict each other, clinit
-            cannot find the columns of images and labels, or the name of an image leads out of its
-            container.
+            cannot find the columns of images and labels, or a download contains several revisions,
+            so that images occur twice.
         CacheError: If the file of class names cannot be read.
     """
-    splits = container_splits(kind, tree, split)
-    title = "these shards" if kind == WEBDATASET else "these Parquet files"
-    found = {path: _index(tree, path, columns) for each in splits.values() for path in each.paths}
+    _snapshot(tree)
+    is_tar, places = kind == WEBDATASET, tree.others()
+    splits = split_files([each for each in places if each.lower().endswith(_SUFFIX[kind])], split)
+    title = "these shards" if is_tar else "these Parquet files"
+    contents = {
+        path: index_tar(tree.root / path) if is_tar else index_parquet(tree.root / path, columns)
+        for each in splits.values()
+        for path in each.paths
+    }
     beside = next(filter(None, (_beside(tree, name) for name in _NAME_FILES)), None)
     if beside is not None:
         classes = read_class_names(beside)
     else:
-        classes = _classes(tree, list(found.values()), title)
-    dataset = Dataset(name=kind, title=title, classes=classes, layouts=())
-    return dataset, _listing(tree, splits[split], found, classes) if split in splits else None
-
-
-def _index(tree: Tree, path: str, columns: Columns) -> Contents:
-    """Index a container, once although each split needs the classes in all containers."""
-    if path not in tree.contents:
-        is_parquet = path.lower().endswith(_SUFFIX[HUGGINGFACE])
-        place = tree.root / path
-        tree.contents[path] = index_parquet(place, columns) if is_parquet else index_tar(place)
-    found: Contents = tree.contents[path]
-    return found
+        classes = _classes(tree, list(contents.values()), title)
+    description = Dataset(name=kind, title=title, classes=classes, layouts=())
+    readers = {
+        split: (kind, partial(_listing, tree, files, contents, classes))
+        for split, files in splits.items()
+    }
+    return Found(description, readers, partial(missing, description))
 
 
 def _classes(tree: Tree, found: list[Contents], title: str) -> tuple[str, ...]:

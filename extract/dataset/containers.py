@@ -20,7 +20,7 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset.class_folders import PARTS_OF, part_of
-from clinit.extract.dataset.names import MAX_NAME
+from clinit.files.text import MAX_NAME
 from clinit.words import contrast
 
 BUILD_AGAIN = (

@@ -50,6 +50,9 @@ class ImageFiles:
         return read_image_file(self.place(row), self.root, size=size, need_rights=self.need_rights)
 
 
+_PLACE = ("path", "size_bytes", "container", "column", "position", "container_bytes")
+
+
 class ContainedImages:
     """Images in tar and Parquet files.
 
@@ -59,24 +62,13 @@ class ContainedImages:
     """
 
     def __init__(self, root: Path, table: pl.DataFrame) -> None:
-        facts = table.select("container", "container_bytes", "column")
-        run = pl.struct(pl.all()).rle_id()
-        self._containers = [
-            Container(root / path, root, size, column)
-            for path, size, column in facts.filter(run.is_first_distinct()).iter_rows()
-        ]
-        self._container = facts.select(run).to_series().to_numpy()
-        self._root = root
-        self._paths: list[str] = table["path"].to_list()
-        self._prefixes = table["container"].str.len_chars().to_numpy()
-        self._positions = table["position"].to_numpy()
-        self._sizes = table["size_bytes"].to_numpy()
-        self._parquet = ParquetImages()
-        self._in_place = set[int]()
+        self._root, self._rows = root, table.select(_PLACE).rechunk()
+        self._parquet, self._in_place = ParquetImages(), set[Container]()
 
     def place(self, row: int) -> Path:
         """Return the path of an image for messages, as if its container were a folder."""
-        return self._root / self._paths[row]
+        path: str = self._rows["path"][row]
+        return self._root / path
 
     def read(self, row: int) -> bytes:
         """Return the content of an image.
@@ -87,18 +79,17 @@ class ContainedImages:
             MachineError: If the machine cannot read the file. No row may be marked invalid for
                 that.
         """
-        number = self._container[row]
-        container = self._containers[number]
-        if number not in self._in_place:
+        path, size, name, column, position, container_bytes = self._rows.row(row)
+        container = Container(self._root / name, self._root, container_bytes, column)
+        if container not in self._in_place:
             container.check_place()
-            self._in_place.add(number)
-        position, size = int(self._positions[row]), int(self._sizes[row])
+            self._in_place.add(container)
         check_bytes(size)
         try:
             if container.column:
                 content = self._parquet.read(container, position)
             else:
-                member = self._paths[row][self._prefixes[row] + 1 :]
+                member = path.removeprefix(f"{name}/")
                 content = read_member(container, member, position, size)
         except FileNotFoundError as error:
             raise ManifestError(

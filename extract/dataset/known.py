@@ -11,6 +11,8 @@ import tomllib
 from dataclasses import dataclass, field
 from importlib import resources
 
+import msgspec
+
 from clinit.errors import ManifestError
 from clinit.words import did_you_mean
 
@@ -115,24 +117,4 @@ def read_dataset(name: str) -> Dataset:
     """
     check_known(name, described=True)
     file = resources.files("clinit.data_manifests") / f"{name}.toml"
-    content = tomllib.loads(file.read_text(encoding="utf-8"))
-    images = content["images"]
-    layouts = (
-        Layout(
-            kind=each["kind"],
-            folders={split: tuple(each[split]) for split in SPLITS if split in each},
-            lists=tuple(each.get("lists", ())),
-        )
-        for each in content["layouts"]
-    )
-    return Dataset(
-        name=name,
-        title=content["title"],
-        classes=tuple(content["classes"]),
-        layouts=tuple(layouts),
-        images={split: images[split] for split in SPLITS if split in images},
-        total=images.get("total"),
-        look_in=tuple(content.get("look_in", ["."])),
-        homepage=content["homepage"],
-        licence=" ".join(content["licence"].split()),
-    )
+    return msgspec.convert({"name": name, **tomllib.loads(file.read_text("utf-8"))}, Dataset)

@@ -7,20 +7,21 @@ be only the name of the file, or lack the suffix; the first form that finds an i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from clinit.errors import ManifestError, unreadable
+from clinit.errors import ManifestError
 from clinit.extract.dataset.class_folders import PARTS_OF, part_of
 from clinit.extract.dataset.containers import checked_names
+from clinit.extract.dataset.known import FOLDER, Dataset
+from clinit.extract.dataset.layouts import Found, Listing, Reader, file_warnings
 from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.names import CLASS_COLUMNS, alike, usual_columns
-from clinit.extract.dataset.parquet import DAMAGE, read_table
 from clinit.extract.dataset.tree import LEFT, Images, Tree
-from clinit.files.paths import check_readable, exists, is_file
-from clinit.words import contrast, counted, listed
+from clinit.files.paths import exists, is_file
+from clinit.files.tables import read_table, reading
+from clinit.words import contrast, counted, listed, printable
 
 _USUAL = {
     "path": (
@@ -39,21 +40,8 @@ _NAME, _SUFFIX = r"([^/]+)$", r"\.[^./]+$"
 _REMEDY = "Name the columns: `--labels FILE:path=COLUMN,class=COLUMN`; also split= and group=."
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Labelled:
-    """The images under a root that a table labels."""
-
-    classes: tuple[str, ...]
-    splits: dict[str, pl.DataFrame]
-    """Split -> its images: columns path, size_bytes, label, and group (null: in no group)."""
-    images: Images
-    """All files under the root, except the table."""
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def read_labelled(tree: Tree, choice: str, split: str = "val") -> Labelled:
-    """Find the images that a table labels.
+def read_labelled(tree: Tree, choice: str, split: str = "val") -> Found:
+    """Find the images under a root that a table labels.
 
     Args:
         tree: The images.
@@ -85,23 +73,36 @@ def read_labelled(tree: Tree, choice: str, split: str = "val") -> Labelled:
     classes = tuple(sorted(every, key=lambda name: (int(name) if are_numbers else 0, name)))
     label = pl.col("class").replace_strict([*classes], range(len(classes)), return_dtype=pl.Int64)
     told = ", ".join(f"{role} in {column}" for role, column in columns.items())
-    return Labelled(
+    warnings = (
+        *counted(without_file, f"lines of {source.name} without an image"),
+        *counted([*without_line], f"images left out, without a line in {source.name}"),
+        *counted(blank, f"lines of {source.name} without a path or a class"),
+        *counted(found.filter(parts.is_null())["file"].to_list(), "images without a split"),
+        *(f"the images of {part} were left out" for part in sorted(unread)),
+        *filter(None, [alike(classes)]),
+    )
+
+    def reader(table: pl.DataFrame) -> Reader:
+        rows = table.select("size_bytes", "group", path="file", label=label)
+        return lambda: Listing(rows, file_warnings([images]))
+
+    def missing(split: str) -> ManifestError:
+        return ManifestError(
+            f"{choice} labels no {split} image in {printable(tree.root)} (splits with images:"
+            f" {', '.join(splits) or 'none'})" + "".join(f"; {each}" for each in warnings),
+            remedy="Check that the paths in the table start in this folder, and its splits.",
+        )
+
+    description = Dataset(
+        name=FOLDER,
+        title="this folder",
         classes=checked_names(classes, f"labels in {source}") if classes else (),
-        splits={
-            each: table.select("size_bytes", "group", path="file", label=label)
-            for each, table in splits.items()
-        },
-        images=images,
-        warnings=(
-            *counted(without_file, f"lines of {source.name} without an image"),
-            *counted([*without_line], f"images left out, without a line in {source.name}"),
-            *counted(blank, f"lines of {source.name} without a path or a class"),
-            *counted(found.filter(parts.is_null())["file"].to_list(), "images without a split"),
-            *(f"the images of {part} were left out" for part in sorted(unread)),
-            *filter(None, [alike(classes)]),
-        ),
+        layouts=(),
+        warnings=warnings,
         notes=(f"{source.name}: {told}{how}", *counted(images.left, LEFT)),
     )
+    readers = {each: ("label-table", reader(table)) for each, table in splits.items()}
+    return Found(description, readers, missing)
 
 
 def _read(choice: str, tree: Tree) -> tuple[Path, pl.DataFrame, dict[str, str]]:
@@ -111,16 +112,9 @@ def _read(choice: str, tree: Tree) -> tuple[Path, pl.DataFrame, dict[str, str]]:
     given = dict(each.split("=") for each in chosen[2].strip(",").split(",")) if chosen else {}
     if not exists(source):
         raise ManifestError(f"no table at {source}", remedy="Give a CSV, TSV or Parquet file.")
-    check_readable(source, ManifestError)
-    try:
+    remedy = "Give a CSV, TSV or Parquet file with a header and UTF-8 text."
+    with reading(source, "a table of labels", ManifestError, remedy):
         table = read_table(source)
-    except OSError as error:
-        raise unreadable(source, error) from error
-    except DAMAGE as error:
-        raise ManifestError(
-            f"{source} cannot be read as a table of labels: {error}",
-            remedy="Give a CSV, TSV or Parquet file with a header and UTF-8 text.",
-        ) from error
     names, columns = table.columns, dict[str, str]()
     for role, usual in _USUAL.items():
         free = [name for name in names if name not in (*columns.values(), *given.values())]

@@ -28,9 +28,8 @@ import polars as pl
 from clinit.errors import ManifestError
 from clinit.extract.dataset.class_folders import is_filler
 from clinit.extract.dataset.known import Dataset, Layout
-from clinit.extract.dataset.names import is_text
 from clinit.extract.dataset.tree import LEFT, UNREAD_SUFFIXES, Images, Tree
-from clinit.files.text import lines_of
+from clinit.files.text import is_text, lines_of
 from clinit.words import counted, printable
 
 
@@ -51,6 +50,19 @@ class Listing:
 
 Reader = Callable[[], Listing]
 """Lists the images of a found layout. Finding a layout is cheap; the reader visits every image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A data set under a root, before its images are listed."""
+
+    description: Dataset
+    readers: Mapping[str, tuple[str, Reader]]
+    """Split -> name of its layout, and its reader; splits that do not exist are left out."""
+    missing: Callable[[str], ManifestError]
+    """Returns the error for a split that does not exist."""
+
+
 Labels = Iterator[tuple[str, int]]
 """Pairs of the name that a list gives an image, and the image's label."""
 

@@ -19,15 +19,17 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from clinit.errors import ManifestError, unreadable
+from clinit.errors import ManifestError
 from clinit.extract.dataset.known import SPLITS
-from clinit.extract.dataset.names import MAX_NAME
-from clinit.extract.dataset.parquet import DAMAGE, row_count
 from clinit.files.commit import commit_file
 from clinit.files.documents import content_sha256
 from clinit.files.paths import is_file
+from clinit.files.tables import reading, row_count
+from clinit.files.text import MAX_NAME
 from clinit.words import contrast_digests
 
+MANIFEST_FILE = "manifest.parquet"
+"""Name of the manifest of a split in a cache."""
 SCHEMA = pl.Schema(
     {"path": pl.String, "label": pl.Int64, "class_name": pl.String, "size_bytes": pl.Int64}
 )
@@ -186,8 +188,6 @@ class Manifest:
 
     def limit_per_class(self, n: int) -> Manifest:
         """Return a manifest of the first `n` images of each class, in manifest order."""
-        if n < 1:
-            raise ValueError(f"the limit must be at least 1 image per class, got {n}")
         return replace(self, table=self.table.filter(pl.int_range(pl.len()).over("label") < n))
 
 
@@ -215,22 +215,14 @@ def read_manifest(path: Path) -> Manifest:
             written, or contains a path that leaves the root.
         StorageError: If the file exists and cannot be read.
     """
-    try:
-        if not is_file(path):
-            raise ManifestError(
-                f"no manifest file at {path}",
-                remedy="Write it with `clinit manifest build DATASET --root DIR --split train"
-                f" --out {path}`.",
-            )
-        content = path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from error
-    try:
-        manifest, told = _parse(content)
-    except (KeyError, msgspec.DecodeError, RecursionError, *DAMAGE) as error:
+    if not is_file(path):
         raise ManifestError(
-            f"{path} cannot be read as a manifest: {error}", remedy=_BUILD_AGAIN
-        ) from error
+            f"no manifest file at {path}",
+            remedy="Write it with `clinit manifest build DATASET --root DIR --split train --out"
+            f" {path}`.",
+        )
+    with reading(path, "a manifest", ManifestError, _BUILD_AGAIN):
+        manifest, told = _parse(path.read_bytes())
     if manifest.digest != told:
         found, told = contrast_digests(manifest.digest, told)
         raise ManifestError(

@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from clinit.errors import CacheError
-from clinit.files.text import TextFileError, read_text
+from clinit.files.text import MAX_NAME, TextFileError, read_text
 from clinit.words import cut_short, listed, number_of
 
-MAX_NAME = 4096
-"""Maximum number of characters of a class name."""
 CLASS_COLUMNS = (
     *("class_name", "label_name", "category_name", "species_name", "class", "category", "species"),
     *("breed", "label", "labels", "classname", "target", "scientific_name", "variety", "name"),
@@ -173,15 +171,6 @@ def _without_paths(lines: _Lines, first: str) -> _Lines:
     if all(_PATH.match(name) for _, name in lines):
         raise TextFileError(f"{first}: a path, not a name")
     return lines
-
-
-def is_text(name: str) -> bool:
-    """Return whether a text can be encoded as UTF-8, which lone surrogates cannot."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def plain(name: str) -> str:

@@ -10,12 +10,11 @@ Source: `datasets.features` of the library Hugging Face Datasets.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -24,50 +23,8 @@ import polars as pl
 from clinit.errors import ImageError, ManifestError
 from clinit.extract.dataset.containers import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
 from clinit.extract.dataset.known import Columns
-from clinit.files.paths import check_readable
+from clinit.files.tables import DAMAGE, reading, row_count, scan_parquet
 from clinit.words import printable
-
-DAMAGE = (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""Errors that polars raises for a damaged file."""
-_FREE_ROWS, _ROWS_PER_BYTE = 2**20, 8
-"""A file may declare `_FREE_ROWS` rows, or `_ROWS_PER_BYTE` rows per byte if that is more."""
-
-
-def scan_parquet(path: Path) -> pl.LazyFrame:
-    """Return the rows of one file without reading them; folder names never become columns."""
-    return pl.scan_parquet(path, glob=False, hive_partitioning=False)
-
-
-def read_table(path: Path) -> pl.DataFrame:
-    """Read a table that a user wrote: Parquet, or text with a header, separated by tab, `,` or `;`.
-
-    The columns of text are texts.
-
-    Raises:
-        OSError: If the file cannot be read.
-        PolarsError, ValueError: If it is not such a table (`DAMAGE`).
-    """
-    if path.suffix.lower() == ".parquet":
-        return scan_parquet(path).collect()
-    with path.open("rb") as file:
-        head = file.readline(2**16)
-    sign = next((sign for sign in ("\t", ",", ";") if sign.encode() in head), ",")
-    return pl.read_csv(path, separator=sign, infer_schema=False, glob=False)
-
-
-def row_count(table: pl.LazyFrame, size_bytes: int) -> int:
-    """Return the number of rows that the metadata of a file declare.
-
-    Raises:
-        ValueError: If the file is too small for so many rows, for which polars would reserve
-            memory.
-        PolarsError: If the file is damaged.
-    """
-    rows: int = table.select(pl.len()).collect().item()
-    if rows > max(_FREE_ROWS, _ROWS_PER_BYTE * size_bytes):
-        raise ValueError(f"it declares {rows:,} rows in {size_bytes:,} bytes")
-    return rows
-
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
 LABEL_NAMES = ("label", "labels", "cls", "class", "target", "class_name")
@@ -126,16 +83,12 @@ def index_parquet(path: Path, columns: Columns) -> Contents:
     )
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    check_readable(path, ManifestError)
-    try:
-        yield
-    except DAMAGE as error:
-        raise ManifestError(
-            f"{printable(path)} cannot be read as a Parquet file: {error}",
-            remedy="Copy or write the file again, then run the same command again.",
-        ) from error
+_readable = partial(
+    reading,
+    what="a Parquet file",
+    error=ManifestError,
+    remedy="Copy or write the file again, then run the same command again.",
+)
 
 
 def _is_image(schema: Schema, column: str) -> bool:
@@ -210,13 +163,22 @@ def read_images(path: Path, column: str, first: int, rows: int) -> list[bytes | 
     return table.slice(first, rows).select(image).collect().to_series().to_list()
 
 
+@dataclass(slots=True, eq=False)
+class _Block:
+    """Consecutive images; the first thread that needs them reads them."""
+
+    container: Container
+    number: int
+    lock: Lock = field(default_factory=Lock)
+    images: list[bytes | ImageError] | None = None
+
+
 class ParquetImages:
     """Reads images of Parquet files, in blocks of rows, for several threads."""
 
     def __init__(self) -> None:
-        self._blocks = OrderedDict[tuple[Container, int], Future[list[bytes | ImageError]]]()
-        self._rows = dict[Container, int]()
-        self._lock = threading.Lock()
+        self._lock, self._block = Lock(), lru_cache(BLOCKS_KEPT)(_Block)
+        self._num_rows = cache(_num_rows)
 
     def read(self, container: Container, row: int) -> bytes:
         """Return the content of the image in a row of a container.
@@ -227,45 +189,31 @@ class ParquetImages:
             StorageError: If the file cannot be opened.
             OSError: If the file cannot be read.
         """
-        images = self._block(container, row // BLOCK_ROWS)
-        if row % BLOCK_ROWS >= len(images):
+        with self._lock:
+            block = self._block(container, row // BLOCK_ROWS)
+        with block.lock:
+            if block.images is None:
+                container.check_size(container.path.stat().st_size)
+                first = block.number * BLOCK_ROWS
+                count = max(0, min(BLOCK_ROWS, self._num_rows(container) - first))
+                block.images = _images(container, first, count)
+        if row % BLOCK_ROWS >= len(block.images):
             raise ManifestError(
                 f"{container.path} has no row {row:,}, which the manifest lists",
                 remedy=BUILD_AGAIN,
             )
-        image = images[row % BLOCK_ROWS]
+        image = block.images[row % BLOCK_ROWS]
         if isinstance(image, ImageError):
             raise image
         return image
 
-    def _block(self, container: Container, block: int) -> list[bytes | ImageError]:
-        with self._lock:
-            future = self._blocks.get((container, block))
-            is_first = future is None
-            if future is None:
-                future = self._blocks[container, block] = Future()
-                if len(self._blocks) > BLOCKS_KEPT:
-                    self._blocks.popitem(last=False)
-            else:
-                self._blocks.move_to_end((container, block))
-        if is_first:
-            try:
-                first = block * BLOCK_ROWS
-                count = max(0, min(BLOCK_ROWS, self._count(container) - first))
-                future.set_result(_images(container, first, count))
-            except BaseException as error:  # else threads that wait for it would wait for ever
-                future.set_exception(error)
-        return future.result()
 
-    def _count(self, container: Container) -> int:
-        container.check_size(container.path.stat().st_size)
-        if container not in self._rows:
-            with _readable(container.path):
-                table = scan_parquet(container.path)
-                if not _is_image(table.collect_schema(), container.column):
-                    raise ValueError(f"it has no column {container.column!r} of images")
-                self._rows[container] = row_count(table, container.size_bytes)
-        return self._rows[container]
+def _num_rows(container: Container) -> int:
+    with _readable(container.path):
+        table = scan_parquet(container.path)
+        if not _is_image(table.collect_schema(), container.column):
+            raise ValueError(f"it has no column {container.column!r} of images")
+        return row_count(table, container.size_bytes)
 
 
 def _images(container: Container, first: int, count: int) -> list[bytes | ImageError]:

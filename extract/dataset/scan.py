@@ -13,7 +13,7 @@ import polars as pl
 from clinit.errors import ManifestError
 from clinit.extract.dataset import layouts
 from clinit.extract.dataset.class_folders import LABELS, find_classes
-from clinit.extract.dataset.container_layouts import container_splits, read_containers
+from clinit.extract.dataset.container_layouts import find_containers
 from clinit.extract.dataset.known import (
     AS_TOLD,
     FOLDER,
@@ -23,11 +23,11 @@ from clinit.extract.dataset.known import (
     WEBDATASET,
     Columns,
     Dataset,
-    Layout,
     check_known,
     read_dataset,
 )
 from clinit.extract.dataset.label_table import read_labelled
+from clinit.extract.dataset.layouts import Found
 from clinit.extract.dataset.manifest import CONTAINED_SCHEMA, SCHEMA, Manifest, is_contained
 from clinit.extract.dataset.tree import Tree
 from clinit.words import printable
@@ -81,7 +81,7 @@ class Scan:
 
 def scan(
     dataset: str,
-    root: Path | Tree,
+    root: Path,
     split: str,
     *,
     strict: bool = False,
@@ -93,7 +93,7 @@ def scan(
     Args:
         dataset: A known data set, `folder` for any tree of class folders, `webdataset` for tar
             shards, or `huggingface` for Parquet files.
-        root: The folder of the data set, or its tree.
+        root: The folder of the data set.
         split: "train", "val", or "test": the test images, which become the split val.
         strict: Whether to raise an error instead of returning warnings.
         columns: Columns of Parquet files.
@@ -103,22 +103,16 @@ def scan(
         ManifestError: If the data set is unknown, its files are missing or cannot be read, a link
             leaves the root, or `strict` is set and there are warnings.
     """
-    kind = dataset if labels is None else "label-table"
-    tree = _opened(dataset, root, split)
-    if labels is not None:
-        description, listing = _labelled(dataset, tree, split, labels)
-    elif dataset in (WEBDATASET, HUGGINGFACE):
-        description, found = read_containers(dataset, tree, columns, split)
-        if found is None:
-            raise _nothing_fits(tree, description, split, [f"{kind}: no file of {split}"])
-        listing = found
-    else:
-        description = _described(dataset, tree, split)
-        fitting, reasons = _try_layouts(tree, description, split)
-        if fitting is None:
-            raise _nothing_fits(tree, description, split, reasons)
-        layout, reader = fitting
-        kind, listing = layout.kind, reader()
+    tree = Tree.at(root)
+    return _scanned(_find(dataset, tree, split, columns, labels), tree, split, strict=strict)
+
+
+def _scanned(found: Found, tree: Tree, split: str, *, strict: bool) -> Scan:
+    description, dataset = found.description, found.description.name
+    if split not in found.readers:
+        raise found.missing(split)
+    kind, reader = found.readers[split]
+    listing = reader()
     manifest = _manifest(description, split, listing)
     groups = None
     if "group" in listing.table.columns and listing.table["group"].count():
@@ -162,10 +156,12 @@ def scan_splits(
         doing: Shows a text while a split is scanned.
     """
     told, tree = set[str](), Tree.at(root)
+    with doing("Scanning …"):
+        source = _find(dataset, tree, TEST if TEST in splits else "val", AS_TOLD, labels)
     # If no split exists, scanning train raises an error that names the expected files.
-    for split in splits or available_splits(dataset, tree, labels) or ("train",):
+    for split in splits or [each for each in SPLITS if each in source.readers] or ("train",):
         with doing(f"Scanning {split} …"):
-            found = scan(dataset, tree, split, strict=strict, labels=labels)
+            found = _scanned(source, tree, split, strict=strict)
         warnings, notes = (
             tuple(text for text in texts if text not in told)
             for texts in (found.warnings, found.notes)
@@ -174,84 +170,53 @@ def scan_splits(
         yield replace(found, warnings=warnings, notes=notes)
 
 
-def available_splits(dataset: str, root: Path | Tree, labels: str | None = None) -> tuple[str, ...]:
+def available_splits(dataset: str, root: Path, labels: str | None = None) -> tuple[str, ...]:
     """Return which of "train" and "val" exist under `root`, without opening image files.
 
     Raises:
-        ManifestError: If the data set is unknown, `root` cannot be read, or a download of the Hub
-            contains several revisions.
+        ManifestError: If the data set is unknown, or `root` cannot be read.
     """
-    tree = _opened(dataset, root, "train")
-    if dataset in (WEBDATASET, HUGGINGFACE):
-        return tuple(container_splits(dataset, tree))
-    if labels is not None:
-        found = read_labelled(tree, labels).splits
-        return tuple(split for split in SPLITS if split in found)
-    description = _described(dataset, tree, "train")
-    return tuple(split for split in SPLITS if _try_layouts(tree, description, split)[0])
+    found = _find(dataset, Tree.at(root), "val", AS_TOLD, labels).readers
+    return tuple(split for split in SPLITS if split in found)
 
 
-def _opened(dataset: str, root: Path | Tree, split: str) -> Tree:
+def _find(dataset: str, tree: Tree, split: str, columns: Columns, labels: str | None) -> Found:
+    """Find a data set; `split` is train, val, or test, which takes the place of val."""
     if split not in (*SPLITS, TEST):
         raise ValueError(f"split must be one of {', '.join((*SPLITS, TEST))}, got {split!r}")
     check_known(dataset)
-    return root if isinstance(root, Tree) else Tree.at(root)
-
-
-def _described(dataset: str, tree: Tree, split: str) -> Dataset:
-    if dataset == FOLDER:
-        found = find_classes(tree, split)
-        return Dataset(
-            name=FOLDER,
-            title="this folder",
-            classes=found.classes,
-            layouts=(Layout(kind="class-folders", folders=found.folders),),
-            warnings=found.warnings,
-            notes=found.notes,
-        )
-    if split == TEST:
-        raise ManifestError(
-            f"{dataset} has no test images with labels; results are measured on its split val",
-            remedy="Give --split val.",
-        )
-    return read_dataset(dataset)
-
-
-def _labelled(dataset: str, tree: Tree, split: str, labels: str) -> tuple[Dataset, layouts.Listing]:
-    if dataset != FOLDER:
+    if labels is not None and dataset != FOLDER:
         raise ManifestError(
             f"--labels is for images of the data set `{FOLDER}`, not of {dataset}",
             remedy=f"Give `{FOLDER}` as the data set, or leave out --labels.",
         )
-    found = read_labelled(tree, labels, split)
-    if split not in found.splits:
+    if labels is not None:
+        return read_labelled(tree, labels, split)
+
+    def missing(described: Dataset, split: str) -> ManifestError:
+        return _nothing_fits(tree, described, split, reasons.get(split, []))
+
+    reasons = dict[str, list[str]]()
+    if dataset in (WEBDATASET, HUGGINGFACE):
+        reasons = {each: [f"{dataset}: no file of {each}"] for each in (*SPLITS, TEST)}
+        return find_containers(dataset, tree, columns, split, missing)
+    if dataset != FOLDER and split == TEST:
         raise ManifestError(
-            f"{labels} labels no {split} image in {printable(tree.root)}"
-            f" (splits with images: {', '.join(found.splits) or 'none'})"
-            + "".join(f"; {each}" for each in found.warnings),
-            remedy="Check that the paths in the table start in this folder, and its splits.",
+            f"{dataset} has no test images with labels; results are measured on its split val",
+            remedy="Give --split val.",
         )
-    listing = layouts.Listing(
-        found.splits[split],
-        (*found.warnings, *layouts.file_warnings([found.images])),
-        found.notes,
-    )
-    return Dataset(name=FOLDER, title="this folder", classes=found.classes, layouts=()), listing
-
-
-def _try_layouts(
-    tree: Tree, dataset: Dataset, split: str
-) -> tuple[tuple[Layout, layouts.Reader] | None, list[str]]:
-    """Return the first layout that fits, with its reader, and why earlier layouts do not fit."""
-    reasons: list[str] = []
-    for layout in dataset.layouts:
-        search = layouts.Search(tree, dataset, layout, split)
-        try:
-            return (layout, LAYOUTS[layout.kind](search)), reasons
-        except layouts.DoesNotFitError as error:
-            if split in layout.folders:
-                reasons.append(f"{layout.kind}: {error}")
-    return None, reasons
+    description = find_classes(tree, split) if dataset == FOLDER else read_dataset(dataset)
+    readers = dict[str, tuple[str, layouts.Reader]]()
+    for each in ("train", TEST if split == TEST else "val"):
+        for layout in description.layouts:
+            try:
+                search = layouts.Search(tree, description, layout, each)
+                readers[each] = layout.kind, LAYOUTS[layout.kind](search)
+                break
+            except layouts.DoesNotFitError as error:
+                if each in layout.folders:
+                    reasons.setdefault(each, []).append(f"{layout.kind}: {error}")
+    return Found(description, readers, partial(missing, description))
 
 
 def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) -> ManifestError:

@@ -23,8 +23,8 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,9 +33,9 @@ import polars as pl
 
 from clinit.errors import ImageError, ManifestError, unreadable
 from clinit.extract.dataset.containers import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
-from clinit.extract.dataset.names import MAX_NAME, is_text
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
 from clinit.files.paths import check_readable
+from clinit.files.text import MAX_NAME, is_text
 from clinit.words import printable
 
 _IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
@@ -59,13 +59,10 @@ _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"(\xb5/\xfd")
 """First bytes of gzip, bzip2, xz and Zstandard files."""
 
 
-@dataclass(slots=True)
-class _Sample:
-    image: tarfile.TarInfo | None = None
-    told: dict[str, tuple[int | None, str | None]] = field(default_factory=dict)
-    extensions: set[str] = field(default_factory=set)
-    dotted: list[tarfile.TarInfo] = field(default_factory=list)
-    """Members with an image's or label's extension after further dots."""
+_Label = tuple[int | None, str | None]
+_NOTHING: _Label = None, None
+_Samples = dict[str, dict[str, tarfile.TarInfo]]
+"""Key -> extension -> member."""
 
 
 def index_tar(path: Path) -> Contents:
@@ -108,39 +105,22 @@ class _Reader(io.BufferedReader):
 
 
 def _index(path: Path, file: IO[bytes]) -> Contents:
-    samples: dict[str, _Sample] = {}
-    others: list[str] = []
-    second: list[str] = []
     with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as tar:
-        for member in _members(tar, path):
-            name = _name(member)
-            key = _KEY.fullmatch(name)
-            if any(map(is_left_by_others, name.split("/"))):
-                key = None
-            if key is None or not is_text(name) or not member.isreg() or member.issparse():
-                others.append(name)
-                continue
-            sample, extension = samples.setdefault(key[1], _Sample()), key[2].lower()
-            if extension in sample.extensions:
-                raise _damaged(path, f"the member {name} occurs twice")
-            sample.extensions.add(extension)
-            if extension.rpartition(".")[::2] != ("", extension):
-                if extension.rpartition(".")[2] in (*_IMAGES, *_LABELS):
-                    sample.dotted.append(member)
-            elif extension in _LABELS:
-                sample.told[extension] = _told(file, member, extension)
-            elif extension not in _IMAGES:
-                continue  # other parts of a sample: captions, boxes, masks
-            elif sample.image is None:
-                sample.image = member
-            else:
-                second.append(name)
-        dotted = _split_at_last_dot(file, samples)
+        samples, others = _samples(_members(tar, path), path)
         if not samples and not others:
             raise _damaged(path, "it has no members")
         is_ended = _has_end(path, file, tar.offset)
-    others += [key for key, sample in samples.items() if sample.image is None]
-    rows = [_row(sample, sample.image) for sample in samples.values() if sample.image is not None]
+    dotted = _split_at_last_dot(samples)
+    rows, second = list[tuple[str, int, int, int | None, str | None]](), list[str]()
+    for key, parts in samples.items():
+        images = [member for extension, member in parts.items() if extension in _IMAGES]
+        if not images:
+            others.append(key)
+            continue
+        image, *more = images
+        second += map(_name, more)
+        told = {name: _told(file, parts[name], name) for name in _LABELS if name in parts}
+        rows.append((_name(image), image.offset_data, image.size, *_label(told)))
     return Contents(
         pl.DataFrame(rows, schema=CONTENT_SCHEMA, orient="row").sort("position"),
         left_out={
@@ -152,26 +132,41 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
     )
 
 
-def _split_at_last_dot(file: IO[bytes], samples: dict[str, _Sample]) -> list[str]:
+def _samples(members: Iterable[tarfile.TarInfo], path: Path) -> tuple[_Samples, list[str]]:
+    """Sort members by key and extension; return also the names of members of no sample."""
+    samples, others = defaultdict[str, dict[str, tarfile.TarInfo]](dict), list[str]()
+    for member in members:
+        name = _name(member)
+        key = _KEY.fullmatch(name)
+        left = any(map(is_left_by_others, name.split("/"))) or not is_text(name)
+        if key is None or left or not member.isreg() or member.issparse():
+            others.append(name)
+            continue
+        extension = key[2].lower()
+        if extension in samples[key[1]]:
+            raise _damaged(path, f"the member {name} occurs twice")
+        if _last(extension) in (*_IMAGES, *_LABELS):  # else a caption, boxes or a mask
+            samples[key[1]][extension] = member
+    return samples, others
+
+
+def _split_at_last_dot(samples: _Samples) -> list[str]:
     """Replace samples that have images only after further dots; return the names of the images."""
     found: list[str] = []
-    for key, sample in list(samples.items()):
-        images = [member for member in sample.dotted if _extension(member) in _IMAGES]
-        if sample.image is not None or not images:
+    for key, parts in list(samples.items()):
+        if any(name in _IMAGES for name in parts) or not any(_last(n) in _IMAGES for n in parts):
             continue
         del samples[key]
-        found += map(_name, images)
-        for member in sample.dotted:
-            each = samples.setdefault(_name(member).rpartition(".")[0], _Sample())
-            if _extension(member) in _IMAGES:
-                each.image = member
-            else:
-                each.told[_extension(member)] = _told(file, member, _extension(member))
+        for extension, member in parts.items():
+            if "." in extension or _last(extension) in _LABELS:
+                stem = _name(member).rpartition(".")[0]
+                samples.setdefault(stem, {})[_last(extension)] = member
+                found += [_name(member)] * (_last(extension) in _IMAGES)
     return found
 
 
-def _extension(member: tarfile.TarInfo) -> str:
-    return member.name.rpartition(".")[2].lower()
+def _last(extension: str) -> str:
+    return extension.rpartition(".")[2]
 
 
 def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
@@ -191,12 +186,10 @@ def _name(member: tarfile.TarInfo) -> str:
     return member.name.removeprefix("./")
 
 
-def _told(
-    file: IO[bytes], member: tarfile.TarInfo, extension: str
-) -> tuple[int | None, str | None]:
+def _told(file: IO[bytes], member: tarfile.TarInfo, extension: str) -> _Label:
     """Return the number and the name of the class in a label; None if one is missing."""
     if member.size > _LABELS[extension]:
-        return None, None
+        return _NOTHING
     file.seek(member.offset_data)
     content = file.read(member.size)
     if extension != "json":
@@ -204,28 +197,25 @@ def _told(
     try:
         found = msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
-        return None, None
+        return _NOTHING
     value = next((found[name] for name in ("label", "cls", "class") if name in found), None)
     named = next((found[name] for name in ("class_name", "label_name") if name in found), None)
-    index, name = _number_or_name(value) if isinstance(value, str | int) else (None, None)
+    index, name = _number_or_name(value)
     return index, named if isinstance(named, str) and named else name
 
 
-def _number_or_name(value: str | int) -> tuple[int | None, str | None]:
-    text = str(value).strip()
+def _number_or_name(value: object) -> _Label:
+    text = str(value).strip() if isinstance(value, str | int) else ""
     if isinstance(value, bool) or not text or len(text) > MAX_NAME or not is_text(text):
-        return None, None
+        return _NOTHING
     return (int(text), None) if _NUMBER.fullmatch(text) else (None, text)
 
 
-def _row(sample: _Sample, image: tarfile.TarInfo) -> tuple[str, int, int, int | None, str | None]:
-    nothing = None, None
-    told = [sample.told[name] for name in _LABELS if name in sample.told]
-    index, name = next((each for each in told if each != nothing), nothing)
-    described, called = sample.told.get("json", nothing)
-    if name is None and described in (None, index):
-        name = called
-    return _name(image), image.offset_data, image.size, index, name
+def _label(told: dict[str, _Label]) -> _Label:
+    """Return the first label; if it is a number, with the name that a JSON label gives it."""
+    index, name = next((each for each in told.values() if each != _NOTHING), _NOTHING)
+    described, called = told.get("json", _NOTHING)
+    return index, called if name is None and described in (None, index) else name
 
 
 def _has_end(path: Path, file: IO[bytes], offset: int) -> bool:

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from clinit.errors import ManifestError
 from clinit.files.paths import exists, is_file, is_folder
@@ -77,8 +76,6 @@ class Tree:
     """The root as the user gave it."""
     real: Path
     """The root without symbolic links."""
-    contents: dict[str, Any] = field(default_factory=dict, compare=False)
-    """Contents of the containers that were indexed already, by path."""
 
     @classmethod
     def at(cls, root: Path) -> Tree:

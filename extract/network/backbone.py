@@ -301,9 +301,15 @@ def load_backbone(
         checkpoint = checkpoint or read_checkpoint(config.weights)
         network, note = network_of_file(config.name, checkpoint, config.model_args)
     network.eval().requires_grad_(False)
-    first = next((each for each in network.modules() if isinstance(each, nn.Conv2d)), None)
-    if first is not None and first.in_channels == 1:
-        raise _of_gray_images(config.name, network, first, checkpoint)
+    convolutions = (each for each in network.named_modules() if isinstance(each[1], nn.Conv2d))
+    layer, first = next(convolutions, ("", None))
+    if isinstance(first, nn.Conv2d) and first.in_channels == 1:
+        raise BackboneError(
+            f"the first layer of {config.name} takes images of one channel, clinit reads three",
+            remedy="Leave out `in_chans`: timm converts its pretrained weights."
+            if checkpoint is None
+            else gray_remedy(checkpoint, f"{layer}.weight"),
+        )
     names = None if folder is None else folder.label_names
     last = _last_layer(config, network, _stored_names(checkpoint, names))
     is_projection = (
@@ -324,19 +330,6 @@ def load_backbone(
     data_config |= {} if folder is None else msgspec.to_builtins(folder.pretrained_cfg)
     head, projection = (None, last) if is_projection else (last, None)
     return Backbone(config, network, head, projection, data_config, sha256, note=note)
-
-
-def _of_gray_images(
-    name: str, network: nn.Module, first: nn.Conv2d, checkpoint: Checkpoint | None
-) -> BackboneError:
-    remedy = "Leave out `in_chans`: timm converts its pretrained weights."
-    if checkpoint is not None:
-        layer = next(each for each, module in network.named_modules() if module is first)
-        key = next(key for key in checkpoint.tensors if key.endswith(f"{layer}.weight"))
-        remedy = gray_remedy(checkpoint, key)
-    return BackboneError(
-        f"the first layer of {name} takes images of one channel, clinit reads three", remedy=remedy
-    )
 
 
 def projection_widths(name: str) -> frozenset[int]:

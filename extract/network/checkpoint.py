@@ -188,30 +188,19 @@ def _line(path: Path, load: str, change: str) -> str:
 
     `load` ends the call of `torch.load`.
     """
-    out = f"{path.stem}-weights.pth"
-    return _command(
-        f"import torch; w = torch.load({str(path)!r}, 'cpu'{load}; {change}torch.save(w, {out!r})"
-    )
-
-
-def _command(code: str) -> str:
+    given, out = str(path), f"{path.stem}-weights.pth"
+    code = f"import torch; w = torch.load({given!r}, 'cpu'{load}; {change}torch.save(w, {out!r})"
     plain = not set(code) & set('"$`\\!')
     return f'python -c "{code}"' if plain else f"python -c {shlex.quote(code)}"
 
 
-def gray_remedy(checkpoint: Checkpoint, name: str) -> str:
-    """Return the line that converts a network of gray images, whose first layer is `name`."""
-    change = f"w[{name!r}] = w[{name!r}].repeat(1, 3, 1, 1) / 3; "
-    if checkpoint.is_pickle:
-        index = _index(checkpoint.key) if checkpoint.key else ""
-        line = _line(checkpoint.path, f"){index}", change)
-    else:
-        given, out = str(checkpoint.path), f"{checkpoint.path.stem}-weights.safetensors"
-        line = _command(
-            "from safetensors.torch import load_file, save_file;"
-            f" w = load_file({given!r}); {change}save_file(w, {out!r})"
-        )
-    return f"Convert it, without `in_chans`; gray images then give the same: {line}"
+def gray_remedy(checkpoint: Checkpoint, layer: str) -> str:
+    """Return how to convert a network of gray images, whose first layer is `layer`."""
+    name = next(name for name in checkpoint.tensors if name.endswith(layer))
+    return (
+        "Convert its weights w, without `in_chans`; gray images then give the same:"
+        f" w[{name!r}] = w[{name!r}].repeat(1, 3, 1, 1) / 3"
+    )
 
 
 def failure(error: Exception, what: str, remedy: str) -> ClinitError:

@@ -9,7 +9,11 @@ caches compiled programs, so the next process starts in a fraction of the time. 
 finds in the cache, so the cache must not be a folder that another user may have made
 (`keep_programs_private`).
 
-On a CPU the program runs in one thread; several threads run it side by side (`work.pipeline`).
+A program belongs to a number of threads of PyTorch, and on CUDA to the thread that compiled it.
+Elsewhere PyTorch would silently compile another one, without folded weights, so a second
+compilation is refused. On a CPU the program is compiled, measured and called in threads set to one
+thread each; several of them call it side by side (`work.pipeline`). On CUDA the calling thread does
+all three.
 """
 
 from __future__ import annotations
@@ -59,6 +63,7 @@ class Network(Protocol):
 
 
 N = TypeVar("N", bound=Network)
+T = TypeVar("T")
 _PROGRAMS = "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -78,15 +83,21 @@ def compiled(
 ) -> Callable[[Tensor], Tensor]:
     """Return `forward` as a program for batches of the size of `batch`, compiled with `batch`.
 
-    Any number of threads may call the program. PyTorch must be set to one thread in each of them,
-    and in the calling thread.
+    On a CPU, any number of threads may call the program. PyTorch must be set to one thread in each
+    of them, and in the calling thread. On CUDA, only the calling thread may call it.
     """
+    from torch._inductor import compile_fx
+
     keep_programs_private()
-    size, device = len(batch), batch.device
-    options: dict[str, Any] = {"cpp.threads": 1}
-    if device.type == "cuda":
-        options["triton.cudagraphs"] = True
-    program = torch.compile(forward, dynamic=False, options=options)
+    size, device, made = len(batch), batch.device, list[Tensor]()
+    options = {"triton.cudagraphs": True} if device.type == "cuda" else {"cpp.threads": 1}
+
+    def compile_once(graph: Any, inputs: Any) -> Any:
+        if made:
+            raise RuntimeError("the program was called in another thread than it was compiled for")
+        return compile_fx.compile_fx(graph, inputs, config_patches=options)
+
+    program = torch.compile(forward, dynamic=False, backend=compile_once)
 
     @torch.no_grad()
     def call(batch: Tensor) -> Tensor:
@@ -99,7 +110,7 @@ def compiled(
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # Freezing folds weights. It is set only here, because weights in training must not be folded.
     with torch._inductor.config.patch(freezing=True):
-        call(batch)
+        made.append(call(batch))
     return call
 
 
@@ -157,14 +168,19 @@ def on_its_way(
     batch, plain_s = transform.normalise(pixels), 0.0
     side_by_side = torch.get_num_threads() if device.type == "cpu" else 1
     with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as alone:
+
+        def done(work: Callable[..., T], *given: Any) -> T:
+            """Work in the thread that calls the program, or on a CPU in one like it."""
+            return alone.submit(work, *given).result() if device.type == "cpu" else work(*given)
+
         if wanted == "auto":
-            few_s = alone.submit(seconds_of, network.forward, batch[:2], 1).result()
+            few_s = done(seconds_of, network.forward, batch[:2], 1)
             if images * few_s / 2 / side_by_side < LEAST_S:
                 return network
-            plain_s = alone.submit(seconds_of, network.forward, batch).result()
+            plain_s = done(seconds_of, network.forward, batch)
         began = time.perf_counter()
         try:
-            program = alone.submit(compiled, network.forward, batch).result()
+            program = done(compiled, network.forward, batch)
         except Exception as error:  # a missing compiler, or any of its passes
             why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             if wanted == "on":
@@ -175,7 +191,7 @@ def on_its_way(
             on_note(f"the network is not compiled, because compiling failed: {why}")
             return network
         spent_s = time.perf_counter() - began
-        gain = plain_s / alone.submit(seconds_of, program, batch).result()
+        gain = plain_s / done(seconds_of, program, batch)
     if wanted == "auto" and gain < LEAST_GAIN:
         on_note(f"the network is not compiled: its program is only {gain:.2f} times as fast")
         return network

@@ -226,8 +226,7 @@ def _remedy(checkpoint: Checkpoint, state: Mapping[str, Tensor], network: nn.Mod
     ):
         found, wanted = state[name], own[name]
         if found.ndim == 4 == wanted.ndim and {found.shape[1], wanted.shape[1]} == {1, 3}:
-            key = next(key for key in checkpoint.tensors if key.endswith(name))
-            return f"Its first layer takes gray images. {gray_remedy(checkpoint, key)}"
+            return f"Its first layer takes gray images. {gray_remedy(checkpoint, name)}"
         if name.endswith("pos_embed") and (size := _image_size(found, wanted, network)):
             return (
                 f"It is for images of {size} pixels: add `--model-arg img_size={size}"

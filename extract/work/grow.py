@@ -18,15 +18,21 @@ import polars as pl
 from jaxtyping import Int
 
 from clinit.errors import CacheError
-from clinit.extract.arrays.groups import GROUPS_FILE
-from clinit.extract.cache.folder import view_folders
-from clinit.extract.cache.plan import FILE as PLAN_FILE
-from clinit.extract.cache.plan import WHOLE, Plan, read_plan, settle_plan, shard_name
+from clinit.extract.cache.groups import GROUPS_FILE
+from clinit.extract.cache.plan import (
+    PLAN_FILE,
+    WHOLE,
+    Plan,
+    read_plan,
+    settle_plan,
+    shard_name,
+    view_folders,
+)
 from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.cache.shard import Shard, assemble, read_shard, write_shard
 from clinit.extract.cache.summary import RunFacts, write_summary
-from clinit.extract.dataset.manifest import is_contained, write_manifest
-from clinit.extract.work.split_run import MANIFEST_FILE, SplitResult, SplitRun
+from clinit.extract.dataset.manifest import MANIFEST_FILE, is_contained, write_manifest
+from clinit.extract.work.split_run import SplitResult, SplitRun
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_file
 from clinit.files.paths import is_file

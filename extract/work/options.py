@@ -2,24 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clinit.errors import ManifestError
-from clinit.extract.cache import plan
-from clinit.extract.cache.plan import WHOLE
-from clinit.extract.dataset.known import check_known
-from clinit.extract.work.settings import COMPUTATION, DATA, NETWORK, OUTPUT, Settings
+from clinit.extract.dataset.known import MAX_PIXELS, check_known
+from clinit.machine import cpu_count
 from clinit.setting import Part, setting
 
 if TYPE_CHECKING:
     from clinit.extract.dataset.manifest import Manifest
     from clinit.extract.dataset.scan import Scan
-    from clinit.extract.work.run import ExtractConfig
-    from clinit.extract.work.split_run import Progress, SplitResult
+
+COMPUTATION, DATA, NETWORK, OUTPUT = "Computation", "Data", "Network", "Output"
+"""Headings of the help."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Transform(Part):
+    """Class names of the classifier, and the transform of the images."""
+
+    panel: ClassVar = NETWORK
+
+    head_classes: str | None = setting(
+        None,
+        "Class names of the classifier's rows: a file with one name per line, or `dataset` for the"
+        " classes of this data set in order.",
+        otherwise="stored with the weights; ImageNet-1K for 1,000 rows",
+    )
+    transform: Literal["timm", "paper"] = setting(
+        "timm", "The model's own, or the paper's (256 x 256, centre crop 224)."
+    )
+    input_size: int | None = setting(
+        None,
+        "Height and width of the network's input in pixels.",
+        least=1,
+        most=4096,
+        otherwise="model's",
+    )
+    mean: tuple[float, ...] | None = setting(
+        None,
+        "Pixel mean in [0, 1]: 0.5 or 0.5,0.5,0.5.",
+        least=0,
+        otherwise="model's",
+        joined=True,
+    )
+    std: tuple[float, ...] | None = setting(
+        None,
+        "Pixel deviation in (0, 1], in the same form.",
+        above=0,
+        otherwise="model's",
+        joined=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Computation(Part):
+    """How images become features."""
+
+    panel: ClassVar = COMPUTATION
+
+    batch_size: int | None = setting(
+        None,
+        "Images per forward pass.",
+        least=1,
+        most=10**9,
+        otherwise="as in the existing cache; else 32 on a CPU, 64 on a GPU",
+    )
+    compile: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "Compile the network, which takes some seconds and makes convolutional networks two to four"
+        " times as fast; auto: as before if the cache exists, otherwise if it saves time.",
+    )
+    workers: int | None = setting(
+        None, "Threads that read and decode.", least=1, otherwise="usable CPUs"
+    )
+    decoder: Literal["cpu", "cuda"] = setting(
+        "cpu",
+        "Decoder of JPEG files. A CUDA device relieves the CPUs; its pixels differ slightly, so its"
+        " features cannot be used together with features of the CPU decoder.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Output(Part):
+    """How features are stored."""
+
+    panel: ClassVar = OUTPUT
+
+    dtype: Literal["float16", "float32"] = setting("float16", "Type of stored features.")
+    shard_rows: int = setting(
+        4096, "Rows per shard. A killed run loses at most one shard.", least=1, most=10**9
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Images(Part):
+    """Which images are read."""
+
+    panel: ClassVar = DATA
+
+    max_pixels: int = setting(
+        MAX_PIXELS,
+        "Maximum number of pixels of an image, width x height; larger images count as unreadable.",
+        least=1,
+    )
+    retry_invalid: bool = setting(
+        False,
+        "Read the images of invalid rows again, such as after a repair, and compute their shards"
+        " anew.",
+    )
+    strict: bool = setting(
+        False,
+        "Stop at an unreadable image, or if the folder differs from the data set's description.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Views(Part):
+    """Random views of the training images."""
+
+    panel: ClassVar = "Views"
+    views: int = setting(
+        0,
+        "Number of random crops of every training image, half of them mirrored, whose features are"
+        " also stored, for `clinit head align`; existing views are kept.",
+        least=0,
+        most=1000,
+    )
+    view_seed: int = setting(0, "Seed of the views.", least=0, most=2**32 - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(_Views, _Images, _Output, _Computation, _Transform):
+    """Settings that an extraction (`ExtractConfig`) and the command-line options share."""
+
+    command: str | None = None
+    """The command line, which `cache verify` prints if a shard is damaged."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("mean", "std"):
+            value = getattr(self, name)
+            if value is not None and (len(value) not in (1, 3) or max(value) > 1):
+                raise ValueError(
+                    f"{name} takes one number or three, in [0, 1] (127 is 0.498), got {value!r}"
+                )
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that read and decode."""
+        return self.workers or cpu_count()
 
 
 LABELS = (
@@ -67,23 +203,6 @@ class NetworkOptions(Settings, _Network):
     device: Literal["auto", "cuda", "cpu"] = setting(
         "auto", "Device to compute on; auto: CUDA if available."
     )
-
-    def extraction(self, device: str | None = None) -> ExtractConfig:
-        """Return the configuration of an extraction on `device`; None means `self.device`."""
-        from clinit.extract.network.backbone import BackboneConfig, parse_model_args
-        from clinit.extract.work.run import ExtractConfig
-        from clinit.machine import choose_device
-
-        backbone = BackboneConfig(
-            name=self.backbone or "",
-            weights=self.weights,
-            model_args=parse_model_args(self.model_arg or ()),
-            device=device or str(choose_device(self.device)),
-            autocast=self.autocast,
-            output=self.output,
-        )
-        settings = {each.name: getattr(self, each.name) for each in fields(Settings)}
-        return ExtractConfig(backbone=backbone, **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,72 +270,99 @@ class ExtractOptions(NetworkOptions, _Places):
         Raises:
             ManifestError: If images are missing, or the manifest is of another split.
         """
-        found = {each.manifest.split: each for each in self._scan(doing, warn, note)}
+        if self.dataset is not None:
+            check_known(self.dataset)  # refuse a wrong name before the slow imports below
+        from clinit.extract.dataset.names import HEAD_LIST, near_names, read_class_names
+        from clinit.extract.dataset.scan import Scan, scan_splits
+
+        if self.dataset is None:
+            scans = [Scan(self._given(), ())]
+        else:
+            splits = () if self.split is None else (self.split,)
+            labels, strict = self.labels, self.strict
+            scans = list(
+                scan_splits(
+                    self.dataset, self.root, splits, strict=strict, labels=labels, doing=doing
+                )
+            )
+        found = {each.manifest.split: each for each in scans}
+        for each in scans:
+            each.tell(warn, note)
         if self.dataset is not None and self.split is None and "val" not in found:
             note(f"{self.root} has no val split: no class can be evaluated")
         if self.head_classes not in (None, "dataset"):
-            from clinit.extract.dataset.names import HEAD_LIST, near_names, read_class_names
-
             named = read_class_names(Path(self.head_classes), HEAD_LIST)
-            own = next(iter(found.values())).manifest.class_names
+            own = scans[0].manifest.class_names
             if near := near_names(own, named, "the data set", self.head_classes):
                 warn(near)
-        if self.limit_per_class is None:
+        if (most := self.limit_per_class) is None:
             return found
-        most = self.limit_per_class
         return {
             name: replace(each, manifest=each.manifest.limit_per_class(most))
             for name, each in found.items()
         }
 
-    def _scan(
-        self,
-        doing: Callable[[str], AbstractContextManager[object]],
-        warn: Callable[[str], None],
-        note: Callable[[str], None],
-    ) -> Iterator[Scan]:
-        if self.dataset is not None:
-            check_known(self.dataset)  # refuse a wrong name before the slow imports below
+    def _given(self) -> Manifest:
+        """Read the manifest of `--manifest`."""
         from clinit.extract.dataset.manifest import read_manifest
-        from clinit.extract.dataset.scan import Scan, scan_splits
 
-        if self.manifest is not None:
-            if self.labels is not None:
-                raise ManifestError(
-                    "a manifest contains labels: --labels would not be used",
-                    remedy="Leave out --labels, or give --dataset folder instead of --manifest.",
-                )
-            given = read_manifest(self.manifest)
-            wanted = {"test": "val", None: given.split}.get(self.split, self.split)
-            if wanted != given.split:
-                raise ManifestError(
-                    f"{self.manifest} is the manifest of split {given.split}, not of {self.split}",
-                    remedy="Leave out `--split`, or give the manifest of that split.",
-                )
-            yield Scan(given, ())
-            return
-        assert self.dataset is not None
-        splits = () if self.split is None else (self.split,)
-        for scanned in scan_splits(
-            self.dataset, self.root, splits, strict=self.strict, labels=self.labels, doing=doing
-        ):
-            scanned.tell(warn, note)
-            yield scanned
+        assert self.manifest is not None
+        if self.labels is not None:
+            raise ManifestError(
+                "a manifest contains labels: --labels would not be used",
+                remedy="Leave out --labels, or give --dataset folder instead of --manifest.",
+            )
+        given = read_manifest(self.manifest)
+        if {"test": "val", None: given.split}.get(self.split, self.split) != given.split:
+            raise ManifestError(
+                f"{self.manifest} is the manifest of split {given.split}, not of {self.split}",
+                remedy="Leave out `--split`, or give the manifest of that split.",
+            )
+        return given
 
-    def run(
-        self,
-        manifests: Mapping[str, Manifest],
-        on_progress: Callable[[Progress], None],
-        on_note: Callable[[str], object],
-    ) -> Iterator[SplitResult]:
-        """Extract on this machine or on a cluster; see `extract`."""
-        from clinit.extract.work.run import extract, extract_on_ray
 
-        if self.ray is not None:
-            config = self.extraction(self.device)
-            return extract_on_ray(manifests, self.root, self.out, config, self.ray, on_progress)
-        part = WHOLE if self.part is None else plan.Part.parse(self.part)
-        config = self.extraction()
-        return extract(
-            manifests, self.root, self.out, config, part, on_progress=on_progress, on_note=on_note
-        )
+@dataclass(frozen=True, kw_only=True)
+class ImportConfig(Part):
+    """The options of `clinit cache import`: names, class names and a head for imported features."""
+
+    backbone: str = setting(
+        MISSING,
+        "Name of the extractor and its weights, such as clip-vit-b-32. Only caches with the same"
+        " name can be used together.",
+    )
+    split: Literal["train", "val", "test"] = setting(
+        "train", "Split that the rows belong to." + READ_AS_VAL
+    )
+    classes: Path | None = setting(
+        None,
+        "Class names, one per line.",
+        metavar="FILE",
+        otherwise="names in the file, or the labels themselves",
+    )
+    features_name: str | None = setting(
+        None, "Array, tensor or column of the features.", otherwise="features"
+    )
+    labels_name: str | None = setting(
+        None, "Array, tensor or column of the labels.", otherwise="labels, label"
+    )
+    head: Path | None = setting(
+        None,
+        "Head file to store as the pretrained head: `weight`, `bias` and `class_names` in a"
+        " .safetensors or .npz file.",
+        metavar="FILE",
+        otherwise="none",
+    )
+    dataset: str = setting("imported", "Name of the data set.")
+    command: str | None = None
+    """The command line, which `cache verify` prints if a shard is damaged."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Without a name, or with the default of earlier versions, all extractors would be one.
+        if self.backbone in ("", "imported"):
+            raise ValueError("backbone takes the name of the extractor, such as clip-vit-b-32")
+
+    @property
+    def stored(self) -> str:
+        """The split of the cache."""
+        return "train" if self.split == "train" else "val"

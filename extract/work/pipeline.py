@@ -39,8 +39,7 @@ from clinit.extract.dataset.decode import (
 )
 from clinit.extract.dataset.images import Images
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.extract.network.transform import Transform
-from clinit.extract.views import View
+from clinit.extract.network.transform import Transform, View
 from clinit.machine import free_memory, out_of_memory
 from clinit.stopwatch import Stopwatch
 
@@ -90,7 +89,6 @@ class Timing(Stopwatch):
 
 
 _BATCHES_AHEAD = 3
-_NOW = " after resizing"
 
 
 class _Image(NamedTuple):
@@ -118,105 +116,108 @@ class ImageBatch:
     """Decodes on the device, into the batch's pixels there, images that the host has left."""
 
 
-def load_batches(
-    images: Images,
-    batches: Iterable[Sequence[int]],
-    transform: Transform,
-    *,
-    workers: int,
-    max_pixels: int = MAX_PIXELS,
-    pin_memory: bool = False,
-    view: View | None = None,
-    for_device: bool = False,
-) -> Generator[ImageBatch]:
-    """Decode the images of `batches` in threads; yield the batches in order.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Decoder:
+    """Decodes images in threads, to the input of a network."""
 
-    Args:
-        images: The content of all images.
-        batches: Row numbers of each batch; three batches are loaded ahead.
-        transform: The transform of the images, used without `view`.
-        workers: Number of threads.
-        max_pixels: Images with more pixels, decoded or resized, are bad images.
-        pin_memory: Whether the batches are for a CUDA device.
-        view: The view whose random crops replace `transform`'s centre crops, if any.
-        for_device: Whether a CUDA device decodes the images that it can.
+    images: Images
+    """The content of all images."""
+    transform: Transform
+    """The transform of the images, used without `view`."""
+    workers: int
+    """Number of threads."""
+    max_pixels: int = MAX_PIXELS
+    """Images with more pixels, decoded or resized, are bad images."""
+    pin_memory: bool = False
+    """Whether the batches are for a CUDA device."""
+    view: View | None = None
+    """The view whose random crops replace `transform`'s centre crops, if any."""
+    for_device: bool = False
+    """Whether a CUDA device decodes the images that it can."""
 
-    Raises:
-        ManifestError: If the folder of an image has vanished, or a file differs from the manifest.
-        MachineError: If memory, permissions or file handles are missing, or the storage fails.
-    """
-    height, width = transform.crop
+    def batches(self, rows: Iterable[Sequence[int]]) -> Generator[ImageBatch]:
+        """Yield the batches in order, from the row numbers of each; three are loaded ahead.
 
-    def to_input(image: Tensor, row: int) -> Tensor:
-        if view is not None:
-            return view.to_input(image, row)
-        resized = transform.resized(image.shape[1], image.shape[2])
-        check_pixels(resized[1], resized[0], max_pixels, _NOW)
-        return transform.to_input(image)
+        Raises:
+            ManifestError: If the folder of an image has vanished, or a file differs from the
+                manifest.
+            MachineError: If memory, permissions or file handles are missing, or the storage fails.
+        """
+        one = torch.set_num_threads
+        pool = ThreadPoolExecutor(self.workers, "decode", initializer=one, initargs=(1,))
+        try:
+            asked = iter(rows)
+            begin = partial(self._begin, pool)
+            waiting = deque(map(begin, islice(asked, _BATCHES_AHEAD)))
+            while waiting:
+                numbers, pixels, jobs = waiting.popleft()
+                results = [job.result() for job in jobs]
+                waiting.extend(map(begin, islice(asked, 1)))
+                pairs = zip(numbers, results, strict=True)
+                reasons = {row: found.reason for row, found in pairs if found.reason is not None}
+                places = enumerate(each.encoded for each in results)
+                encoded = {place: content for place, content in places if content is not None}
+                yield ImageBatch(
+                    numbers,
+                    pixels,
+                    reasons,
+                    sum(each.read_s for each in results),
+                    sum(each.decode_s for each in results),
+                    partial(self._finish, numbers, reasons, encoded) if encoded else None,
+                )
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
-    def load(target: Tensor, row: int) -> _Image:
+    def _begin(
+        self, pool: ThreadPoolExecutor, rows: Sequence[int]
+    ) -> tuple[Sequence[int], Tensor, list[Future[_Image]]]:
+        shape = (len(rows), 3, *self.transform.crop)
+        with _machine_errors(self.images, rows[0]):
+            pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
+            jobs = [pool.submit(self._load, pixels[i], row) for i, row in enumerate(rows)]
+        return rows, pixels, jobs
+
+    def _load(self, target: Tensor, row: int) -> _Image:
         """Fill `target` with the pixels of one image, unless the device will decode it."""
         watch, reason, encoded = Stopwatch(), None, None
-        with _machine_errors(images, row):
+        with _machine_errors(self.images, row):
             try:
                 with watch.phase("read"):
-                    content = images.read(row)
+                    content = self.images.read(row)
                 with watch.phase("decode"):
-                    if for_device and is_for_device(content, max_pixels=max_pixels):
+                    if self.for_device and is_for_device(content, max_pixels=self.max_pixels):
                         encoded = content
                     else:
-                        target.copy_(to_input(decode(content, max_pixels=max_pixels), row))
+                        image = decode(content, max_pixels=self.max_pixels)
+                        target.copy_(self._to_input(image, row))
             except ImageError as error:
                 reason = str(error)
         return _Image(reason, encoded, watch.seconds["read"], watch.seconds["decode"])
 
-    def finish(
-        rows: Sequence[int], reasons: dict[int, str], encoded: Mapping[int, bytes], pixels: Tensor
+    def _finish(
+        self,
+        rows: Sequence[int],
+        reasons: dict[int, str],
+        encoded: Mapping[int, bytes],
+        pixels: Tensor,
     ) -> None:
-        found = decode_on(pixels.device, [*encoded.values()], max_pixels=max_pixels)
-        for place, image in zip(encoded, found, strict=True):
-            try:
-                if isinstance(image, ImageError):
-                    raise image
-                pixels[place].copy_(to_input(image, rows[place]))
-            except ImageError as error:
-                reasons[rows[place]] = str(error)
+        with _machine_errors(self.images, rows[0]):
+            contents = [*encoded.values()]
+            found = decode_on(pixels.device, contents, max_pixels=self.max_pixels)
+            for place, image in zip(encoded, found, strict=True):
+                try:
+                    if isinstance(image, ImageError):
+                        raise image
+                    pixels[place].copy_(self._to_input(image, rows[place]))
+                except ImageError as error:
+                    reasons[rows[place]] = str(error)
 
-    def submit(rows: Sequence[int]) -> tuple[Sequence[int], Tensor, list[Future[_Image]]]:
-        shape = (len(rows), 3, height, width)
-        with _machine_errors(images, rows[0]):
-            pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=pin_memory)
-            jobs = [pool.submit(load, pixels[i], row) for i, row in enumerate(rows)]
-        return rows, pixels, jobs
-
-    pool = ThreadPoolExecutor(workers, "decode", initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        asked = iter(batches)
-        waiting = deque(map(submit, islice(asked, _BATCHES_AHEAD)))
-        while waiting:
-            rows, pixels, jobs = waiting.popleft()
-            results = [job.result() for job in jobs]
-            waiting.extend(map(submit, islice(asked, 1)))
-            reasons = {
-                row: found.reason
-                for row, found in zip(rows, results, strict=True)
-                if found.reason is not None
-            }
-            encoded = {
-                place: found.encoded
-                for place, found in enumerate(results)
-                if found.encoded is not None
-            }
-            yield ImageBatch(
-                rows,
-                pixels,
-                reasons,
-                sum(each.read_s for each in results),
-                sum(each.decode_s for each in results),
-                partial(finish, rows, reasons, encoded) if encoded else None,
-            )
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    def _to_input(self, image: Tensor, row: int) -> Tensor:
+        if self.view is not None:
+            return self.view.to_input(image, row)
+        height, width = self.transform.resized(image.shape[1], image.shape[2])
+        check_pixels(width, height, self.max_pixels, " after resizing")
+        return self.transform.to_input(image)
 
 
 @contextmanager

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
 
-from clinit.errors import CacheError, ClusterError, DeviceError, ManifestError
+from clinit.errors import ClusterError, DeviceError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.folder import VIEWS_FOLDER
-from clinit.extract.cache.plan import FILE as PLAN_FILE
-from clinit.extract.cache.plan import WHOLE, Part, Plan, read_plan, settle_plan, shard_name
+from clinit.extract.cache.plan import (
+    PLAN_FILE,
+    VIEWS_FOLDER,
+    WHOLE,
+    Part,
+    Plan,
+    read_plan,
+    refuse_other_backbone,
+    settle_plan,
+)
 from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest
@@ -25,15 +32,15 @@ from clinit.extract.network.backbone import (
     BackboneConfig,
     check_features,
     load_backbone,
+    parse_model_args,
 )
-from clinit.extract.network.compiled import on_its_way
-from clinit.extract.network.transform import Transform, make_transform
-from clinit.extract.views import View
+from clinit.extract.network.transform import Transform, View, make_transform
 from clinit.extract.work.grow import grow, has_grown
-from clinit.extract.work.settings import Settings
-from clinit.extract.work.split_run import Progress, SplitResult, SplitRun
+from clinit.extract.work.options import ExtractOptions, NetworkOptions, Settings
+from clinit.extract.work.split_run import Progress, SplitResult, SplitRun, compiled_alike
 from clinit.files.lock import claim_file, make_folder
-from clinit.files.paths import exists, is_file, is_folder
+from clinit.files.paths import exists, is_folder
+from clinit.machine import choose_device
 from clinit.ray_tasks import connected, run_tasks
 
 BATCH_SIZES = {"cpu": 32, "cuda": 64}
@@ -46,6 +53,20 @@ class ExtractConfig(Settings):
     """How features are extracted."""
 
     backbone: BackboneConfig
+
+    @classmethod
+    def of(cls, options: NetworkOptions, device: str | None = None) -> ExtractConfig:
+        """Return the configuration on `device`; None means the device of the options."""
+        backbone = BackboneConfig(
+            name=options.backbone or "",
+            weights=options.weights,
+            model_args=parse_model_args(options.model_arg or ()),
+            device=device or str(choose_device(options.device)),
+            autocast=options.autocast,
+            output=options.output,
+        )
+        settings = {each.name: getattr(options, each.name) for each in fields(Settings)}
+        return cls(backbone=backbone, **settings)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,7 +173,8 @@ def extract(
     network = network or load_network(config)
     if network.backbone.note:
         on_note(network.backbone.note)
-    _refuse_other_backbone(out, network.fingerprint)
+    folders = (out / split for split in SPLITS)
+    refuse_other_backbone(folders, network.fingerprint, network.backbone.dim)
     names, head = HeadNames(), network.backbone.head
     if head is not None:
         class_names = next(iter(manifests.values())).class_names
@@ -167,12 +189,9 @@ def extract(
         places.append((manifests["train"], out / VIEWS_FOLDER / str(number), view))
     make_folder(out)
     with claim_file(out / "plan", on_busy=lambda: None):  # parts may begin at the same time
-        plans = [_plan(network, config, *place) for place in places]
-        folders = [folder for _, folder, _ in places]
-        network = _on_its_way(network, plans, folders, config, part, on_note)
         runs = [
             SplitRun(
-                plan=replace(plan, compiled=network.backbone.program is not None),
+                plan=_plan(network, config, manifest, folder, view),
                 manifest=manifest,
                 root=root,
                 folder=folder,
@@ -186,8 +205,9 @@ def extract(
                 on_progress=on_progress,
                 on_image=on_image,
             )
-            for plan, (manifest, folder, view) in zip(plans, places, strict=True)
+            for manifest, folder, view in places
         ]
+        runs = compiled_alike(runs, on_note)
         make_folder(runs[0].folder)
         for run in runs:
             started = run is runs[0] or exists(run.folder / PLAN_FILE)
@@ -198,38 +218,19 @@ def extract(
         yield grow(run, on_note) if has_grown(run.plan, run.folder) else run.run()
 
 
-def _on_its_way(
-    network: Network,
-    plans: Sequence[Plan],
-    folders: Sequence[Path],
-    config: ExtractConfig,
-    part: Part,
+def extract_as_asked(
+    options: ExtractOptions,
+    manifests: Mapping[str, Manifest],
+    on_progress: Callable[[Progress], None],
     on_note: Callable[[str], object],
-) -> Network:
-    """Return the network, compiled if the existing plan requires that or, without one, if faster.
-
-    `config.compile` overrides this choice.
-    """
-    begun = [read_plan(folder).compiled for folder in folders if exists(folder / PLAN_FILE)]
-    wanted = config.compile
-    if begun and wanted == "auto":
-        wanted = "on" if begun[0] else "off"
-    left = sum(
-        len(plan.rows(shard))
-        for plan, folder in zip(plans, folders, strict=True)
-        for shard in part.shards(plan.num_shards)
-        if not exists(folder / shard_name(shard))
-    )
-    backbone = on_its_way(
-        network.backbone,
-        network.transform,
-        wanted,
-        device=torch.device(network.backbone.config.device),
-        batch_size=plans[0].batch_size,
-        images=left,
-        on_note=on_note,
-    )
-    return replace(network, backbone=backbone)
+) -> Iterator[SplitResult]:
+    """Extract on this machine or on a cluster; see `extract`."""
+    root, out = options.root, options.out
+    if options.ray is not None:
+        config = ExtractConfig.of(options, options.device)
+        return extract_on_ray(manifests, root, out, config, options.ray, on_progress)
+    part, config = Part.parse(options.part or str(WHOLE)), ExtractConfig.of(options)
+    return extract(manifests, root, out, config, part, on_progress=on_progress, on_note=on_note)
 
 
 def _plan(
@@ -253,19 +254,6 @@ def _plan(
         fingerprint=fingerprint,
         device=device,
     )
-
-
-def _refuse_other_backbone(out: Path, fingerprint: Fingerprint) -> None:
-    """Check that existing splits are of the same backbone, as all splits of a cache must be."""
-    for split in SPLITS:
-        if not is_file(out / split / PLAN_FILE):
-            continue
-        for each in read_plan(out / split).fingerprint.without_rows.differences(fingerprint):
-            raise CacheError(
-                f"{out / split} contains features with {each.name} = {each.one},"
-                f" but this command has {each.name} = {each.other}",
-                remedy="Give the options it was begun with, or another folder with `--out`.",
-            )
 
 
 def extract_on_ray(

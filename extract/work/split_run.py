@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from importlib.metadata import version
-from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -18,28 +17,34 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
-from clinit.extract.cache.head import Head, Top1, store_head, tensors_sha256
-from clinit.extract.cache.plan import FILE as PLAN_FILE
-from clinit.extract.cache.plan import WHOLE, Part, Plan, settle_plan, shard_name
+from clinit.extract.cache.head import Head, store_head, tensors_sha256
+from clinit.extract.cache.plan import (
+    PLAN_FILE,
+    SUMMARY_FILE,
+    WHOLE,
+    Part,
+    Plan,
+    read_plan,
+    settle_plan,
+    shard_name,
+)
 from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import Shard, assemble, read_shard, write_shard
-from clinit.extract.cache.summary import FILE as SUMMARY_FILE
 from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_summary
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import images_of
-from clinit.extract.dataset.manifest import Manifest, read_manifest, write_manifest
+from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from clinit.extract.head_names import NAMED_EARLIER, HeadNames
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.network.transform import Transform
-from clinit.extract.views import View
-from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
-from clinit.extract.work.settings import Settings
+from clinit.extract.network.compiled import Network, on_its_way
+from clinit.extract.network.transform import Transform, View
+from clinit.extract.work.options import Settings
+from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
 from clinit.files.commit import flush_folder
 from clinit.files.lock import claim_file, claimed_names
 from clinit.files.paths import exists
 from clinit.stopwatch import Stopwatch
 
-MANIFEST_FILE = "manifest.parquet"
 _alone = partial(claim_file, on_busy=lambda: None)
 """Locks a file that processes of other parts may also write; waits until it is free."""
 _SAMPLE = 200
@@ -57,7 +62,7 @@ class Progress:
 
 
 @runtime_checkable
-class Extractor(Protocol):
+class Extractor(Network, Protocol):
     """A network that computes the values to store: a backbone, or its first blocks."""
 
     @property
@@ -101,13 +106,8 @@ class SplitResult:
         """The complete split."""
         return open_split(self.path)
 
-    @property
-    def top1(self) -> Top1:
-        """Accuracy of the stored head, on images of the classes that it has a row for."""
-        return self.split.summary.head.top1
 
-
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SplitRun:
     """The extraction of one split: find the shards that are missing, compute and write them."""
 
@@ -130,7 +130,6 @@ class SplitRun:
     on_progress: Callable[[Progress], None]
     on_image: Callable[[str, bytes], object] | None = None
     """Called with path and content of each image that is read, by several threads."""
-    timing: Timing = field(default_factory=Timing)
 
     def run(self) -> SplitResult:
         """Compute the missing shards of this part; if all parts exist, complete the split.
@@ -139,33 +138,35 @@ class SplitRun:
             ClinitError: If another process extracts the same part, the folder belongs to another
                 extraction, or the storage fails.
         """
-        plan = self.plan
         with self._claimed():
-            self._begin()
-            finished = None
-            with suppress(CacheError):
-                finished = open_split(self.folder)
-            missing, retried = self._missing_shards(finished)
-            todo = sorted({*missing, *retried})
-            started, computed = datetime.now(UTC), self._compute(todo, retried)
-            facts, problem = self._facts(computed, started), ""
-            there = sum(exists(self.folder / shard_name(n)) for n in range(plan.num_shards))
-            if there == plan.num_shards and finished is not None and not todo:
-                self._judge_again(finished, facts)
-            elif there == plan.num_shards:
-                try:
-                    self._summarise(self.head_names.source, facts)
-                except CacheError as error:
-                    if self.part == WHOLE:
-                        raise
-                    problem = str(error)
+            return self._begun()._run()
+
+    def _run(self) -> SplitResult:
+        plan, timing, started = self.plan, Timing(), datetime.now(UTC)
+        finished = None
+        with suppress(CacheError):
+            finished = open_split(self.folder)
+        todo = self._todo(finished)
+        computed, problem = self._compute(todo, timing), ""
+        facts = self._facts(computed, timing, started)
+        there = sum(exists(self.folder / shard_name(n)) for n in range(plan.num_shards))
+        if there == plan.num_shards and finished is not None and not todo:
+            self._judge_again(finished, facts)
+        elif there == plan.num_shards:
+            try:
+                self._summarise(self.head_names.source, facts)
+            except CacheError as error:
+                if self.part == WHOLE:
+                    raise
+                problem = str(error)
+        retried = sum(why for why in todo.values() if isinstance(why, int))
         return SplitResult(
             plan=plan,
             path=self.folder,
             part=self.part,
             computed_rows=computed,
-            replaced_shards=tuple(why for why in missing.values() if why),
-            retried_rows=sum(retried.values()) if self.settings.retry_invalid else None,
+            replaced_shards=tuple(why for why in todo.values() if isinstance(why, str) and why),
+            retried_rows=retried if self.settings.retry_invalid else None,
             shards_there=there,
             problem=problem,
             run=facts if computed else None,
@@ -189,61 +190,63 @@ class SplitRun:
                     )
             yield
 
-    def _begin(self) -> None:
-        """Write the plan, the head and the manifest unless they exist."""
+    def _begun(self) -> SplitRun:
+        """Write the plan, the head and the manifest unless they exist.
+
+        Returns:
+            This run, with the class names that an earlier command has stored with the same head.
+        """
         with _alone(self.folder / PLAN_FILE):
             settle_plan(self.plan, self.folder)
+        path, begun = self.folder / MANIFEST_FILE, self
         if self.head is not None and self.view is None:
             stored = store_head(self.head, self.folder.parent / HEAD_FILE)
             if stored.class_names != self.head.class_names:
-                self.head = stored
-                self.head_names = HeadNames(stored.class_names, NAMED_EARLIER)
-        path = self.folder / MANIFEST_FILE
+                names = HeadNames(stored.class_names, NAMED_EARLIER)
+                begun = replace(self, head=stored, head_names=names)
         with suppress(ManifestError):
             if read_manifest(path).digest == self.manifest.digest:
-                return
+                return begun
         with _alone(path):
             write_manifest(self.manifest, path)
+        return begun
 
-    def _missing_shards(self, finished: CacheSplit | None) -> tuple[dict[int, str], dict[int, int]]:
-        """Return the shards to compute.
+    def _todo(self, finished: CacheSplit | None) -> dict[int, str | int]:
+        """Return the shards to compute, each with the reason.
 
-        Returns:
-            The fault of each damaged shard, an empty text for an absent shard; and with
-            `retry_invalid`, the number of invalid rows of each other shard that has any.
+        The reason is the fault of a damaged shard, an empty text for an absent shard, and with
+        `retry_invalid` the number of invalid rows of any other shard that has some.
         """
-        missing, retried = dict[int, str](), dict[int, int]()
+        todo = dict[int, str | int]()
         for shard in self._shards:
             path = self.folder / shard_name(shard)
             problem = shard_problem(self.folder, self.plan, shard, finished)
             if problem is not None:
-                missing[shard] = problem if exists(path) else ""
+                todo[shard] = problem if exists(path) else ""
             elif self.settings.retry_invalid and (
                 rows := read_shard(path, self.plan, shard).reasons
             ):
-                retried[shard] = len(rows)
-        return missing, retried
+                todo[shard] = len(rows)
+        return todo
 
-    def _compute(self, todo: list[int], retried: Collection[int]) -> int:
-        """Compute and write shards; return their number of rows.
-
-        `retried` are the shards that exist and are replaced.
-        """
-        done = 0
-        total = sum(len(self.plan.rows(shard)) for shard in self._shards)
-        found = total - sum(len(self.plan.rows(shard)) for shard in todo)
+    def _compute(self, todo: Mapping[int, str | int], timing: Timing) -> int:
+        """Compute and write shards; return their number of rows."""
+        done, size = 0, self.plan.rows
+        total = sum(len(size(shard)) for shard in self._shards)
+        found = total - sum(len(size(shard)) for shard in todo)
 
         def advance(rows: int) -> None:
             nonlocal done
             done += rows
             self.on_progress(Progress(self.plan.title, found + done, total))
 
-        for index, shard in self._shards_of(todo, advance):
-            with self.timing.phase("write"):
-                if index in retried:
-                    self._withdraw_summary()
-                path = self.folder / shard_name(index)
-                write_shard(shard, path, plan=self.plan, index=index)
+        with closing(self._computed(todo, timing, advance)) as shards:
+            for index, shard in shards:
+                with timing.phase("write"):
+                    if isinstance(todo[index], int):
+                        self._withdraw_summary()
+                    path = self.folder / shard_name(index)
+                    write_shard(shard, path, plan=self.plan, index=index)
         return done
 
     def _withdraw_summary(self) -> None:
@@ -255,6 +258,91 @@ class SplitRun:
         if exists(path):
             path.unlink()
             flush_folder(self.folder)
+
+    def _computed(
+        self, shards: Collection[int], timing: Timing, on_rows: Callable[[int], None]
+    ) -> Generator[tuple[int, Shard]]:
+        """Compute shards; yield the index and the content of each.
+
+        Batches of the next shard are decoded and computed while a shard is written.
+
+        Raises:
+            ClinitError: If the storage fails, or an image is bad and `settings.strict` is set.
+        """
+        plan, device = self.plan, torch.device(self.backbone.config.device)
+        normalise = self.transform.normaliser(device)
+        computed = features_of(
+            self._images(shards, timing),
+            lambda pixels: self.backbone.features(normalise(pixels)),
+            device,
+            timing,
+        )
+        with closing(computed):
+            for batch, found in computed:
+                self._refuse_bad(batch.reasons)
+                index = batch.rows[0] // plan.shard_rows
+                rows = plan.rows(index)
+                first, last = batch.rows[0] - rows.start, batch.rows[-1] + 1
+                if not first:
+                    features = np.zeros((len(rows), *found.shape[1:]), dtype=np.float32)
+                    reasons: dict[int, str] = {}
+                features[first : last - rows.start] = found.numpy()
+                reasons |= {row - rows.start: why for row, why in batch.reasons.items()}
+                on_rows(len(batch.rows))
+                if last == rows.stop:
+                    if index == min(shards):
+                        self._refuse_wrong_root(rows, reasons)
+                    labels = self.manifest.table["label"][rows.start : last].to_numpy()
+                    yield index, assemble(features, labels, reasons, dtype=plan.dtype)
+
+    def _images(self, shards: Iterable[int], timing: Timing) -> Iterator[ImageBatch]:
+        """Yield batches of the images of `shards`; no batch contains images of two shards."""
+        size = self.plan.batch_size
+        decoder = Decoder(
+            images=images_of(self.manifest.table, self.root, self.on_image),
+            transform=self.transform,
+            workers=self.settings.threads,
+            max_pixels=self.settings.max_pixels,
+            pin_memory=self.backbone.config.device.startswith("cuda"),
+            view=self.view,
+            for_device=self.settings.decoder == "cuda",
+        )
+        rows = (
+            range(start, min(start + size, rows.stop))
+            for rows in map(self.plan.rows, shards)
+            for start in range(rows.start, rows.stop, size)
+        )
+        with closing(decoder.batches(rows)) as batches:
+            while True:
+                waited = Stopwatch()
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                timing.add_wait(waited.total, read=batch.read_s, decode=batch.decode_s)
+                yield batch
+
+    def _refuse_bad(self, reasons: Mapping[int, str]) -> None:
+        """Stop at an unreadable image if `settings.strict` is set, whatever has decoded it."""
+        if self.settings.strict and reasons:
+            row, reason = min(reasons.items())
+            raise ImageError(
+                f"{self.root / self.manifest.table['path'][row]} (row {row:,}): {reason}",
+                remedy="Replace the file, or leave out `--strict` to mark its row invalid.",
+            )
+
+    def _refuse_wrong_root(self, rows: range, reasons: Mapping[int, str]) -> None:
+        """Stop if all files are missing: then probably `root` is wrong."""
+        if len(reasons) < len(rows) or set(reasons.values()) != {MISSING}:
+            return
+        # A sample of all rows, so that every shard and every process decides alike.
+        paths = self.manifest.table["path"]
+        sample = range(0, len(paths), max(1, len(paths) // _SAMPLE))
+        if not any(exists(self.root / paths[row]) for row in sample):
+            raise ManifestError(
+                f"{self.root} contains none of the {len(rows):,} images from {paths[rows.start]}"
+                " on",
+                remedy="Give the folder that the paths of the manifest start from with `--root`.",
+            )
 
     def _summarise(self, head_classes: str, run: RunFacts) -> None:
         # Only one process at a time: the one that wrote the last shard is also the last to read.
@@ -284,8 +372,8 @@ class SplitRun:
         if self.settings.head_classes is not None or not is_judged or run != told.run:
             self._summarise(UNKNOWN if names is None else self.head_names.source, run)
 
-    def _facts(self, computed: int, started: datetime) -> RunFacts:
-        timing, weights = self.timing, self.backbone.config.weights
+    def _facts(self, computed: int, timing: Timing, started: datetime) -> RunFacts:
+        weights = self.backbone.config.weights
         return RunFacts(
             root=str(self.root.absolute()),
             weights=None if weights is None else str(weights.absolute()),
@@ -303,92 +391,30 @@ class SplitRun:
             command=self.settings.command,
         )
 
-    def _shards_of(
-        self, shards: Iterable[int], on_rows: Callable[[int], None]
-    ) -> Iterator[tuple[int, Shard]]:
-        """Compute shards; yield the index and the content of each.
 
-        Args:
-            shards: Indices of the shards. The decoders take images of the next shard while the
-                features of the last one are computed, so reading does not pause between shards.
-            on_rows: Called with the number of rows of every finished batch.
+def compiled_alike(runs: Sequence[SplitRun], on_note: Callable[[str], object]) -> list[SplitRun]:
+    """Return runs of one network, which is compiled if that is faster.
 
-        Raises:
-            ClinitError: If the storage fails, or an image is bad and `settings.strict` is set.
-        """
-        is_first = True
-        with closing(self._images(shards)) as batches:
-            for first in batches:
-                index = first.rows[0] // self.plan.shard_rows
-                count = -(-len(self.plan.rows(index)) // self.plan.batch_size)
-                arrivals = chain([first], islice(batches, count - 1))
-                shard = self._compute_shard(self.plan.rows(index), arrivals, on_rows)
-                if is_first:
-                    self._refuse_wrong_root(self.plan.rows(index), shard.reasons)
-                    is_first = False
-                yield index, shard
-
-    def _compute_shard(
-        self, rows: range, batches: Iterable[ImageBatch], on_rows: Callable[[int], None]
-    ) -> Shard:
-        device = torch.device(self.backbone.config.device)
-        normalise = self.transform.normaliser(device)
-        features = np.zeros((len(rows), *(self.plan.shape or (self.plan.dim,))), dtype=np.float32)
-        reasons: dict[int, str] = {}
-        computed = features_of(
-            batches, lambda pixels: self.backbone.features(normalise(pixels)), device, self.timing
-        )
-        with closing(computed):
-            for batch, found in computed:
-                first = batch.rows[0] - rows.start
-                features[first : first + len(batch.rows)] = found.numpy()
-                reasons |= {row - rows.start: why for row, why in batch.reasons.items()}
-                on_rows(len(batch.rows))
-        labels = self.manifest.table["label"][rows.start : rows.stop].to_numpy()
-        return assemble(features, labels, reasons, dtype=self.plan.dtype)
-
-    def _images(self, shards: Iterable[int]) -> Generator[ImageBatch]:
-        """Yield batches of the images of `shards`; no batch contains images of two shards."""
-        size = self.plan.batch_size
-        loaded = load_batches(
-            images_of(self.manifest.table, self.root, self.on_image),
-            (
-                range(start, min(start + size, rows.stop))
-                for rows in map(self.plan.rows, shards)
-                for start in range(rows.start, rows.stop, size)
-            ),
-            self.transform,
-            workers=self.settings.threads,
-            max_pixels=self.settings.max_pixels,
-            pin_memory=self.backbone.config.device.startswith("cuda"),
-            view=self.view,
-            for_device=self.settings.decoder == "cuda",
-        )
-        with closing(loaded) as batches:
-            while True:
-                waited = Stopwatch()
-                batch = next(batches, None)
-                if batch is None:
-                    return
-                self.timing.add_wait(waited.total, read=batch.read_s, decode=batch.decode_s)
-                if self.settings.strict and batch.reasons:
-                    row, reason = min(batch.reasons.items())
-                    raise ImageError(
-                        f"{self.root / self.manifest.table['path'][row]} (row {row:,}): {reason}",
-                        remedy="Replace the file, or leave out `--strict` to mark its row invalid.",
-                    )
-                yield batch
-
-    def _refuse_wrong_root(self, rows: range, reasons: Mapping[int, str]) -> None:
-        """Stop if all files are missing: then probably `root` is wrong."""
-        if len(reasons) < len(rows) or set(reasons.values()) != {MISSING}:
-            return
-        # A sample of all rows, so that every shard and every process decides alike.
-        paths = self.manifest.table["path"]
-        sample = range(0, len(paths), max(1, len(paths) // _SAMPLE))
-        if not any(exists(self.root / paths[row]) for row in sample):
-            raise ManifestError(
-                f"{self.root} contains none of the {len(rows):,} images from {paths[rows.start]}"
-                " on",
-                remedy="Give the folder that the paths of the manifest start from with `--root`.",
-            )
+    If a plan exists, it decides; `settings.compile` overrides both.
+    """
+    first = runs[0]
+    begun = [read_plan(run.folder).compiled for run in runs if exists(run.folder / PLAN_FILE)]
+    wanted = first.settings.compile
+    if begun and wanted == "auto":
+        wanted = "on" if begun[0] else "off"
+    backbone = on_its_way(
+        first.backbone,
+        first.transform,
+        wanted,
+        device=torch.device(first.backbone.config.device),
+        batch_size=first.plan.batch_size,
+        images=sum(
+            len(run.plan.rows(shard))
+            for run in runs
+            for shard in run.part.shards(run.plan.num_shards)
+            if not exists(run.folder / shard_name(shard))
+        ),
+        on_note=on_note,
+    )
+    compiled = backbone.program is not None
+    return [replace(r, backbone=backbone, plan=replace(r.plan, compiled=compiled)) for r in runs]

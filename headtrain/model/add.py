@@ -1,7 +1,7 @@
 """Add classes to a model: compute their rows from images, train on request, measure the result.
 
 Rows come from one task of an experiment (`clinit.headtrain.model.growth`). If the model has no
-classes, a head is fitted to the images (`clinit.headtrain.probe.fit_head`).
+classes, a head is fitted to the images (`clinit.headtrain.probe`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from clinit.headtrain.model.inputs import (
 from clinit.headtrain.model.measure import Examined, first_left_out
 from clinit.headtrain.model.old_rows import DRAWN
 from clinit.headtrain.model.settings import AddConfig
-from clinit.headtrain.probe.fit_head import HeadFit, fit_head
+from clinit.headtrain.probe.protocol import probe
+from clinit.headtrain.probe.settings import HeadFit, ProbeConfig
 from clinit.headtrain.protocol.stream.source import Source, read_sources
 from clinit.words import examples, number_of
 
@@ -169,7 +170,8 @@ def grow(growth: Growth, listener: Listener) -> Addition[Any]:
         if growth.left.class_names:
             started = grown_head(growth, observer)
         else:
-            head = fit_head(Source(images.train, images.val), FIRST_FIT)[0]
+            source = Source(images.train, images.val)
+            head = probe(source, ProbeConfig(method=FIRST_FIT)).head
             kind = f"none, because the model had no classes; its head was fitted ({FIRST_FIT})"
             started = Started(head, None, kind)
         answers = _left_out(growth, started)

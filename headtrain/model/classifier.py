@@ -19,7 +19,7 @@ from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.extract.dataset.names import is_text
+from clinit.files.text import is_text
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
 from clinit.words import examples, visible

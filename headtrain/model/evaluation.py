@@ -140,7 +140,8 @@ class Evaluation:
     @property
     def p_value(self) -> float:
         """P-value of McNemar's exact two-sided test."""
-        return mcnemar(len(self.changed("gained")), len(self.changed("lost")))
+        gained, lost = len(self.changed("gained")), len(self.changed("lost"))
+        return float(binomtest(lost, gained + lost).pvalue) if gained + lost else 1.0
 
     @property
     def content(self) -> dict[str, Any]:
@@ -307,11 +308,6 @@ def evaluate(model: Classifier, asked: Questions, reading: Reading = AS_USUAL) -
                 if truth is not None:
                     line |= {"right": rows[0] == truth, "top5": truth in rows}
     return Evaluation(pl.DataFrame(lines, schema=SCHEMA), rejection, rule)
-
-
-def mcnemar(gained: int, lost: int) -> float:
-    """Return the p-value of McNemar's exact two-sided test."""
-    return float(binomtest(lost, lost + gained).pvalue) if lost + gained else 1.0
 
 
 def cells_of(rows: pl.DataFrame) -> list[list[str]]:

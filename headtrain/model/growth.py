@@ -24,12 +24,13 @@ from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.settings import AddConfig
-from clinit.headtrain.protocol.events import Observer, TaskStarted
+from clinit.headtrain.protocol.events import TaskStarted
 from clinit.headtrain.protocol.experiment import grown_heads, started_heads
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.stream.summed import Summed
 from clinit.headtrain.protocol.study.parts import Stream, Training
 from clinit.headtrain.protocol.study.study import Study
+from clinit.observer import Observer
 from clinit.words import examples
 
 

@@ -22,7 +22,7 @@ import polars as pl
 from PIL import Image
 
 from clinit.errors import CacheError, ImageError, ManifestError
-from clinit.extract.arrays.groups import record_scanned
+from clinit.extract.cache.groups import record_scanned
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.decode import decode, read_whole
 from clinit.extract.dataset.names import near_names

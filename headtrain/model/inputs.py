@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from clinit.errors import CacheError, HeadError, ModelError
-from clinit.extract.arrays.array_file import number_labels
-from clinit.extract.arrays.open import FEATURES, KINDS, LABELS, find_name, open_array_file
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.folder import caches_in
 from clinit.extract.cache.head import accuracy
+from clinit.extract.cache.plan import caches_in
 from clinit.extract.cache.read import open_cache
 from clinit.extract.dataset.names import near_names
+from clinit.extract.work.import_features import number_labels
+from clinit.files.arrays import FEATURES, FORMATS, LABELS, open_arrays, widened
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.heads.groups import in_whole_groups
@@ -41,7 +41,7 @@ from clinit.words import examples, number_of
 
 if TYPE_CHECKING:
     from clinit.extract.work.split_run import Progress
-    from clinit.headtrain.protocol.events import Observer
+    from clinit.observer import Observer
 
 LEAST_TO_MEASURE = 5
 """Least number of images of a class from which images are held out."""
@@ -111,7 +111,7 @@ def is_features(given: Any) -> bool:
     """Return whether features are given, not images."""
     if isinstance(given, str | os.PathLike):
         path = Path(given)
-        return bool(_cache_at(path)) if is_folder(path) else path.suffix.lower() in KINDS
+        return bool(_cache_at(path)) if is_folder(path) else path.suffix.lower() in FORMATS
     if isinstance(given, FeatureInput | FeatureSet) or hasattr(given, "train"):
         return True
     if isinstance(given, tuple) and len(given) == 2:
@@ -332,27 +332,17 @@ def _of_cache(path: Path) -> FeatureInput:
 
 
 def _of_file(path: Path, labels: Any, name: str | None) -> FeatureInput:
-    file = open_array_file(path)
-    stored = file.features(find_name(file, path, name, (*FEATURES, "x", "X"), "--features-name"))
-    if stored.dtype not in ("float16", "bfloat16", "float32", "float64"):
-        raise CacheError(
-            f"{stored.origin} contains {stored.dtype}, expected floats (rows, dim)",
-            remedy="Save one feature vector per row: `numpy.save(path, features)`.",
-        )
-    if len(stored.shape) != 2:
-        raise CacheError(
-            f"{stored.origin} holds features of shape {stored.shape}, expected (rows, dim)",
-            remedy="Save one feature vector per row: `numpy.save(path, features)`.",
-        )
-    rows = np.asarray(stored.take(np.arange(stored.shape[0])))
+    file = open_arrays(path)
+    stored = file.features(file.find(name, (*FEATURES, "x", "X"), "--features-name"))
+    rows = np.asarray(widened(stored))
     place = path if labels is None else labels
     if isinstance(place, str | os.PathLike):
-        target = file if labels is None else open_array_file(Path(place))
+        target = file if labels is None else open_arrays(Path(place))
         known, every = target.names(), (*LABELS, "y")
         if labels is None and (known is None or not {*every}.intersection(known)):
             return FeatureInput(path=path, splits={"train": _labelled(rows, None, "")})
         where = Path(place)
-        labels = target.labels(find_name(target, where, None, every, "--labels"))
+        labels = target.labels(target.find(None, every, "--labels"))
         names = target.class_names()
         if names is None and "class_names" in (known or ()):
             names = tuple(map(str, target.labels("class_names")))

@@ -53,9 +53,9 @@ class Price(NamedTuple):
 
 
 def first_left_out(images: FeatureSet, head: Head) -> LeftOut | None:
-    """Return leave-one-out logits of a first head, which `fit_head` computed by least squares.
+    """Return leave-one-out logits of a first head, which `probe` computed by least squares.
 
-    Here images that repeat each other count as one; `fit_head` counts each image, so that its head
+    Here images that repeat each other count as one; `probe` counts each image, so that its head
     differs a little. None if no class has two images that do not repeat each other.
     """
     assert head.origin is not None

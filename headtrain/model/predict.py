@@ -308,22 +308,22 @@ def load_files(
 ) -> Iterable[Any]:
     """Yield the pixels of existing files, resized for the model."""
     from clinit.extract.dataset.images import ImageFiles
-    from clinit.extract.work.pipeline import load_batches
+    from clinit.extract.work.pipeline import Decoder
 
     images = ImageFiles(
         Path("/"),  # links may lead anywhere
         [str(path.absolute()) for path in paths],
         need_rights=False,  # an unreadable file must not stop the rest
     )
-    size = reading.batch_size
-    return load_batches(
-        images,
-        [range(start, min(start + size, len(paths))) for start in range(0, len(paths), size)],
-        transform,
+    decoder = Decoder(
+        images=images,
+        transform=transform,
         workers=reading.workers or cpu_count(),
         max_pixels=reading.max_pixels,
         pin_memory=pin_memory,
     )
+    starts, size = range(0, len(paths), reading.batch_size), reading.batch_size
+    return decoder.batches(range(start, min(start + size, len(paths))) for start in starts)
 
 
 BLOCK_ROWS = 4096

@@ -18,8 +18,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from clinit.errors import HeadError, ModelError
-from clinit.extract.arrays.open import open_array_file
 from clinit.extract.cache.head import Head, read_head
+from clinit.files.arrays import open_arrays
 from clinit.files.paths import check_readable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.classifier import MEMORY_FILE, MODEL_FILE, M
@@ -220,7 +220,7 @@ def memory_of(path: Path, facts: ModelFacts, held: Mapping[str, Path] = {}) -> M
 
 def _memory_in(path: Path) -> Memory | None:
     """Read the memory in a head file; None if the file has none."""
-    file = open_array_file(path)
+    file = open_arrays(path)
     if MEMORY_ARRAY not in (file.names() or ()):
         return None
     with NamedTemporaryFile(suffix=".safetensors") as draft:

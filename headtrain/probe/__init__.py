@@ -1,8 +1,7 @@
-"""Heads that are trained on a whole cache: linear probes, fitted heads, aligned heads.
+"""Heads that are made from a whole cache: fitted heads (linear probes), aligned heads.
 
-settings   settings of the training, and the values to try
+settings   how heads are fitted, and the values to try
 fit        heads of a grid: by AdamW in a bank, or by L-BFGS one after another
-protocol   split, grid, choice, refit, measurement: all steps of `probe`
-fit_head   a head for a cache without one
+protocol   split, grid, choice, refit or solution, measurement: all steps of `head fit`
 align      a base head, fine-tuned with another loss
 """

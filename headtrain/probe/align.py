@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 
 import numpy as np
 import torch
-from jaxtyping import Float
 
 from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.features import FeatureSet
@@ -27,6 +26,7 @@ from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import Cache, CacheSplit, stored_features
 from clinit.headtrain.heads.array import torch_stream
 from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.protocol.record.info import provenance
 from clinit.headtrain.protocol.stream.scenario import check_head, map_to_head
@@ -34,8 +34,9 @@ from clinit.headtrain.protocol.stream.source import Source, head_digest
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.train.evaluate import count_correct
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows, check_precision
-from clinit.headtrain.protocol.train.loop import train_epochs
+from clinit.headtrain.protocol.train.step import Updates
 from clinit.machine import choose_device
+from clinit.observer import Observer, Progressed, ignore
 from clinit.stopwatch import Stopwatch
 
 _OF_TRAINING = ("loss", "lr", "weight_decay", "precision")
@@ -64,7 +65,7 @@ def align(
     config: AlignConfig,
     views: Sequence[CacheSplit] = (),
     *,
-    on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
+    observer: Observer = ignore,
 ) -> Head:
     """Fine-tune `head` on the training rows of `base`.
 
@@ -75,7 +76,7 @@ def align(
         views: Views of the training rows, used in turn for one epoch each instead of the plain
             features. At most one view is in memory at a time. If the plain features stay on disk,
             views do too.
-        on_epoch: Called with the number of finished epochs and the mean loss of the last epoch.
+        observer: Called with the number of finished epochs.
 
     Returns:
         The aligned head. Its `alignment` contains the settings, the accuracies before and after
@@ -105,25 +106,15 @@ def align(
     def on_device(data: FeatureSet) -> LabelledRows:
         return LabelledRows.on(device, data.features, row_of_class[data.labels])
 
-    def told(done: int, losses: Float[np.ndarray, " heads"]) -> None:
-        if not np.isfinite(losses[0]):
-            raise HeadError(
-                f"the alignment has diverged: its loss is {losses[0]} in epoch {done}",
-                remedy="Use a smaller --lr.",
-            )
-        on_epoch(done, float(losses[0]))
-
     test = on_device(base.val)
     with torch.no_grad():
         before = _top1(bank, test)
-        losses = train_epochs(
-            bank,
-            _epochs(base.train, views, config.epochs, on_device),
-            [sizes[epoch % len(sizes)] for epoch in range(config.epochs)],
-            batch_size=min(config.batch_size, *sizes),
-            seed=config.seed,
-            on_epoch=told,
-        )
+        rows = _epochs(base.train, views, config.epochs, on_device)
+        losses: list[float] = []
+        for loss in _trained(bank, rows, sizes, config):
+            losses.append(loss)
+            what = f"Aligning, {config.loss} loss {loss:.4g}"
+            observer(Progressed(what, len(losses), config.epochs, "epochs"))
         after = _top1(bank, test)
     with torch_stream(device):
         aligned = bank.rows(0).as_head(head.class_names, head.fingerprint)
@@ -138,7 +129,7 @@ def align(
         "top1_before": before,
         "top1_after": after,
         "val_rows": len(test),
-        "loss_by_epoch": losses[:, 0].tolist(),
+        "loss_by_epoch": losses,
         "base": base.description,
         "started_from": head_digest(head),
         "digest": head_digest(aligned),
@@ -147,6 +138,44 @@ def align(
         **provenance(),
     }
     return replace(aligned, alignment=facts)
+
+
+def _trained(
+    bank: Bank, epochs: Iterator[LabelledRows], sizes: Sequence[int], config: AlignConfig
+) -> Iterator[float]:
+    """Train a head on shuffled batches of epochs; yield the mean loss of each.
+
+    Rows that do not fill a batch are left out of the epoch. A cosine lowers the learning rate to
+    zero.
+
+    Raises:
+        HeadError: If a loss is not finite.
+    """
+    batch_size = min(config.batch_size, *sizes)
+    steps = sum(sizes[epoch % len(sizes)] // batch_size for epoch in range(config.epochs))
+    shares = iter(np.cos(np.linspace(0, np.pi, steps, endpoint=False)) / 2 + 0.5)
+    updates = Updates(bank, batch_size)
+
+    def train_on(rows: LabelledRows, epoch: int) -> float:
+        count = len(rows) // batch_size
+        order = generator(config.seed, Draw.ALIGNMENT, epoch).permutation(len(rows))
+        batches = torch.from_numpy(order[: count * batch_size].reshape(count, batch_size))
+        total = torch.zeros(1, dtype=torch.float64, device=bank.device)
+        for batch in batches.to(bank.device):
+            taken = rows.take(batch)
+            found = updates.step(taken.features, taken.labels, float(next(shares)))
+            total += found.double().mean(0)
+        return float(total / count)
+
+    for epoch in range(config.epochs):
+        # No name for the rows here: it would keep a view in memory while the next is read.
+        loss = train_on(next(epochs), epoch)
+        if not np.isfinite(loss):
+            raise HeadError(
+                f"the alignment has diverged: its loss is {loss} in epoch {epoch + 1}",
+                remedy="Use a smaller --lr.",
+            )
+        yield loss
 
 
 def _epochs(

@@ -1,7 +1,4 @@
-"""Heads of a grid, one for each of its points, trained on the same rows.
-
-AdamW trains all heads together in a bank. L-BFGS fits one head after another, by multinomial
-logistic regression on any number of rows,
+"""Multinomial logistic regression on any number of rows, by L-BFGS.
 
     minimise  1/n sum_i CE(W h_i + b, y_i) + |W|^2 / (2 C n)
 
@@ -15,9 +12,8 @@ Mathematical Programming 45, 1989; here SciPy's L-BFGS-B without bounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
 import torch
@@ -27,9 +23,7 @@ from torch import Tensor
 
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.protocol.study.parts import Training
-from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
-from clinit.headtrain.protocol.train.loop import train_epochs
+from clinit.headtrain.protocol.train.heads import LabelledRows
 
 BLOCK_ROWS = 8192
 BLOCK_VALUES = 2**22
@@ -37,23 +31,17 @@ BLOCK_VALUES = 2**22
 GRADIENT = 1e-4
 """Stop when no entry of the gradient of the mean loss is larger, as scikit-learn does."""
 
-Point = Mapping[str, float]
-"""One combination of values of a grid, by name of the setting."""
-Progress = Callable[[int, int], None]
-"""Called with the finished and the total number of epochs or searches."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
-    """A head that was trained with the settings of one point."""
+    """A head that was fitted with one penalty."""
 
     rows: Rows
     """The head, for features as stored."""
     loss: float
-    """Mean cross entropy of its training rows: over the last epoch, or at the end."""
-    iterations: int | None = None
-    """Iterations of L-BFGS; None for AdamW."""
-    converged: bool = True
+    """Mean cross entropy of its training rows."""
+    iterations: int
+    converged: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,60 +172,26 @@ class LogisticRegression:
 def fit(
     train: LabelledRows,
     num_classes: int,
-    points: Sequence[Point],
+    penalties: Sequence[float],
     config: ProbeConfig,
-    progress: Progress,
+    progress: Callable[[int, int], None],
 ) -> list[Fitted]:
-    """Train a head for each point.
+    """Fit a head with each penalty.
 
     Args:
         train: Rows, labelled 0 to `num_classes` - 1; each class has at least one row.
         num_classes: Number of rows of a head.
-        points: Points of one grid, in its order: each search of L-BFGS begins at the minimum of
-            the previous search, which has a stronger penalty.
-        config: Settings of the training, resolved.
-        progress: Called with finished and total work.
+        penalties: Values of c, ascending: each search begins at the minimum of the previous
+            search, which has a stronger penalty.
+        config: How the heads are fitted.
+        progress: Called with finished and total searches.
     """
     standard = Standard.of(train, standardise=config.standardise)
-    if config.by == "adamw":
-        return _by_adamw(train, num_classes, points, config, standard, progress)
-    assert config.max_iterations is not None
     regression = LogisticRegression(train, num_classes, standard)
     fitted: list[Fitted] = []
     start = None
-    for point in points:
-        found, start = regression.minimum(point["c"], start, most=config.max_iterations)
+    for c in penalties:
+        found, start = regression.minimum(c, start, most=config.max_iterations)
         fitted.append(found)
-        progress(len(fitted), len(points))
+        progress(len(fitted), len(penalties))
     return fitted
-
-
-@torch.no_grad()
-def _by_adamw(
-    train: LabelledRows,
-    num_classes: int,
-    points: Sequence[Point],
-    config: ProbeConfig,
-    standard: Standard,
-    progress: Progress,
-) -> list[Fitted]:
-    """Train a bank from zeros, which is possible because the loss is convex."""
-    assert config.epochs is not None
-    assert config.batch_size is not None
-    epochs = config.epochs
-    zeros = Rows(np.zeros((num_classes, train.features.shape[1])), np.zeros(num_classes))
-    trainings = [Training(loss="ce", lr=p["lr"], weight_decay=p["weight_decay"]) for p in points]
-    bank = Bank(zeros, trainings, train.labels.device)
-    losses = train_epochs(
-        bank,
-        repeat(train, epochs),
-        [len(train)] * epochs,
-        batch_size=min(config.batch_size, len(train)),
-        seed=config.seed,
-        on_epoch=lambda done, _: progress(done, epochs),
-        prepare=standard.apply if config.standardise else None,
-    )
-    return [
-        Fitted(standard.folded(bank.weight[head], bank.bias[head]), float(losses[-1, head]))
-        for head in range(bank.num_heads)
-    ]

@@ -1,10 +1,20 @@
-"""The protocol of a linear probe, and its result.
+"""A head for the classes of a cache: a linear probe, or a head that training starts from.
 
-Some training rows are held out. Each combination of a grid trains a head on the remaining rows. The
-best combination has the highest top-1 on the held-out rows (for a head that training starts from:
-the least mean loss). A head with these settings is trained on all training rows and measured once
-on the validation rows, which do not influence the choice. Of equally good combinations the first in
-the grid wins: the smallest learning rate with the largest weight decay, or the smallest C.
+    logistic   multinomial logistic regression by L-BFGS, its penalty chosen from a grid
+    ridge      W_LS with class-balanced averages, its lambda chosen by the leave-one-out error
+    lda        linear discriminants with shrinkage (`clinit.headtrain.heads.start.new_rows`)
+
+Some training rows are held out. Each penalty trains a head on the remaining rows. The best penalty
+has the least mean loss on the held-out rows. A head with this penalty is trained on all training
+rows and measured once on the validation rows, which do not influence the choice.
+
+The loss and not the accuracy chooses, because new rows are scaled to match the logits of this head,
+and training continues with cross entropy. Many penalties label the held-out rows equally well, and
+the strongest of them makes all probabilities nearly equal. Scores of least squares and
+discriminants have another scale, and are divided by a temperature
+(`clinit.headtrain.heads.temperature`). To fit it, a second head is solved without the held-out
+rows, on which its temperature is fitted. Labels are smoothed, so that a temperature exists even if
+all of these rows are classified correctly.
 
 Practice of the field: L-BFGS over a grid of C with a held-out part of the training rows (CLIP;
 DINOv2, `eval/log_regression.py`); SGD with a cosine over a grid of learning rates, without weight
@@ -22,23 +32,29 @@ supervision", TMLR 2024.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
 
-from clinit.errors import CacheError, HeadError
+from clinit.errors import CacheError
+from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.heads.groups import held_out_rows
+from clinit.headtrain.heads.groups import held_out_rows, repeating
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.probe.fit import Fitted, Point, Progress, fit
-from clinit.headtrain.probe.settings import ProbeConfig
+from clinit.headtrain.heads.start.new_rows import SHRINKAGE, discriminants
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.lambda_curve import leave_one_out_curve
+from clinit.headtrain.heads.statistics.solve import least_squares_head
+from clinit.headtrain.heads.temperature import Temperature, fit_temperature
+from clinit.headtrain.heads.temperature import logits_of as head_logits
+from clinit.headtrain.probe.fit import Fitted, fit
+from clinit.headtrain.probe.settings import HeadFit, ProbeConfig
 from clinit.headtrain.protocol.record.info import provenance
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.parts import Training
@@ -50,11 +66,12 @@ from clinit.headtrain.protocol.train.evaluate import (
 )
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.machine import choose_device, device_name
+from clinit.observer import Observer, Progressed, ignore
 from clinit.stopwatch import Stopwatch
 
 TOP = 5
-Choice = Literal["top1", "loss"]
-"""Criterion of the best point of a grid on held-out rows: the largest top-1, or the least loss."""
+FEW_ROWS = 30
+"""Held-out rows below which the scale of the logits is a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +88,17 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class GridPoint:
-    """Result of one combination of settings."""
+    """Result of one penalty."""
 
-    settings: Point
+    c: float
     top1: float
     """Accuracy on the held-out rows, in percent."""
     held_out_loss: float
     """Mean cross entropy on the held-out rows."""
     loss: float
-    """Mean cross entropy of the rows that the head was trained on; not finite if it diverged."""
-    iterations: int | None = None
-    """Iterations of L-BFGS."""
-    converged: bool = True
+    """Mean cross entropy of the rows that the head was trained on."""
+    iterations: int
+    converged: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,20 +106,18 @@ class Probe:
     """A linear probe: the head, its accuracy, and the grid that it was chosen from."""
 
     config: ProbeConfig
-    """The settings, resolved."""
-    chosen_by: Choice
     grid: tuple[GridPoint, ...]
-    """In the order of `config.grid`; empty if the grid has a single point."""
-    chosen: Point
-    """The settings of the head."""
+    """In the order of `config.grid`; empty if nothing is chosen from a grid."""
+    chosen: Mapping[str, float]
+    """The settings of the head, and its temperature."""
     held_out_rows: int
-    """Number of held-out training rows, on which settings were chosen; 0 for a single point."""
+    """Number of held-out training rows, on which settings or temperature were chosen."""
     train_rows: int
     """Number of rows that the head was trained on, including held-out rows."""
     classes: int
     head: Head
-    loss: float
-    """Mean cross entropy of the training rows of the head."""
+    loss: float | None
+    """Mean cross entropy of the training rows of the head; None if it is solved."""
     val: Accuracy | None
     """Accuracy on the validation rows; None without such rows."""
     notes: tuple[str, ...]
@@ -116,12 +130,14 @@ class Probe:
     def __repr__(self) -> str:
         top1 = "not measured" if self.top1 is None else f"{self.top1:.2f} %"
         chosen = ", ".join(f"{name} {value:g}" for name, value in self.chosen.items())
-        return f"<Probe: top-1 {top1}, {self.classes:,} classes, {self.config.by} with {chosen}>"
+        return (
+            f"<Probe: top-1 {top1}, {self.classes:,} classes, {self.config.method} with {chosen}>"
+        )
 
     @property
     def held_out_top1(self) -> float | None:
         """Top-1 of the chosen point on the rows that it was chosen on: an upper estimate."""
-        return next((point.top1 for point in self.grid if point.settings == self.chosen), None)
+        return next((point.top1 for point in self.grid if point.c == self.chosen.get("c")), None)
 
     @property
     def top1(self) -> float | None:
@@ -132,21 +148,21 @@ class Probe:
     def protocol(self) -> str:
         """Description of the protocol, in a paragraph."""
         config = self.config
-        how = (
-            f"cross entropy, AdamW, {config.epochs:,} epochs of batches of {config.batch_size:,},"
-            " learning rate on a cosine to zero, weights from zero"
-            if config.by == "adamw"
-            else "multinomial logistic regression with an L2 penalty, by L-BFGS (at most"
-            f" {config.max_iterations:,} iterations)"
-        )
-        features = "standardised" if config.standardise else "as stored, not normalised"
-        choice = "a single setting, hence no choice"
+        how = {
+            "logistic": "multinomial logistic regression with an L2 penalty, by L-BFGS (at most"
+            f" {config.max_iterations:,} iterations)",
+            "ridge": "least squares with equal weights of all classes",
+            "lda": "linear discriminants with equal priors",
+        }[config.method]
+        is_standardised = config.standardise and config.grid
+        features = "standardised" if is_standardised else "as stored, not normalised"
+        share = f"({100 * config.held_out:g} % of each class, seed {config.seed})"
+        held = f"{self.held_out_rows:,} held-out training rows {share}"
+        choice = "a single penalty, hence no choice"
         if self.grid:
-            by = {"top1": "top-1", "loss": "loss"}[self.chosen_by]
-            choice = (
-                f"the best of {len(self.grid)} settings by {by} on {self.held_out_rows:,} held-out"
-                f" training rows ({100 * config.held_out:g} % of each class, seed {config.seed})"
-            )
+            choice = f"the best of {len(self.grid)} penalties by loss on {held}"
+        elif not config.grid:
+            choice = f"divided by a temperature that suits {held}"
         return (
             f"{how}; features {features}, without augmentation; {choice}, trained on all"
             f" {self.train_rows:,} rows of {self.classes:,} classes"
@@ -169,66 +185,145 @@ class Probe:
 
 
 def probe(
-    source: Source,
-    config: ProbeConfig | None = None,
-    *,
-    choose_by: Choice = "top1",
-    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    source: Source, config: ProbeConfig | None = None, *, observer: Observer = ignore
 ) -> Probe:
-    """Measure how well a linear head separates the classes of `source`.
+    """Fit a head to the training rows of a cache, with a row per class that has training rows.
 
     Args:
         source: Features with their classes; without validation rows the accuracy on the
             held-out rows is reported.
-        config: Training of the heads, and the values to try.
-        choose_by: Criterion of the best point, measured on the held-out rows.
-        progress: Called with the stage (`grid` or `refit`), its finished units and all its units.
+        config: How the head is fitted, and the values to try.
+        observer: Called with each event as it happens.
 
     Raises:
-        CacheError: If fewer than two classes have rows, or no row can be held out.
-        HeadError: If the loss of every head stops being a number.
+        CacheError: If fewer than two classes have rows, if no row can be held out to choose from a
+            grid, or if the features are too large for the shrinkage of `lda`.
         DeviceError: If the device is absent.
     """
     started, config = datetime.now(UTC).isoformat(timespec="seconds"), config or ProbeConfig()
-    config, device = config.resolved(), choose_device(config.device)
+    device = choose_device(config.device)
     watch = Stopwatch(device)
     present, row_of_class = present_classes(source)
-    labels = row_of_class[source.train.labels]
-    train = LabelledRows.on(device, source.train.features, labels)
-    grid: tuple[GridPoint, ...] = ()
-    chosen, held = config.grid[0], np.zeros(len(labels), dtype=bool)
-    if len(config.grid) > 1:
-        groups = groups_of(source.train)
-        held = held_out_rows(labels, groups, config.held_out, generator(config.seed, Draw.HELD_OUT))
-        with watch.phase("grid"):
-            grid = _tried(train, held, len(present), config, partial(progress, "grid"))
-        chosen = _best(grid, choose_by)
-    with watch.phase("refit"):
-        (fitted,) = fit(train, len(present), [chosen], config, partial(progress, "refit"))
-    if not np.isfinite(fitted.loss):
-        raise HeadError(
-            f"the probe has diverged: its loss is {fitted.loss}", remedy="Use a smaller --lr."
+    names = tuple(source.class_names[label] for label in present)
+    rows = FeatureSet(source.train.features, row_of_class[source.train.labels], names)
+    held, groups = np.zeros(len(rows.labels), dtype=bool), groups_of(source.train)
+    if len(config.grid) != 1:
+        random = generator(config.seed, Draw.HELD_OUT)
+        held = held_out_rows(rows.labels, groups, config.held_out, random)
+    if config.grid:
+        grid, chosen, fitted = _searched(rows, held, config, watch, observer)
+        head, loss = fitted.rows.as_head(names), fitted.loss
+        notes = [*_grid_notes(grid, fitted, chosen["c"])]
+        facts = {**chosen, "converged": all(point.converged for point in grid or (fitted,))}
+    else:
+        grid, loss = (), None
+        with watch.phase("refit"):
+            head, facts, notes = _divided(rows, held, config.method, repeating(groups))
+        chosen = {
+            name: facts[name] for name in ("lam", "shrinkage", "temperature") if name in facts
+        }
+    if 0 < (count := int(held.sum())) < FEW_ROWS:
+        notes.append(
+            f"the scale of the logits is fitted to {count:,} held-out rows alone: a rough guess"
         )
     with torch.no_grad():
         test = LabelledRows.on(device, source.val.features, source.val.labels)
-        val = measure(fitted.rows, test, row_of_class)
-    names = tuple(source.class_names[label] for label in present)
-    facts = {"cache": source.description, "device": device_name(device), "started": started}
+        val = measure(Rows.of_head(head), test, row_of_class)
+    origin = {"fitted": config.method, **facts, "rows": len(rows.labels)}
+    about = {"cache": source.description, "device": device_name(device), "started": started}
     return Probe(
         config=config,
-        chosen_by=choose_by,
         grid=grid,
         chosen=chosen,
-        held_out_rows=int(held.sum()),
-        train_rows=len(train),
+        held_out_rows=count,
+        train_rows=len(rows.labels),
         classes=len(present),
-        head=fitted.rows.as_head(names, source.fingerprint.backbone_identifier),
-        loss=fitted.loss,
+        head=replace(head, origin=origin, fingerprint=source.fingerprint.backbone_identifier),
+        loss=loss,
         val=val,
-        notes=tuple(_notes(source, grid, fitted, chosen)),
+        notes=(*source.notes, *notes),
         seconds={**watch.seconds, "total": source.load_s + watch.total},
-        facts=facts | provenance(),
+        facts=about | provenance(),
     )
+
+
+def _searched(
+    rows: FeatureSet,
+    held: Bool[np.ndarray, " rows"],
+    config: ProbeConfig,
+    watch: Stopwatch,
+    observer: Observer,
+) -> tuple[tuple[GridPoint, ...], dict[str, float], Fitted]:
+    """Choose from the grid on held-out rows, unless it has one value; train on all rows."""
+
+    def progress(what: str) -> Callable[[int, int], None]:
+        return lambda done, total: observer(Progressed(what, done, total, "searches"))
+
+    train = LabelledRows.on(choose_device(config.device), rows.features, rows.labels)
+    grid: tuple[GridPoint, ...] = ()
+    chosen, classes = config.grid[0], len(rows.class_names)
+    if len(config.grid) > 1:
+        with watch.phase("grid"):
+            grid = _tried(train, held, classes, config, progress("Trying penalties"))
+        chosen = min(grid, key=lambda point: point.held_out_loss).c
+    with watch.phase("refit"):
+        (fitted,) = fit(train, classes, [chosen], config, progress("Training on all rows"))
+    return grid, {"c": chosen}, fitted
+
+
+def _divided(
+    rows: FeatureSet,
+    held: Bool[np.ndarray, " rows"],
+    method: HeadFit,
+    groups: Int[np.ndarray, " rows"] | None,
+) -> tuple[Head, dict[str, Any], list[str]]:
+    """Solve for a head and divide it by its temperature; return it with facts and notes."""
+    head, facts = _solved(rows, method, None, groups)
+    temperature, count = None, int(held.sum())
+    if count:
+        others, aside = (
+            replace(part, features=part.features[:]) for part in (rows.part(~held), rows.part(held))
+        )
+        solved, _ = _solved(others, method, facts.get("lam"))
+        logits = head_logits(solved, aside, np.arange(count))
+        temperature = fit_temperature(logits, aside.labels, smoothed=True)
+    if temperature is None:
+        note = (
+            f"{count:,} held-out rows give no temperature to divide the head by: its"
+            " probabilities are unreliable"
+        )
+        return head, facts, [note]
+    facts |= {"temperature": temperature, "temperature_rows": count}
+    head = Temperature(value=temperature, fitted_rows=count, measured_rows=0).divided(head)
+    return head, facts, []
+
+
+def _solved(
+    rows: FeatureSet,
+    method: HeadFit,
+    lam: float | None,
+    groups: Int[np.ndarray, " rows"] | None = None,
+) -> tuple[Head, dict[str, Any]]:
+    """Solve for a head of all classes, at `lam` or at the lambda of the least error.
+
+    Raises:
+        CacheError: If a covariance of `lda` is not positive definite to working precision.
+    """
+    statistics = ClassStatistics.of(rows.features, rows.labels, num_classes=len(rows.class_names))
+    if method == "lda":
+        try:
+            found = discriminants(statistics)
+        except np.linalg.LinAlgError as error:
+            raise CacheError(
+                f"the shrinkage of linear discriminants, {SHRINKAGE:g}, is too small for features"
+                f" of this scale: the covariance of {len(rows.labels):,} rows of {rows.dim:,}"
+                " numbers is singular",
+                remedy="Fit the head by `--method logistic` or `--method ridge`.",
+            ) from error
+        return found.as_head(rows.class_names), {"shrinkage": SHRINKAGE}
+    if lam is None:
+        lam = leave_one_out_curve(rows.features, rows.labels, statistics, groups=groups).best
+    return least_squares_head(statistics, lam).as_head(rows.class_names), {"lam": lam}
 
 
 def present_classes(
@@ -252,13 +347,13 @@ def _tried(
     held: Bool[np.ndarray, " rows"],
     num_classes: int,
     config: ProbeConfig,
-    progress: Progress,
+    progress: Callable[[int, int], None],
 ) -> tuple[GridPoint, ...]:
-    """Train a head per point on rows that are not held out; measure it on the held-out rows."""
+    """Train a head per penalty on rows that are not held out; measure it on the held-out rows."""
     if not held.any():
         raise CacheError(
-            "every class has a single training row: no row can be held out to choose settings",
-            remedy="Give one value of each setting, such as --lr 1e-3 --weight-decay 0.",
+            "every class has a single training row: no row can be held out to choose a penalty",
+            remedy="Give one (--c 1), or fit the head by `--method ridge` or `--method lda`.",
         )
     part, aside = (train.subset(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
     fitted = fit(part, num_classes, config.grid, config, progress)
@@ -267,23 +362,10 @@ def _tried(
         right, losses = count_correct(bank, aside).sum(1), mean_losses(bank, aside)
     return tuple(
         GridPoint(
-            settings=point,
-            top1=100 * int(correct) / len(aside),
-            held_out_loss=float(loss),
-            loss=each.loss,
-            iterations=each.iterations,
-            converged=each.converged,
+            c, 100 * int(hits) / len(aside), float(loss), each.loss, each.iterations, each.converged
         )
-        for point, each, correct, loss in zip(config.grid, fitted, right, losses, strict=True)
+        for c, each, hits, loss in zip(config.grid, fitted, right, losses, strict=True)
     )
-
-
-def _best(grid: Sequence[GridPoint], by: Choice) -> dict[str, float]:
-    """Return the settings of the first of the best points; any point if all have diverged."""
-    finite = [point for point in grid if np.isfinite(point.loss)] or grid
-    if by == "loss":
-        return dict(min(finite, key=lambda point: point.held_out_loss).settings)
-    return dict(max(finite, key=lambda point: point.top1).settings)
 
 
 def _bank(heads: Sequence[Rows], device: torch.device) -> Bank:
@@ -334,17 +416,9 @@ def _count_in_top(bank: Bank, test: LabelledRows) -> int:
     return int(found)
 
 
-def _notes(
-    source: Source, grid: Sequence[GridPoint], fitted: Fitted, chosen: Point
-) -> Iterator[str]:
-    """Yield notes on the data, and on grids or searches that should be extended."""
-    yield from source.notes
-    for name, value in chosen.items():
-        tried = sorted({point.settings[name] for point in grid})
-        if len(tried) > 1 and value in (tried[0], tried[-1]) and value:
-            yield (
-                f"the best --{name.replace('_', '-')}, {value:g}, is at the end of its grid: a"
-                " value beyond may be better"
-            )
+def _grid_notes(grid: Sequence[GridPoint], fitted: Fitted, chosen: float) -> Iterator[str]:
+    """Yield notes on grids or searches that should be extended."""
+    if grid and chosen in (grid[0].c, grid[-1].c):
+        yield f"the best --c, {chosen:g}, is at the end of its grid: a value beyond may be better"
     if not fitted.converged or not all(point.converged for point in grid):
         yield "L-BFGS stopped before the minimum: raise --max-iterations"

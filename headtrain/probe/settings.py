@@ -1,10 +1,9 @@
-"""The settings of a linear probe and of `clinit align`. Nothing here imports PyTorch or NumPy."""
+"""The settings of `clinit head fit` and `clinit head align`; without PyTorch and NumPy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from clinit.headtrain.protocol.study.parts import (
     DEVICE,
@@ -17,102 +16,58 @@ from clinit.headtrain.protocol.study.parts import (
 )
 from clinit.setting import Part, setting
 
+HeadFit = Literal["logistic", "ridge", "lda"]
+C = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Of standardised features, the best penalty is near one of these values, whatever the unit of the
+features; a larger c takes longest."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeConfig(Part):
-    """A linear probe: the training of its heads, and the values to try."""
+    """A head for the classes of a cache: how it is fitted, and the values to try."""
 
-    panel: ClassVar[str] = "Probe"
-    by: Literal["adamw", "lbfgs"] = setting(
-        "adamw",
-        "Training: AdamW on batches with a cosine schedule, all values of the grid side by side; or"
-        " L-BFGS on all rows at once, to the minimum.",
-    )
-    lr: tuple[float, ...] | None = setting(
-        None,
-        "adamw: learning rates to try.",
-        above=0,
-        otherwise="1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2",
-    )
-    weight_decay: tuple[float, ...] | None = setting(
-        None, "adamw: decoupled weight decays to try.", least=0, otherwise="0, 0.1, 1, 10"
-    )
-    epochs: int | None = setting(
-        None, "adamw: passes over the training rows.", least=1, otherwise="30"
-    )
-    batch_size: int | None = setting(
-        None,
-        "adamw: rows per batch, at most all rows. Rows that do not fill a batch are left out of"
-        " the epoch.",
-        least=1,
-        most=100_000_000,
-        otherwise="256",
+    panel: ClassVar[str] = "Fit"
+    method: HeadFit = setting(
+        "logistic",
+        "Logistic regression, by L-BFGS to the minimum; or least squares (ridge) or linear"
+        " discriminants (lda), each in one pass.",
     )
     c: tuple[float, ...] | None = setting(
         None,
-        "lbfgs: inverse strengths of the L2 penalty to try, as in scikit-learn.",
+        "logistic: inverse strengths of the L2 penalty to try, as in scikit-learn.",
         above=0,
-        otherwise="1e-6, 1e-5, …, 1e4",
+        otherwise="1e-4, 1e-3, 1e-2, 0.1, 1",
     )
-    max_iterations: int | None = setting(
-        None, "lbfgs: maximum number of iterations per value of c.", least=1, otherwise="1000"
+    max_iterations: int = setting(
+        1000, "logistic: maximum number of iterations per value of c.", least=1
+    )
+    standardise: bool = setting(
+        True, "logistic: give each feature mean 0 and deviation 1 over the training rows."
     )
     held_out: float = setting(
         0.2,
-        "Fraction of the training rows of each class on which the values are chosen; the head is"
-        " then trained on all rows.",
+        "Fraction of the training rows of each class on which c and the scale of the logits are"
+        " chosen; the head is then fitted to all rows.",
         above=0,
         most=0.9,
     )
-    standardise: bool = setting(
-        False, "Give each feature mean 0 and deviation 1 over the training rows."
-    )
-    seed: int = setting(0, "Seed of the held-out rows and of the batches.", least=0, most=MAX_SEED)
+    seed: int = setting(0, "Seed of the held-out rows.", least=0, most=MAX_SEED)
     device: Device = setting("auto", DEVICE)
 
     def __post_init__(self) -> None:
-        """Check every field, and that no field of the other training is set.
+        """Check every field.
 
         Raises:
-            ValueError: If the value of a field is not allowed, or a field is set that only the
-                other training reads.
+            ValueError: If the value of a field is not allowed, or if `c` is set for another method.
         """
         Part.__post_init__(self)
-        for by, defaults in PROBE_DEFAULTS.items():
-            for name in defaults:
-                if by != self.by and getattr(self, name) is not None:
-                    raise ValueError(f"{name} is read only by {by}, but training is by {self.by}")
-
-    def resolved(self) -> ProbeConfig:
-        """Return the settings with the defaults of the training filled in."""
-        defaults = PROBE_DEFAULTS[self.by]
-        return replace(
-            self, **{name: each for name, each in defaults.items() if getattr(self, name) is None}
-        )
+        if self.c is not None and self.method != "logistic":
+            raise ValueError(f"c is read only by logistic, not by {self.method}")
 
     @property
-    def grid(self) -> tuple[dict[str, float], ...]:
-        """The combinations to try, simplest first: of equally good combinations, the first wins."""
-        settled = self.resolved()
-        if settled.by == "lbfgs":
-            return tuple({"c": c} for c in sorted(settled.c or ()))
-        return tuple(
-            {"lr": lr, "weight_decay": decay}
-            for lr in sorted(settled.lr or ())
-            for decay in sorted(settled.weight_decay or (), reverse=True)
-        )
-
-
-PROBE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "adamw": {
-        "lr": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
-        "weight_decay": (0.0, 0.1, 1.0, 10.0),
-        "epochs": 30,
-        "batch_size": 256,
-    },
-    "lbfgs": {"c": tuple(10.0**power for power in range(-6, 5)), "max_iterations": 1000},
-}
-"""Defaults of a probe, by its training."""
+    def grid(self) -> tuple[float, ...]:
+        """The values of c to try, ascending; empty for heads that are solved."""
+        return tuple(sorted(self.c or C)) if self.method == "logistic" else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ during training. `clinit.headtrain.top.experiment` does the same with trained bl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,16 +21,13 @@ from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import torch_stream
 from clinit.headtrain.heads.groups import held_out_rows
-from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.heads.start.new_rows import random_task_rows
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.statistics.class_statistics import Weighting
 from clinit.headtrain.protocol.closed_form import LINEAR, check_memory
-from clinit.headtrain.protocol.events import Noted, Observer, ignore
-from clinit.headtrain.protocol.learner import Diagnose, Learner
-from clinit.headtrain.protocol.methods import ClosedForm, GradientHeads
+from clinit.headtrain.protocol.learner import Diagnose, Experiment, Learner, Method
+from clinit.headtrain.protocol.methods import ClosedHeads, GradientHeads
 from clinit.headtrain.protocol.record.format import RunRecord, headless
 from clinit.headtrain.protocol.record.info import (
     MOST_IN_BANK,
@@ -44,16 +41,13 @@ from clinit.headtrain.protocol.record.info import (
 from clinit.headtrain.protocol.record.task_log import class_table
 from clinit.headtrain.protocol.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.protocol.stream.notes import data_notes
-from clinit.headtrain.protocol.stream.scenario import build_scenario
 from clinit.headtrain.protocol.stream.source import Source, head_digest, no_base, starting_head
 from clinit.headtrain.protocol.stream.summed import Summed
-from clinit.headtrain.protocol.stream.task_plan import TaskPlan
 from clinit.headtrain.protocol.study.rules import PER_HEAD
 from clinit.headtrain.protocol.study.study import Study, names_of
-from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.step import BETAS, EPS
-from clinit.headtrain.protocol.train.task_start import TaskStart
-from clinit.machine import choose_device, device_name
+from clinit.machine import device_name
+from clinit.observer import Noted, Observer, ignore
 
 PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
 
@@ -84,7 +78,7 @@ class RunData:
         new: Source,
         given: Mapping[str, Head | Path | None] | None = None,
         *,
-        on_note: Callable[[str], None] = lambda note: None,
+        observer: Observer = ignore,
         **rest: Any,
     ) -> Data:
         """Return the data with pretrained heads.
@@ -93,7 +87,7 @@ class RunData:
             base: The base classes; None for streams that start from nothing.
             new: The new classes.
             given: Heads, or their files, by loss; "" for all other losses.
-            on_note: Called with a note on how the file of a head was read, if this was uncertain.
+            observer: Called with a note on how the file of a head was read, if this was uncertain.
             rest: Further fields.
 
         Raises:
@@ -103,7 +97,7 @@ class RunData:
         """
         base = no_base(new) if base is None else base
         by_loss = {"": None, **(given or {})}
-        found = {loss: starting_head(base, head, on_note=on_note) for loss, head in by_loss.items()}
+        found = {loss: starting_head(base, head, observer) for loss, head in by_loss.items()}
         facts = {loss: each for loss, (_, each) in found.items()}
         head, _ = found.pop("")
         heads = {loss: each for loss, (each, _) in found.items()}
@@ -152,6 +146,30 @@ class RunData:
         """Largest number of rows of a head at the end of a stream."""
         return self.head.num_classes + len(self.new.class_names)
 
+    def experiment(self, studies: Sequence[Study]) -> Experiment:
+        """Return the experiment of these studies.
+
+        Raises:
+            ValueError: If there is no study, if two are equal, or if two differ in their stream.
+            ClinitError: As in `run_experiment`.
+        """
+        resolved = [study.resolved() for study in studies]
+        names_of(resolved)
+        if len({study.shared for study in resolved}) > 1:
+            raise ValueError(f"heads of one bank differ at most in {', '.join(PER_HEAD)}")
+        if not self.base.class_names and resolved[0].start.head_width == "full":
+            raise ExperimentError(
+                "--head-width full needs a pretrained head, but no base classes are given",
+                remedy="Leave it out, or give the cache of base classes (--base CACHE).",
+            )
+        head = self.head_for(resolved[0].training.loss)
+        return Experiment.of(head, self.base, self.new, resolved)
+
+    def notes(self, experiment: Experiment) -> list[str]:
+        """Return notes for the user on gaps of the data."""
+        facts = self.facts_for(experiment.study.training.loss)
+        return data_notes(experiment.scenario, self.base, self.new, experiment.studies, facts)
+
     @property
     def is_loaded(self) -> bool:
         """Whether all features are in memory."""
@@ -187,40 +205,36 @@ def run_experiment(
         StatisticsError: If the system of a closed form is singular.
     """
     started = now()
-    studies = [study.resolved() for study in studies]
-    names_of(studies)
-    if len({study.shared for study in studies}) > 1:
-        raise ValueError(f"heads of one bank differ at most in {', '.join(PER_HEAD)}")
-    loss, base, new = studies[0].training.loss, data.base, data.new
-    head = data.head_for(loss)
-    if not base.class_names and studies[0].start.head_width == "full":
-        raise ExperimentError(
-            "--head-width full needs a pretrained head, but no base classes are given",
-            remedy="Leave it out, or give the cache of base classes (--base CACHE).",
-        )
-    scenario = build_scenario(base, new, head, studies[0].stream)
-    check_memory(scenario, studies[0], head.dim)
-    notes = data_notes(scenario, base, new, studies, data.facts_for(loss))
+    experiment = data.experiment(studies)
+    study = experiment.study
+    check_memory(experiment.scenario, study, experiment.head.dim)
+    notes = data.notes(experiment)
     for note in notes:
         observer(Noted(note))
-    method_name = studies[0].stream.method
-    if diagnose is not None and studies[0].is_closed and method_name not in LINEAR:
+    method_name = study.stream.method
+    if diagnose is not None and study.is_closed and method_name not in LINEAR:
         raise ExperimentError(
             f"--diagnose measures linear heads on the features, and {method_name} has none",
             remedy="Leave --diagnose out.",
         )
-    if base.summed is not None:
-        _check_summed(base.summed, studies, diagnosed=diagnose is not None)
-    plan = TaskPlan(scenario, studies[0])
-    method = (ClosedForm if studies[0].is_closed else GradientHeads)(scenario, plan, head, studies)
-    learner = Learner(scenario, plan, studies, method, observer, diagnose)
+    if data.base.summed is not None:
+        _check_summed(data.base.summed, experiment.studies, diagnosed=diagnose is not None)
+    method: Method = (
+        ClosedHeads(experiment, diagnose, observer)
+        if study.is_closed
+        else GradientHeads(experiment, diagnose)
+    )
+    learner = Learner(experiment, method, observer)
     with torch.no_grad():
         learner.learn()
-    watch, load_s = learner.watch, base.load_s + new.load_s  # seconds of the whole bank
-    phases = {name: watch.seconds[name] for name in PHASES}
-    timings = {"load": load_s, **phases, "total": load_s + watch.total}
-    optimizer = {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"}
-    return records_of(learner, data, started, notes, timings, optimizer)
+    load_s = data.base.load_s + data.new.load_s  # seconds of the whole bank, like all of these
+    phases = {name: learner.watch.seconds[name] for name in PHASES}
+    facts = {
+        "started": started,
+        "timings_s": {"load": load_s, **phases, "total": load_s + learner.watch.total},
+        "optimizer": {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"},
+    }
+    return records_of(learner, data, notes, facts)
 
 
 def now() -> str:
@@ -277,32 +291,12 @@ def started_heads(
     Raises:
         ClinitError: As in `run_experiment`.
     """
-    studies = [study.resolved() for study in studies]
-    scenario = build_scenario(old, new, head, studies[0].stream)
-    plan, device = TaskPlan(scenario, studies[0]), choose_device(studies[0].training.device)
-    (task,), train = scenario.tasks, scenario.train
-    seen = plan.start_rows(task, plan.rows(task))
-    rows = LabelledRows.on(device, train.features(seen.rows), seen.labels)
-    bank = Bank(Rows.of_head(head), [study.training for study in studies], device)
-    bank.grow(random_task_rows(studies[0].stream.seed, task.number, len(task.classes), head.dim))
-    shared = TaskStart(
-        task,
-        num_base=came_with,
-        seen=seen,
-        read=rows.arrays,
-        groups=lambda: train.groups_of(seen.rows),
-        solve=None,
-        device=device,
-        heads_alike=True,
-    )
-    found = []
-    with torch.no_grad(), torch_stream(device):
-        for index, study in enumerate(studies):
-            start, _ = shared.start(study, bank.rows(index))
-            bank.write(index, task.start, start.rows)
-            grown = bank.rows(index).as_head(scenario.class_names, head.fingerprint)
-            found.append((grown, start))
-    return found
+    experiment = Experiment.of(head, old, new, studies)
+    method, (task,) = GradientHeads(experiment, came_with=came_with), experiment.scenario.tasks
+    with torch.no_grad():
+        starts = [*method.started(experiment.plan.lesson(task))]
+    with torch_stream(method.device):
+        return [(method.head(index), start) for index, start in enumerate(starts)]
 
 
 def grown_heads(
@@ -327,41 +321,27 @@ def grown_heads(
     Raises:
         ClinitError: As in `run_experiment`.
     """
-    studies = [study.resolved() for study in studies]
-    scenario = build_scenario(old, new, head, studies[0].stream)
-    plan = TaskPlan(scenario, studies[0])
-    method = GradientHeads(scenario, plan, head, studies)
-    method.came_with = came_with
-    learner = Learner(scenario, plan, studies, method, observer)
+    experiment = Experiment.of(head, old, new, studies)
+    method = GradientHeads(experiment, came_with=came_with)
     with torch.no_grad():
-        learner.learn()
-    return [method.head(index, scenario.class_names) for index in range(len(studies))]
+        Learner(experiment, method, observer).learn()
+    with torch_stream(method.device):
+        return [method.head(index) for index in range(len(studies))]
 
 
 def records_of(
-    learner: Learner,
-    data: RunData,
-    started: str,
-    notes: Sequence[str],
-    timings_s: Mapping[str, float],
-    optimizer: Mapping[str, Any],
-    *,
-    facts: Mapping[str, Any] | None = None,
-    changed: Mapping[str, np.ndarray] | None = None,
+    learner: Learner, data: RunData, notes: Sequence[str], facts: Mapping[str, Any]
 ) -> list[RunRecord]:
     """Return the records of a learner, one per study.
 
     Args:
         learner: The learner, after the last task.
         data: Data and first heads of the runs.
-        started: When the runs started.
         notes: Notes for the user about the data.
-        timings_s: Seconds by phase.
-        optimizer: Facts about the optimizer.
-        facts: Further fields of the record.
-        changed: The backbone's parameters that training has changed, by name.
+        facts: Further fields of the records: times, the optimizer, trained blocks.
     """
-    scenario, entries, bank = learner.scenario, learner.entries, learner.studies
+    scenario, bank = learner.experiment.scenario, learner.experiment.studies
+    entries, diverged = learner.log.entries, learner.log.diverged
     seen = [scenario.val_counts[: task.stop] for task in scenario.learnt]
     loss = bank[0].training.loss
     first = {"path": None, "digest": head_digest(data.head_for(loss)), **data.facts_for(loss)}
@@ -378,15 +358,12 @@ def records_of(
             "notes": [
                 *notes,
                 *([f"the record holds no head: {why}"] if why else []),
-                *([learner.diverged[name]] if name in learner.diverged else []),
+                *([diverged[name]] if name in diverged else []),
             ],
-            "timings_s": dict(timings_s),
             "bank_size": len(bank),
-            "optimizer": dict(optimizer),
             "loss_sample_rows": LOSS_SAMPLE_ROWS,
             **provenance(),  # type: ignore[typeddict-item]
             "device": device_name(learner.method.device),
-            "started": started,
             "command": list(data.command),
             "tasks": [entry.description(index) for entry in entries],
         }
@@ -406,11 +383,11 @@ def records_of(
         records.append(
             RunRecord(
                 path=None,
-                info=cast(RunInfo, {**info, **(facts or {})}),
+                info=cast(RunInfo, {**info, **facts}),
                 classes=class_table(scenario),
                 **tables,
                 head=head,
-                top=changed,
+                top=learner.method.changed,
                 study=study,
             )
         )

@@ -1,41 +1,87 @@
 """Learn one task after another, and log the results.
 
-The loop is the same for every learner. A `Method` defines the work of each task on its heads:
-
-    resume     restore the state of a killed run, and skip its finished tasks
-    begin      add the rows of the task's classes, read their features
-    start      initialise these rows, or solve the whole head
-    train      update and evaluate
-    end        clean up, before the next task
+The loop is the same for every method. A `Method` yields facts while it learns a task; the learner
+times, logs and tells them, and notes heads that diverge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import torch_stream
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.protocol import events
+from clinit.headtrain.protocol.events import Fact
 from clinit.headtrain.protocol.record.task_log import Point, TaskEntry
-from clinit.headtrain.protocol.stream.buffer import TaskRows
-from clinit.headtrain.protocol.stream.scenario import Scenario, Task
-from clinit.headtrain.protocol.stream.task_plan import Schedule, TaskPlan
+from clinit.headtrain.protocol.stream.scenario import Scenario, Task, build_scenario
+from clinit.headtrain.protocol.stream.source import Source
+from clinit.headtrain.protocol.stream.task_plan import Lesson, TaskPlan
 from clinit.headtrain.protocol.study.study import Study, names_of
 from clinit.headtrain.protocol.train.heads import LabelledRows
 from clinit.headtrain.protocol.train.task_start import warm_up
+from clinit.machine import choose_device
+from clinit.observer import Noted, Observer, ignore
 from clinit.stopwatch import Stopwatch
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
 """Measures a head on statistics of its training rows; returns plain values by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """A stream of tasks, the head that it starts from, and the studies that learn it."""
+
+    head: Head
+    scenario: Scenario
+    plan: TaskPlan
+    studies: tuple[Study, ...]
+    """Resolved; they differ at most in the settings `study.PER_HEAD`."""
+
+    @classmethod
+    def of(cls, head: Head, base: Source, new: Source, studies: Sequence[Study]) -> Experiment:
+        """Match the data with the head, and order the new classes.
+
+        Raises:
+            ClinitError: As `build_scenario`.
+        """
+        resolved = tuple(study.resolved() for study in studies)
+        scenario = build_scenario(base, new, head, resolved[0].stream)
+        return cls(head, scenario, TaskPlan(scenario, resolved[0]), resolved)
+
+    @property
+    def study(self) -> Study:
+        """The study whose stream all studies share."""
+        return self.studies[0]
+
+    @cached_property
+    def device(self) -> torch.device:
+        """The device of the studies."""
+        return choose_device(self.study.training.device)
+
+    @cached_property
+    def _tests(self) -> LabelledRows:
+        val, rows = self.scenario.val, self.scenario.val.rows_between(0, self.scenario.num_classes)
+        return LabelledRows.on(self.device, val.features(rows), val.labels[rows])
+
+    def seen_tests(self, task: Task) -> LabelledRows:
+        """Return the test rows of the classes seen at the end of a task, sorted by label."""
+        return self._tests.first(int(self.scenario.val_counts[: task.stop].sum()))
+
+    def training(self, rows: Int[np.ndarray, " rows"]) -> LabelledRows:
+        """Read training rows; a negative number, for a row that is drawn, is left out."""
+        train, stored = self.scenario.train, rows[rows >= 0]
+        return LabelledRows.on(self.device, train.features(stored), train.labels[stored])
 
 
 class Method:
@@ -43,146 +89,134 @@ class Method:
 
     device: torch.device
 
-    def resume(self, learner: Learner) -> int:
-        """Restore the state of a killed run; return how many tasks it has finished."""
-        return 0
+    @property
+    def changed(self) -> dict[str, np.ndarray] | None:
+        """The parameters of the network that training has changed; None if it is frozen."""
+        return None
 
-    def begin(self, run: TaskRun) -> None:
-        """Prepare for a task."""
+    def learn(self, lesson: Lesson) -> Iterator[Fact]:
+        """Learn a task, and yield what is done.
 
-    def start(self, run: TaskRun) -> Iterable[tuple[Initialisation, Mapping[str, float]]]:
-        """Write the first rows of each head; yield their initialisation and its seconds."""
+        A `Started` for each head comes first, a `Tested` at each evaluation point.
+        """
         raise NotImplementedError
 
-    def train(self, run: TaskRun) -> None:
-        """Learn the task; call `run.evaluated` at each evaluation point, including the first."""
-        raise NotImplementedError
-
-    def end(self, run: TaskRun) -> None:
-        """Finish a task."""
-
-    def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
-        """Measure each head in its present state, on its training rows."""
-        raise NotImplementedError
-
-    def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
+    def seconds(self, spent: dict[str, float]) -> Float[np.ndarray, " heads"]:
         """Return the time of each head, from the seconds of all phases."""
         raise NotImplementedError
 
-    def head(self, index: int, names: tuple[str, ...]) -> Head | None:
+    def head(self, index: int) -> Head | None:
         """Copy one head with its class names; None if it is not a linear layer."""
         raise NotImplementedError
 
 
 @dataclass(slots=True, eq=False)
-class TaskRun:
-    """A task while it is learnt."""
+class Log:
+    """What is known of a run so far: everything that a killed run must restore."""
 
-    learner: Learner
-    task: Task
-    rows: TaskRows
-    """The rows that the task is learnt from."""
-    seen: TaskRows
-    """The rows that the start may use; the object `rows` itself if these are the same rows."""
-    schedule: Schedule
-    entry: TaskEntry
-    data: LabelledRows | None = None
-    """The features of `rows`; None until they are read."""
+    entries: list[TaskEntry] = field(default_factory=list)
+    diverged: dict[str, str] = field(default_factory=dict)
+    """A note for each head whose loss has stopped being a number."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds of each phase."""
+    finished: int = 0
+    """Number of finished tasks."""
 
-    @property
-    def watch(self) -> Stopwatch:
-        """Adds up the time of the run by phase."""
-        return self.learner.watch
-
-    def evaluated(self, iteration: int, found: Any, losses: Float[np.ndarray, " heads"]) -> None:
-        """Log an evaluation: the correct answers of each head, and its new-task loss.
-
-        Args:
-            iteration: Number of updates of the task so far.
-            found: `correct`, `correct_in_task` and `mistakes` of the heads.
-            losses: Mean loss of each head on a sample of the new rows.
-        """
-        learner, number = self.learner, self.task.number
-        self.entry.mistakes = found.mistakes or ()
-        self.entry.points.append(
-            Point(iteration, found.correct, found.correct_in_task, losses, learner.seconds)
-        )
-        by_name = dict(zip(learner.ids, losses.tolist(), strict=True))
-        for name, loss in by_name.items():
-            if not np.isfinite(loss) and not learner.studies[0].is_closed:
-                why = f"its loss is {loss} after {iteration:,} updates of task {number}"
-                learner.diverge(name, why)
-        learner.observe(events.Evaluated(number, iteration, by_name))
+    def __post_init__(self) -> None:
+        """Let seconds of further phases begin at zero."""
+        self.seconds = defaultdict(float, self.seconds)
 
 
 @dataclass(eq=False)
 class Learner:
     """Takes a method through the tasks of a stream."""
 
-    scenario: Scenario
-    plan: TaskPlan
-    studies: Sequence[Study]
+    experiment: Experiment
     method: Method
-    observe: events.Observer
-    diagnose: Diagnose | None = None
-    entries: list[TaskEntry] = field(default_factory=list)
-    diverged: dict[str, str] = field(default_factory=dict)
-    """A note for each head whose loss has stopped being a number."""
+    observer: Observer = ignore
+    log: Log = field(default_factory=Log)
+    store: Callable[[Log, events.Paused], None] = lambda log, paused: None
+    """Stores the state of a run that can resume."""
 
     def __post_init__(self) -> None:
         """Warm up the device before time is measured."""
-        self.ids = names_of(self.studies)
+        self.ids = names_of(self.experiment.studies)
         warm_up(self.method.device)
-        self.watch = Stopwatch(self.method.device)
+        self.watch = Stopwatch(self.method.device, self.log.seconds)
 
     @property
     def seconds(self) -> Float[np.ndarray, " heads"]:
         """Time of each head: its own starts, and its share of the work for all heads."""
-        return self.method.seconds(self.watch.seconds)
-
-    def diverge(self, name: str, why: str) -> None:
-        """Note that a head has diverged, once per head."""
-        if name not in self.diverged:
-            self.diverged[name] = f"{name} has diverged: {why}"
-            self.observe(events.Noted(self.diverged[name]))
+        return self.method.seconds(self.log.seconds)
 
     def head(self, index: int) -> Head | None:
         """Copy one head in its present state; None if it is not a linear layer."""
         with torch_stream(self.method.device):
-            return self.method.head(index, self.scenario.class_names)
+            return self.method.head(index)
 
     def learn(self) -> None:
         """Learn all tasks, or the tasks that a killed run has not finished."""
-        finished = self.method.resume(self)
-        for task in self.scenario.learnt[finished:]:
+        for task in self.experiment.scenario.learnt[self.log.finished :]:
             self._learn(task)
-
-    def _initialise(self, run: TaskRun) -> None:
-        """Start all heads; keep facts only, because starts can refer to rows on the device."""
-        with self.watch.phase("initialise"), torch_stream(self.method.device):
-            for name, (start, seconds) in zip(self.ids, self.method.start(run), strict=True):
-                run.entry.starts.append(start.facts())
-                run.entry.start_seconds.append(dict(seconds))
-                self.observe(events.Initialised(run.task.number, name, start, seconds))
 
     def _learn(self, task: Task) -> None:
         """Learn one task, from its beginning or from the step that a killed run has reached."""
-        shared = self.studies[0]
-        updates = 0 if shared.is_closed else shared.stream.iterations
-        self.observe(events.TaskStarted(task.number, len(self.scenario.learnt), updates))
+        experiment, entries = self.experiment, self.log.entries
+        tasks, steps = len(experiment.scenario.learnt), experiment.study.stream.iterations
+        self.observer(events.TaskStarted(task.number, tasks, steps))
         with self.watch.phase("prepare"):
-            rows = self.plan.rows(task)
-            schedule = self.plan.schedule(rows)
-            seen = self.plan.start_rows(task, rows)
-        has_begun = len(self.entries) == task.number
-        if not has_begun:
-            self.entries.append(TaskEntry.begin(self.scenario, task, rows, seen, schedule))
-        run, method = TaskRun(self, task, rows, seen, schedule, self.entries[-1]), self.method
-        method.begin(run)
-        if not has_begun:
-            self._initialise(run)
-        method.train(run)
-        method.end(run)
-        if self.diagnose is not None:
-            with self.watch.phase("diagnose"), torch_stream(method.device):
-                run.entry.diagnoses = method.diagnoses(run, self.diagnose)
+            lesson = experiment.plan.lesson(task)
+        if len(entries) < task.number:
+            entries.append(TaskEntry.begin(experiment.scenario, lesson, len(self.ids)))
+        for fact in self._timed(self.method.learn(lesson)):
+            self._take(fact, entries[-1])
+
+    def _timed(self, facts: Iterator[Fact]) -> Iterator[Fact]:
+        """Yield the facts; add the time that each took to its phase."""
+        started = time.perf_counter()
+        for fact in facts:
+            waits = not isinstance(fact, events.Stepped) or fact.waits
+            self.watch.add(fact.phase, started, waits=waits)
+            yield fact
+            started = time.perf_counter()
+
+    def _take(self, fact: Fact, entry: TaskEntry) -> None:
+        match fact:
+            case events.Started(start, seconds):
+                name = self.ids[len(entry.starts)]
+                entry.starts.append(start.facts())  # a start can refer to rows on the device
+                entry.start_seconds.append(dict(seconds))
+                self.observer(events.Initialised(entry.task, name, start, seconds))
+            case events.Stepped():
+                self.observer(fact)
+            case events.Trained(first, losses):
+                entry.losses[first : first + len(losses)] = losses
+            case events.Tested():
+                self._evaluated(fact, entry)
+            case events.Diverged(head, why):
+                self._diverge(self.ids[head], why)
+            case events.Done():
+                entry.facts |= fact.facts
+                for index, each in enumerate(fact.of_heads):
+                    entry.of_heads[index] |= each
+            case events.Paused(iteration):
+                self.log.finished += iteration == events.FINISHED
+                self.store(self.log, fact)
+
+    def _evaluated(self, fact: events.Tested, entry: TaskEntry) -> None:
+        found = fact.found
+        entry.mistakes = found.mistakes or ()
+        counts = found.correct, found.correct_in_task
+        entry.points.append(Point(fact.iteration, *counts, fact.losses, self.seconds))
+        by_name = dict(zip(self.ids, fact.losses.tolist(), strict=True))
+        for name, loss in by_name.items():
+            if not np.isfinite(loss) and not self.experiment.study.is_closed:
+                after = f"after {fact.iteration:,} updates of task {entry.task}"
+                self._diverge(name, f"its loss is {loss} {after}")
+        self.observer(events.Evaluated(entry.task, fact.iteration, by_name))
+
+    def _diverge(self, name: str, why: str) -> None:
+        """Note that a head has diverged, once per head."""
+        if name not in self.log.diverged:
+            self.log.diverged[name] = f"{name} has diverged: {why}"
+            self.observer(Noted(self.log.diverged[name]))

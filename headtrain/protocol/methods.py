@@ -7,7 +7,7 @@ head it takes only the names of the base classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -26,74 +26,53 @@ from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.protocol.closed_form import closed_form, mean_loss
 from clinit.headtrain.protocol.closed_form import evaluate as evaluate_form
-from clinit.headtrain.protocol.events import Progressed, Stepped
-from clinit.headtrain.protocol.learner import Diagnose, Method, TaskRun
+from clinit.headtrain.protocol.events import Done, Fact, Started, Stepped, Tested, Trained
+from clinit.headtrain.protocol.learner import Diagnose, Experiment, Method
 from clinit.headtrain.protocol.stream.buffer import TaskRows
-from clinit.headtrain.protocol.stream.scenario import Scenario, Task
-from clinit.headtrain.protocol.stream.task_plan import TaskPlan
-from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.stream.task_plan import Lesson
 from clinit.headtrain.protocol.train.anchor import STRENGTHS, Anchor, judges, set_aside
 from clinit.headtrain.protocol.train.correction import bias_corrected, class_weights, weight_aligned
 from clinit.headtrain.protocol.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
-from clinit.headtrain.protocol.train.loop import train_task
+from clinit.headtrain.protocol.train.loop import TaskSteps
 from clinit.headtrain.protocol.train.old_classes import OldClasses
 from clinit.headtrain.protocol.train.past import Past, RunningStatistics
 from clinit.headtrain.protocol.train.task_start import TaskStart
-from clinit.machine import choose_device
+from clinit.observer import Observer, ignore
 from clinit.stopwatch import Stopwatch
 
 
-class _OnFeatures(Method):
-    """A method that reads stored features, tested on the classes seen so far."""
-
-    def __init__(
-        self, scenario: Scenario, plan: TaskPlan, head: Head, studies: Sequence[Study]
-    ) -> None:
-        self.device = choose_device(studies[0].training.device)
-        self._scenario = scenario
-        self._plan = plan
-        self._studies = tuple(studies)
-        self._shared = studies[0]
-        self._fingerprint = head.fingerprint
-        val, tested = scenario.val, scenario.val.rows_between(0, scenario.num_classes)
-        self._test = LabelledRows.on(self.device, val.features(tested), val.labels[tested])
-        self._set_up(head)
-
-    def _set_up(self, head: Head) -> None:
-        raise NotImplementedError
-
-    def _seen_tests(self, task: Task) -> LabelledRows:
-        return self._test.first(int(self._scenario.val_counts[: task.stop].sum()))
-
-    def _training_rows(self, rows: Int[np.ndarray, " rows"]) -> LabelledRows:
-        train = self._scenario.train
-        return LabelledRows.on(self.device, train.features(rows), train.labels[rows])
-
-    def _read(self, run: TaskRun) -> None:
-        with run.watch.phase("prepare"):
-            rows = run.rows.rows
-            run.data = self._training_rows(rows[rows >= 0])
-
-
-class GradientHeads(_OnFeatures):
+class GradientHeads(Method):
     """A bank of heads that are initialised and trained, or solved as a whole at each task."""
 
-    def _set_up(self, head: Head) -> None:
-        self._plan.check_correction()
-        self.came_with = self._scenario.num_base or self._scenario.tasks[0].stop
-        """Number of rows that came with the head or, without base classes, with the first task."""
-        self._own_seconds = np.zeros(len(self._studies))
-        trainings = [study.training for study in self._studies]
-        self._bank = Bank(Rows.of_head(head), trainings, self.device)
-        base = self._scenario.base if self._shared.is_solved else None
-        self._statistics = RunningStatistics(base)
-        seed = self._shared.stream.seed
-        self._past = Past(self._scenario, self._plan, self.device, seed=seed)
-        self._unstarted: dict[int, Rows] = {}
-        """Heads as they were before the start of the task, if their anchor strength is `auto`."""
+    def __init__(
+        self,
+        experiment: Experiment,
+        diagnose: Diagnose | None = None,
+        came_with: int | None = None,
+    ) -> None:
+        """Begin with copies of the head.
+
+        Args:
+            experiment: The stream and the studies.
+            diagnose: Measures each head at the end of each task.
+            came_with: Number of rows that came with the head; default: all of its rows or, without
+                base classes, the rows of the first task.
+        """
+        scenario, plan, studies = experiment.scenario, experiment.plan, experiment.studies
+        plan.check_correction()
+        self.device = experiment.device
+        self._experiment, self._diagnose = experiment, diagnose
+        self._shared = experiment.study
+        self._came_with = came_with or scenario.num_base or scenario.tasks[0].stop
+        self._own_seconds = np.zeros(len(studies))
+        trainings = [study.training for study in studies]
+        self._bank = Bank(Rows.of_head(experiment.head), trainings, self.device)
+        self._statistics = RunningStatistics(scenario.base if self._shared.is_solved else None)
+        self._past = Past(scenario, plan, self.device, seed=self._shared.stream.seed)
         if self._shared.start.head_width == "full":
-            for task in self._scenario.tasks:
+            for task in scenario.tasks:
                 self._grow(task)
 
     def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
@@ -101,126 +80,43 @@ class GradientHeads(_OnFeatures):
         shared = spent.get("train", 0.0) + spent.get("evaluate", 0.0)
         return self._own_seconds + shared / self._bank.num_heads
 
-    def head(self, index: int, names: tuple[str, ...]) -> Head:
+    def head(self, index: int) -> Head:
         """Copy one head with its class names."""
-        rows = self._bank.rows(index)
-        return rows.as_head(names[: len(rows.bias)], self._fingerprint)
+        rows, names = self._bank.rows(index), self._experiment.scenario.class_names
+        return rows.as_head(names[: len(rows.bias)], self._experiment.head.fingerprint)
 
-    def begin(self, run: TaskRun) -> None:
-        """Add rows for the task's classes; read features if starts and training use the same."""
+    def learn(self, lesson: Lesson) -> Iterator[Fact]:
+        """Start all heads, or solve them; train them on the same batches, and correct them."""
         if self._shared.start.head_width == "grow":
-            self._grow(run.task)
-        if run.seen is run.rows:
-            self._read(run)
-
-    def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
-        """Write the new rows of each head, or all of its rows if it is solved."""
-        task, shared = run.task, self._task_start(run, run.seen)
-        for index, study in enumerate(self._studies):
-            head = self._bank.rows(index)
-            if study.is_held and study.training.anchor_strength == "auto":
-                self._unstarted[index] = head
-            start, seconds = shared.start(study, head)
-            self._bank.write(index, task.stop - start.rows.bias.shape[0], start.rows)
-            self._own_seconds[index] += sum(seconds.values())
-            yield start, seconds
-
-    def train(self, run: TaskRun) -> None:
-        """Train all heads on the same batches."""
-        if run.data is None:  # not read earlier, when the features of the starts were in memory
-            self._read(run)
-        assert run.data is not None
-        drawn, old = self._shared.draws_old_rows, None
-        if any(study.keeps_statistics for study in self._studies):
-            with run.watch.phase("train"), torch_stream(self.device):
-                old = self._past.before(run.task.number)
-        if drawn and old is not None:
-            run.entry.facts["statistics_numbers"] = old.numbers
-        anchors = self._anchors(run, old)
-        run.entry.losses = train_task(
-            self._bank,
-            run.data,
-            run.rows,
-            run.schedule,
-            self._shared.stream,
-            evaluate=lambda iteration, sample: self._evaluate(run, iteration, sample),
-            stepped=lambda steps: run.learner.observe(Stepped(steps)),
-            watch=run.watch,
-            anchors=anchors,
-            drawn=old if drawn else None,
-        )
-
-    def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
-        """Measure each head in its present state, on the rows that the task was learnt from."""
-        assert run.data is not None
-        stop = run.task.stop
-        if self._shared.draws_old_rows:
-            statistics = self._past.statistics(run.task.number)
-        else:
-            groups = self._past.groups(run.rows)
-            statistics = self._statistics.of(run.rows, run.data.arrays(), stop, "class", groups)
-        heads = [self._bank.rows(index) for index in range(self._bank.num_heads)]
-        return [diagnose(statistics, head.between(0, stop)) for head in heads]
-
-    def _task_start(self, run: TaskRun, seen: TaskRows) -> TaskStart:
-        is_whole, data = seen is run.seen, run.data if seen is run.rows else None
-        return TaskStart(
-            run.task,
-            self.came_with,
-            seen,
-            lambda: (data or self._past.rows(seen)).arrays(),
-            lambda: self._past.groups(seen),
-            SOLVED.get(self._shared.stream.method),
-            self.device,
-            # Drawn rows differ from task to task, so that sums cannot be reused.
-            self._statistics if is_whole and (seen.rows >= 0).all() else RunningStatistics(),
-            heads_alike=run.task.number == 1,
-        )
-
-    def _anchors(self, run: TaskRun, old: OldClasses | None) -> list[Anchor | None]:
-        found: list[Anchor | None] = []
-        for index, study in enumerate(self._studies):
-            training = study.training
-            of_head = old if training.anchor == "moments" else None
-            facts: dict[str, Any] = {"strength": training.anchor_strength}
-            is_held = study.is_held and (training.anchor == "l2" or of_head is not None)
-            if is_held and training.anchor_strength == "auto":
-                facts = self._chosen(run, index, of_head)
-            found.append(Anchor(facts["strength"], of_head) if is_held else None)
-            facts |= {} if of_head is None else {"numbers": of_head.numbers}
-            run.entry.anchors.append(facts if is_held else None)
-        return found
-
-    def _chosen(self, run: TaskRun, index: int, old: OldClasses | None) -> dict[str, Any]:
-        """Choose the strength of the anchor of a head; return it with the loss of each strength."""
-        assert run.data is not None
-        study, data, watch = self._studies[index], run.rows, Stopwatch(self.device)
-        drawn = self._past.before(data.number) if self._shared.draws_old_rows else None
-        with run.watch.phase("initialise"), watch.phase("anchor"):
-            aside = set_aside(data, self._past, study.stream.seed)
-            judging = judges(data, run.data, aside, self._past, study.stream.seed)
-            unit = 1.0 if old else float(judging.features.float().square().mean())
-            anchors = [Anchor(unit * each, old) for each in STRENGTHS]
-            others = run.seen.part(~np.isin(run.seen.rows, data.rows[aside]))
-            before, stop = self._unstarted.pop(index), run.task.stop
+            self._grow(lesson.task)
+        data = self._experiment.training(lesson.rows.rows) if lesson.starts_on_all else None
+        yield Done("prepare")
+        with torch_stream(self.device):
+            before = {
+                index: self._bank.rows(index)
+                for index, study in enumerate(self._experiment.studies)
+                if study.is_held and study.training.anchor_strength == "auto"
+            }
+        yield from self._start(lesson, data)
+        yield Done("initialise")  # the last start, whose features it holds, is of no more use
+        if data is None:  # not earlier, when the features of the starts were in memory
+            data = self._experiment.training(lesson.rows.rows)
+            yield Done("prepare")
+        old = None
+        if any(study.keeps_statistics for study in self._experiment.studies):
             with torch_stream(self.device):
-                start, _ = self._task_start(run, others).start(study, before)
-            bank = Bank(before, [study.training] * len(anchors), self.device)
-            for head in range(bank.num_heads):
-                bank.write(head, stop - start.rows.bias.shape[0], start.rows)
-            schedule = self._plan.schedule(data.part(~aside))
-            batches = np.flatnonzero(~aside)[schedule.batches]
-            train_task(
-                bank, run.data, data, replace(schedule, batches=batches), study.stream,
-                evaluate=lambda iteration, sample: None, stepped=lambda steps: None,
-                watch=Stopwatch(), anchors=anchors, drawn=drawn,
-            )  # fmt: skip
-            weights = class_weights(judging.labels.cpu().numpy(), run.task.start, stop)
-            losses = mean_losses(bank, judging, torch.from_numpy(weights).to(self.device))
-        self._own_seconds[index] += watch.seconds["anchor"]
-        tried = [anchor.strength for anchor in anchors]
-        best = tried[int(np.nan_to_num(losses, nan=np.inf).argmin())]
-        return {"strength": best, "tried": tried, "losses": losses.tolist()}
+                old = self._past.before(lesson.task.number)
+        yield Done("train", {"statistics_numbers": old.numbers} if self._draws and old else {})
+        anchors = yield from self._anchors(lesson, data, old, before)
+        yield from self._train(lesson, data, anchors, old if self._draws else None)
+        if self._diagnose is not None:
+            with torch_stream(self.device):
+                found = self._diagnoses(lesson, data, self._diagnose)
+            yield Done("diagnose", of_heads=[{"diagnosis": each} for each in found])
+
+    @property
+    def _draws(self) -> bool:
+        return self._shared.draws_old_rows
 
     def _grow(self, task: Task) -> None:
         self._bank.grow(
@@ -229,132 +125,247 @@ class GradientHeads(_OnFeatures):
             )
         )
 
-    def _evaluate(self, run: TaskRun, iteration: int, sample: LabelledRows) -> None:
-        is_last = iteration == self._shared.stream.iterations
-        if is_last and run.task.start and self._shared.training.correct != "none":
-            self._correct(run)
-        with run.watch.phase("evaluate"):
-            tested, ends = self._seen_tests(run.task), self._scenario.ends
-            found = evaluate(self._bank, tested, ends, list_mistakes=is_last)
-            losses = mean_losses(self._bank, sample)
-        run.evaluated(iteration, found, losses)
+    def started(self, lesson: Lesson) -> Iterator[Initialisation]:
+        """Only start the heads of a task, without training; yield their initialisations."""
+        self._grow(lesson.task)
+        for each in self._start(lesson, None):
+            yield each.start
 
-    def _correct(self, run: TaskRun) -> None:
+    def _start(self, lesson: Lesson, data: LabelledRows | None) -> Iterator[Started]:
+        """Write the new rows of each head, or all of its rows if it is solved."""
+        shared, stop = self._task_start(lesson, lesson.seen, data), lesson.task.stop
+        for index, study in enumerate(self._experiment.studies):
+            with torch_stream(self.device):
+                start, seconds = shared.start(study, self._bank.rows(index))
+                self._bank.write(index, stop - start.rows.bias.shape[0], start.rows)
+            self._own_seconds[index] += sum(seconds.values())
+            yield Started(start, seconds)
+
+    def _task_start(self, lesson: Lesson, seen: TaskRows, data: LabelledRows | None) -> TaskStart:
+        # Drawn rows differ from task to task, so that sums cannot be reused.
+        is_summed = seen is lesson.seen and (seen.rows >= 0).all()
+        return TaskStart(
+            lesson.task,
+            self._came_with,
+            seen,
+            lambda: (data or self._past.rows(seen)).arrays(),
+            lambda: self._past.groups(seen),
+            SOLVED.get(self._shared.stream.method),
+            self.device,
+            self._statistics if is_summed else RunningStatistics(),
+            heads_alike=lesson.task.number == 1,
+        )
+
+    def _anchors(
+        self, lesson: Lesson, data: LabelledRows, old: OldClasses | None, before: Mapping[int, Rows]
+    ) -> Generator[Fact, None, list[Anchor | None]]:
+        found: list[Anchor | None] = []
+        told: list[dict[str, Any]] = []
+        for index, study in enumerate(self._experiment.studies):
+            training = study.training
+            of_head = old if training.anchor == "moments" else None
+            facts: dict[str, Any] = {"strength": training.anchor_strength}
+            is_held = study.is_held and (training.anchor == "l2" or of_head is not None)
+            if is_held and training.anchor_strength == "auto":
+                facts = self._chosen(lesson, data, index, of_head, before[index])
+                yield Done("initialise")
+            found.append(Anchor(facts["strength"], of_head) if is_held else None)
+            facts |= {} if of_head is None else {"numbers": of_head.numbers}
+            told.append({"anchor": facts} if is_held else {})
+        yield Done("prepare", of_heads=told)
+        return found
+
+    def _chosen(
+        self,
+        lesson: Lesson,
+        data: LabelledRows,
+        index: int,
+        old: OldClasses | None,
+        before: Rows,
+    ) -> dict[str, Any]:
+        """Choose the strength of the anchor of a head; return it with the loss of each strength."""
+        study, watch, task = self._experiment.studies[index], Stopwatch(self.device), lesson.task
+        rows, seed = lesson.rows, study.stream.seed
+        drawn = self._past.before(task.number) if self._draws else None
+        with watch.phase("anchor"):
+            aside = set_aside(rows, self._past, seed)
+            judging = judges(rows, data, aside, self._past, seed)
+            unit = 1.0 if old else float(judging.features.float().square().mean())
+            anchors = [Anchor(unit * each, old) for each in STRENGTHS]
+            others = lesson.seen.part(~np.isin(lesson.seen.rows, rows.rows[aside]))
+            with torch_stream(self.device):
+                start, _ = self._task_start(lesson, others, None).start(study, before)
+            bank = Bank(before, [study.training] * len(anchors), self.device)
+            for head in range(bank.num_heads):
+                bank.write(head, task.stop - start.rows.bias.shape[0], start.rows)
+            schedule = self._experiment.plan.schedule(rows.part(~aside))
+            batches = np.flatnonzero(~aside)[schedule.batches]
+            without = replace(lesson, schedule=replace(schedule, batches=batches))
+            for _ in TaskSteps.of(bank, data, without, anchors, drawn).until(len(batches)):
+                pass
+            weights = class_weights(judging.labels.cpu().numpy(), task.start, task.stop)
+            losses = mean_losses(bank, judging, torch.from_numpy(weights).to(self.device))
+        self._own_seconds[index] += watch.seconds["anchor"]
+        tried = [anchor.strength for anchor in anchors]
+        best = tried[int(np.nan_to_num(losses, nan=np.inf).argmin())]
+        return {"strength": best, "tried": tried, "losses": losses.tolist()}
+
+    def _train(
+        self,
+        lesson: Lesson,
+        data: LabelledRows,
+        anchors: list[Anchor | None],
+        drawn: OldClasses | None,
+    ) -> Iterator[Fact]:
+        """Train all heads; evaluate them at each evaluation point, also before the first step."""
+        task, stream, ends = lesson.task, self._shared.stream, self._experiment.scenario.ends
+        chosen = lesson.rows.loss_sample(stream.seed) - (len(lesson.rows.labels) - len(data))
+        sample = data.take(torch.from_numpy(chosen))
+        steps = TaskSteps.of(self._bank, data, lesson, anchors, drawn)
+        yield Done("prepare")
+        for stop in stream.evaluation_points:
+            for done in steps.until(stop):
+                yield Stepped(done)
+            if is_last := stop == stream.iterations:
+                yield Trained(0, steps.losses)
+                if task.start and self._shared.training.correct != "none":
+                    yield from self._correct(task)
+            tested = self._experiment.seen_tests(task)
+            found = evaluate(self._bank, tested, ends, list_mistakes=is_last)
+            yield Tested(stop, found, mean_losses(self._bank, sample))
+
+    def _correct(self, task: Task) -> Iterator[Fact]:
         """Count the correct answers of the trained heads, then correct their rows of the task."""
-        task, entry, ends = run.task, run.entry, self._scenario.ends
-        with run.watch.phase("evaluate"):
-            correct = evaluate(self._bank, self._seen_tests(task), ends).correct
+        ends, training = self._experiment.scenario.ends, self._shared.training
+        correct = evaluate(self._bank, self._experiment.seen_tests(task), ends).correct
+        yield Done("evaluate")
         # Without base classes, `ends` begins with 0 too; `fromkeys` drops the repeat.
         origins = pairwise(dict.fromkeys((0, *ends[: task.number + 1])))
-        entry.uncorrected = np.stack([correct[:, slice(*rows)].sum(1) for rows in origins], axis=1)
-        with run.watch.phase("train"), torch_stream(self.device):
-            aside = self._plan.correction_rows(task)
-            features = self._training_rows(aside.rows).arrays()
+        before = np.stack([correct[:, slice(*rows)].sum(1) for rows in origins], axis=1)
+        told = []
+        with torch_stream(self.device):
+            aside = self._experiment.plan.correction_rows(task)
+            features = self._experiment.training(aside.rows).arrays()
             for index in range(self._bank.num_heads):
                 head = self._bank.rows(index)
-                if self._shared.training.correct == "wa":
+                if training.correct == "wa":
                     found = weight_aligned(head, task.start, task.stop)
                 else:
                     new = NewClasses(features, aside.labels, head, task.start, task.stop)
                     found = bias_corrected(new)
                 self._bank.write(index, task.start, found.rows)
-                entry.corrections.append(found.facts)
+                counts = {"correct_before": before[index].tolist()}
+                told.append({"correction": {**found.facts, **counts}})
+        yield Done("train", of_heads=told)
+
+    def _diagnoses(
+        self, lesson: Lesson, data: LabelledRows, diagnose: Diagnose
+    ) -> list[dict[str, Any]]:
+        """Measure each head in its present state, on the rows that the task was learnt from."""
+        stop = lesson.task.stop
+        if self._draws:
+            statistics = self._past.statistics(lesson.task.number)
+        else:
+            groups = self._past.groups(lesson.rows)
+            statistics = self._statistics.of(lesson.rows, data.arrays(), stop, "class", groups)
+        heads = [self._bank.rows(index) for index in range(self._bank.num_heads)]
+        return [diagnose(statistics, head.between(0, stop)) for head in heads]
 
 
-class ClosedForm(_OnFeatures):
+class ClosedHeads(Method):
     """One closed form; its studies differ at most in the loss by which scores are measured."""
 
-    def _set_up(self, head: Head) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        diagnose: Diagnose | None = None,
+        observer: Observer = ignore,
+    ) -> None:
+        """Begin without classes; `observer` is told of the progress within a task."""
+        self.device = experiment.device
+        self._experiment, self._diagnose, self._observer = experiment, diagnose, observer
         with torch_stream(self.device):
-            self._form = closed_form(self._shared, placed(np.zeros(head.dim), self.device))
+            zeros = placed(np.zeros(experiment.head.dim), self.device)
+            self._form = closed_form(experiment.study, zeros)
 
     def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
         """Return the whole time for each run, because a single run would have taken as long."""
-        return np.full(len(self._studies), spent.get("initialise", 0) + spent.get("evaluate", 0))
+        whole = spent.get("initialise", 0) + spent.get("evaluate", 0)
+        return np.full(len(self._experiment.studies), whole)
 
-    def head(self, index: int, names: tuple[str, ...]) -> Head | None:
+    def head(self, index: int) -> Head | None:
         """Copy the linear layer in its present state; None if scores are not linear."""
-        stored = self._form.head()
-        if stored is None:
+        if (stored := self._form.head()) is None:
             return None
-        names = names[: stored.rows.bias.shape[0]]
-        return stored.rows.as_head(names, self._fingerprint, feature_map=stored.feature_map)
+        names = self._experiment.scenario.class_names[: stored.rows.bias.shape[0]]
+        fingerprint = self._experiment.head.fingerprint
+        return stored.rows.as_head(names, fingerprint, feature_map=stored.feature_map)
 
-    def begin(self, run: TaskRun) -> None:
-        """Read the features; before the first task, learn the base classes."""
-        self._watch = Stopwatch(self.device)
-        if run.task.number == 1 and self._scenario.num_base:
-            with run.watch.phase("prepare"):
-                rows = self._scenario.train.rows_between(0, self._scenario.num_base)
-                data = self._training_rows(rows)
-            with run.watch.phase("initialise"), torch_stream(self.device):
-                labels = self._scenario.train.labels[rows]
-                base = self._scenario.base
-                self._learn(run, 0, data, labels, self._scenario.num_base, statistics=base)
-        self._read(run)
-
-    def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
-        """Learn the classes of the task."""
-        assert run.data is not None
-        groups = self._scenario.train.groups_of(run.rows.rows)
-        task = run.task
-        labels = run.rows.labels
-        solution = self._learn(run, task.number, run.data, labels, task.stop, groups=groups)
+    def learn(self, lesson: Lesson) -> Iterator[Fact]:
+        """Learn the classes of a task; before the first task, learn the base classes."""
+        scenario, watch, task = self._experiment.scenario, Stopwatch(self.device), lesson.task
+        train = scenario.train
+        if task.number == 1 and scenario.num_base:
+            rows = train.rows_between(0, scenario.num_base)
+            data = self._experiment.training(rows)
+            yield Done("prepare")
+            labels, statistics = train.labels[rows], scenario.base
+            self._arrive(0, data, watch, labels, scenario.num_base, statistics=statistics)
+            yield Done("initialise")
+        data, labels = self._experiment.training(lesson.rows.rows), lesson.rows.labels
+        yield Done("prepare")
+        groups = train.groups_of(lesson.rows.rows)
+        solution = self._arrive(task.number, data, watch, labels, task.stop, groups=groups)
         start = Initialisation(
             Rows(np.empty((0, 0)), np.empty(0)),
             lam=solution.lam,
             curve=solution.curve,
             library=library(placed(np.zeros(0), self.device)),
         )
-        for _ in self._studies:
-            yield start, self._watch.seconds
+        for _ in self._experiment.studies:
+            yield Started(start, watch.seconds)
+        yield self._tested(lesson, data)
+        del data  # a diagnosis copies all rows seen
+        if self._diagnose is not None:
+            with torch_stream(self.device):
+                told = {"diagnosis": self._diagnosis(task, self._diagnose)}
+            yield Done("diagnose", of_heads=[told] * len(self._experiment.studies))
 
-    def train(self, run: TaskRun) -> None:
-        """Evaluate, because nothing is trained."""
-        assert run.data is not None
-        rows, form = run.rows, self._form
-        with run.watch.phase("evaluate"), torch_stream(self.device):
-            tested = self._seen_tests(run.task)
-            labels = tested.labels.cpu().numpy()
-            ends = self._scenario.ends
-            found = evaluate_form(form, tested.arrays(), labels, ends, run.task.stop)
-            chosen = rows.loss_sample(self._shared.stream.seed)
-            sample, named = run.data.take(torch.from_numpy(chosen)).arrays(), rows.labels[chosen]
-            losses = [
-                mean_loss(form, sample, named, study.training.loss) for study in self._studies
-            ]
-        run.data = None  # to free memory, because a diagnosis copies all rows seen
-        count = len(losses)
-        run.entry.losses = np.empty((0, count, 2))
-        assert found.mistakes is not None
-        correct, in_task = (
-            np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task)
-        )
-        found = Evaluation(correct, in_task, found.mistakes * count)
-        run.evaluated(0, found, np.array(losses))
-
-    def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
-        """Measure the linear layer on all rows seen, once for all studies."""
-        stored, stop = self._form.head(), run.task.stop
-        assert stored is not None
-        train = self._scenario.train
-        rows = train.rows_between(0, stop)
-        data = self._training_rows(rows)
-        statistics = ClassStatistics.of(data.arrays(), train.labels[rows], num_classes=stop)
-        return [diagnose(statistics, stored.rows)] * len(self._studies)
-
-    def _learn(
+    def _arrive(
         self,
-        run: TaskRun,
         number: int,
         data: LabelledRows,
+        watch: Stopwatch,
         labels: Int[np.ndarray, " rows"],
         num_classes: int,
         **more: Any,
     ) -> Solution:
-        def progress(what: str, done: int, total: int) -> None:
-            run.learner.observe(Progressed(what, done, total))
+        with torch_stream(self.device):
+            arrays = data.arrays()
+            return self._form.learn(
+                Arrival(number, arrays, labels, num_classes, watch, self._observer, **more)
+            )
 
-        return self._form.learn(
-            Arrival(number, data.arrays(), labels, num_classes, self._watch, progress, **more)
+    def _tested(self, lesson: Lesson, data: LabelledRows) -> Tested:
+        studies, form, rows = self._experiment.studies, self._form, lesson.rows
+        with torch_stream(self.device):
+            tested = self._experiment.seen_tests(lesson.task)
+            labels, ends = tested.labels.cpu().numpy(), self._experiment.scenario.ends
+            found = evaluate_form(form, tested.arrays(), labels, ends, lesson.task.stop)
+            chosen = rows.loss_sample(studies[0].stream.seed)
+            sample, named = data.take(torch.from_numpy(chosen)).arrays(), rows.labels[chosen]
+            losses = [mean_loss(form, sample, named, study.training.loss) for study in studies]
+        correct, in_task = (
+            np.tile(each, (len(studies), 1)) for each in (found.correct, found.correct_in_task)
         )
+        mistakes = (found.mistakes or ()) * len(studies)
+        return Tested(0, Evaluation(correct, in_task, mistakes), np.array(losses))
+
+    def _diagnosis(self, task: Task, diagnose: Diagnose) -> dict[str, Any]:
+        """Measure the linear layer on all rows seen."""
+        stored, train = self._form.head(), self._experiment.scenario.train
+        assert stored is not None, "run_experiment refuses to diagnose other methods"
+        rows = train.rows_between(0, task.stop)
+        arrays = self._experiment.training(rows).arrays()
+        statistics = ClassStatistics.of(arrays, train.labels[rows], num_classes=task.stop)
+        return diagnose(statistics, stored.rows)

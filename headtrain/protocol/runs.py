@@ -14,7 +14,7 @@ from typing import Any
 from clinit.errors import RecordError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.files.paths import is_file
-from clinit.headtrain.protocol.events import BankStarted, Observer, ignore
+from clinit.headtrain.protocol.events import BankStarted
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
 from clinit.headtrain.protocol.learner import Diagnose
 from clinit.headtrain.protocol.record.format import (
@@ -28,6 +28,7 @@ from clinit.headtrain.protocol.record.info import settings_of, study_of_run
 from clinit.headtrain.protocol.stream.source import head_digest
 from clinit.headtrain.protocol.study.rules import PLACES
 from clinit.headtrain.protocol.study.study import Study, by_stream, identity_of, names_of
+from clinit.observer import Observer, ignore
 
 _REMEDY = "Choose another --out, or replace it with --overwrite."
 DATA_DIGESTS = (

@@ -25,7 +25,7 @@ from clinit.extract.dataset.images import images_of
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.compiled import Forward
 from clinit.extract.network.transform import Transform
-from clinit.extract.work.pipeline import load_batches
+from clinit.extract.work.pipeline import Decoder
 from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.top.images import Storage
 from clinit.headtrain.top.network import Cut
@@ -153,15 +153,14 @@ class ImageRows:
         images = images_of(wanted, self._root)
         ends = np.cumsum([len(rows) for rows in batches]).tolist()
         ranges = [range(end - len(rows), end) for rows, end in zip(batches, ends, strict=True)]
-        loaded = load_batches(
-            images,
-            ranges,
-            self._trunk.transform,
+        decoder = Decoder(
+            images=images,
+            transform=self._trunk.transform,
             workers=self._storage.workers,
             max_pixels=self._storage.max_pixels,
             pin_memory=self._trunk.config.device.startswith("cuda"),
         )
-        with closing(loaded), whole_images():
+        with closing(decoder.batches(ranges)) as loaded, whole_images():
             for batch in loaded:
                 for row, reason in batch.reasons.items():
                     raise ImageError(f"{images.place(row)}: {reason}", remedy="")
@@ -212,12 +211,10 @@ class PoolActivations:
         # First copied, then widened: the other order would send twice the bytes.
         return sent(values, self.device).to(torch.float32, memory_format=layout)
 
-    def blocks(self, rows: Index, size: int) -> Generator[tuple[slice, Float[Tensor, "batch ..."]]]:
-        """Yield slices of `rows`, `size` rows at a time, each with its activations."""
-        slices = [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
-        streamed = self.stream([rows[each] for each in slices])
-        with closing(streamed):
-            yield from zip(slices, streamed, strict=True)
+
+def cut(rows: Index, size: int) -> list[Index]:
+    """Return the rows, `size` at a time; the last part may be smaller."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -268,8 +265,8 @@ class TaskReader:
 
         `num_new` of these batches has no meaning.
         """
-        cuts = [rows[start : start + size] for start in range(0, len(rows), size)]
-        return self.stream(cuts, [0] * len(cuts))
+        parts = cut(rows, size)
+        return self.stream(parts, [0] * len(parts))
 
     def stream(
         self, batches: Sequence[Int[np.ndarray, " _"]], num_new: Sequence[int]

@@ -1,6 +1,6 @@
 """Checkpoints of a top-block run: one safetensors file, replaced during the run.
 
-It contains the changed parameters and the entries so far; everything else follows from the seed. A
+It contains the changed parameters and the log so far; everything else follows from the seed. A
 killed run that is started again resumes from the checkpoint, and ends with the same bits. The
 metadata is a sealed document with the SHA-256 of the tensors, so that a changed byte is detected
 before a run resumes.
@@ -9,8 +9,8 @@ before a run resumes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,78 +28,52 @@ from clinit.files.paths import check_readable, is_file
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.protocol.events import FINISHED
+from clinit.headtrain.protocol.learner import Log
 from clinit.headtrain.protocol.record.task_log import Point, TaskEntry
+from clinit.headtrain.top.ewc import Quadratic
 
-FINISHED = -1
-"""The iteration of a checkpoint between two tasks."""
 _KEY = "clinit_checkpoint"
-_PARTS = ("model", "method", "optimizer")
+_STORED = (Log, TaskEntry, Point, Initialisation, Rows, LambdaCurve, Quadratic)
+_PARTS = ("log", "model", "method", "optimizer", "groups")
+_KINDS = {kind.__name__: kind for kind in _STORED}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
     """A run between two steps, or between two tasks."""
 
+    path: Path
     run: str
     """Digest of everything that the run depends on."""
-    task: int
-    """The last task that has begun."""
     iteration: int
-    """Number of updates of this task so far, or FINISHED."""
+    """Number of updates of the last task so far, or FINISHED."""
+    log: Log
     model: Mapping[str, Tensor]
-    method: Mapping[str, Tensor]
+    method: Any
+    """The memory of the method."""
     optimizer: Mapping[str, Tensor]
     """State of the optimizer, `<parameter>.<name>`; empty between tasks."""
-    entries: tuple[TaskEntry, ...]
-    facts: Mapping[str, Any]
-    """Plain values: seconds per phase, notes, rates of the schedule."""
+    groups: Sequence[Mapping[str, Any]] = ()
+    """Rates of the schedule."""
 
+    def misfit(self, why: object) -> CheckpointError:
+        """Return the error of a checkpoint that a run cannot resume from."""
+        return _damaged(self.path, why)
 
-def _document(path: Path) -> DocumentKind:
-    return DocumentKind(
-        title="the checkpoint of a run",
-        format="clinit-checkpoint/4",
-        error=CheckpointError,
-        remedy=_remedy(path),
-    )
+    def write(self) -> None:
+        """Write or replace the checkpoint, atomically.
 
-
-def _remedy(path: Path) -> str:
-    return f"Remove {path} to start the run again, or choose another --out."
-
-
-def misfit(path: Path, why: object) -> CheckpointError:
-    """Return the error of a checkpoint that a run cannot resume from."""
-    return CheckpointError(f"{path} is damaged: {why}", remedy=_remedy(path))
-
-
-def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
-    """Write or replace the checkpoint at `path`, atomically.
-
-    Raises:
-        ClinitError: If the checkpoint cannot be written.
-    """
-    tensors = {
-        f"{part}.{name}": value.contiguous()
-        for part in _PARTS
-        for name, value in getattr(checkpoint, part).items()
-    }
-    entries = []
-    for index, entry in enumerate(checkpoint.entries):
-        facts, arrays = _entry_parts(entry)
-        entries.append(facts)
-        tensors |= {f"entry.{index}.{name}": torch.tensor(a) for name, a in arrays.items()}
-    content = {
-        "run": checkpoint.run,
-        "task": checkpoint.task,
-        "iteration": checkpoint.iteration,
-        "entries": entries,
-        "facts": dict(checkpoint.facts),
-        "tensors": state_sha256(tensors),
-    }
-    # Written as bytes, so that a full disk raises an OSError.
-    file = save(tensors, {_KEY: _document(path).text(content, indent=None)})
-    commit_file(path, lambda draft: draft.write_bytes(file))
+        Raises:
+            ClinitError: If the checkpoint cannot be written.
+        """
+        tensors: dict[str, Tensor] = {}
+        parts = {name: _packed(getattr(self, name), tensors) for name in _PARTS}
+        digest = state_sha256(tensors)
+        content = {"run": self.run, "iteration": self.iteration, **parts, "tensors": digest}
+        # Written as bytes, so that a full disk raises an OSError.
+        file = save(tensors, {_KEY: _document(self.path).text(content, indent=None)})
+        commit_file(self.path, lambda draft: draft.write_bytes(file))
 
 
 def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | None:
@@ -116,93 +90,82 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
             text = (file.metadata() or {}).get(_KEY, "")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError, TypeError) as error:
-        raise misfit(path, error) from error
+        raise _damaged(path, error) from error
     content = _document(path).parse(text, origin=str(path))
     if content["tensors"] != state_sha256(tensors):
-        raise misfit(path, "its tensors have changed since they were written")
+        raise _damaged(path, "its tensors have changed since they were written")
     if content["run"] != run:
         raise CheckpointError(
             f"{path} is the checkpoint of a run with other settings, data or weights",
             remedy=_remedy(path),
         )
-    entries = tuple(
-        _entry(facts, _under(tensors, f"entry.{index}."))
-        for index, facts in enumerate(content["entries"])
+    parts = {name: _unpacked(content[name], tensors, device) for name in _PARTS}
+    return Checkpoint(path, run, content["iteration"], **parts)
+
+
+def resumed_from(found: Checkpoint, name: str) -> str:
+    """Return the note that a run resumes."""
+    inside = f" and {found.iteration:,} updates" if found.iteration != FINISHED else ""
+    return f"{name} resumes from its checkpoint, after {found.log.finished} tasks{inside}"
+
+
+def _document(path: Path) -> DocumentKind:
+    return DocumentKind(
+        title="the checkpoint of a run",
+        format="clinit-checkpoint/5",
+        error=CheckpointError,
+        remedy=_remedy(path),
     )
-    parts = {
-        part: {name: value.to(device) for name, value in _under(tensors, f"{part}.").items()}
-        for part in _PARTS
-    }
-    return Checkpoint(
-        run, content["task"], content["iteration"], **parts, entries=entries, facts=content["facts"]
-    )
 
 
-def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }
+def _remedy(path: Path) -> str:
+    return f"Remove {path} to start the run again, or choose another --out."
 
 
-def _entry_parts(entry: TaskEntry) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    (start,) = entry.starts
-    curve = start.curve
-    facts = {
-        "task": entry.task,
-        "facts": entry.facts,
-        "start": {
-            **{name: _storable(getattr(start, name)) for name in _START},
-            "curve": None
-            if curve is None
-            else [[*map(_storable, curve.lams)], [*map(_storable, curve.errors)]],
-            "measure": None if curve is None else curve.measure,
-        },
-        "start_seconds": [dict(each) for each in entry.start_seconds],
-        "iterations": [point.iteration for point in entry.points],
-    }
-    arrays = {"new_share": entry.new_share}
-    if entry.losses is not None:
-        arrays["losses"] = entry.losses
-    if entry.points:
-        for name in _OF_POINTS:
-            arrays[name] = np.stack([getattr(point, name) for point in entry.points])
-    if entry.mistakes:
-        (arrays["mistakes"],) = entry.mistakes
-    return facts, arrays
+def _damaged(path: Path, why: object) -> CheckpointError:
+    return CheckpointError(f"{path} is damaged: {why}", remedy=_remedy(path))
 
 
-_OF_POINTS = ("correct", "correct_in_task", "loss_new", "elapsed_s")
-_REALS = ("factor", "shift", "loss_before", "loss_after", "lam")
-_START = (*_REALS, "steps", "library", "repeats")
+def _packed(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Return a value for JSON; its arrays are added to `tensors`.
+
+    Whatever JSON lacks becomes a table with the key "=": arrays, tensors, tuples, dataclasses, and
+    numbers that are not finite.
+    """
+    if isinstance(value, np.ndarray | Tensor):
+        tensors[name := f"{len(tensors)}"] = torch.as_tensor(value).contiguous()
+        return {"=": "array" if isinstance(value, np.ndarray) else "tensor", "name": name}
+    if is_dataclass(value):
+        parts = {each.name: getattr(value, each.name) for each in fields(value)}
+        return {"=": type(value).__name__, **_packed(parts, tensors)}
+    if isinstance(value, Mapping):
+        return {name: _packed(each, tensors) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return {"=": "tuple", "items": _packed([*value], tensors)}
+    if isinstance(value, list):
+        return [_packed(each, tensors) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"=": "number", "text": str(value)}
+    return value
 
 
-def _storable(value: Any) -> Any:
-    """Return a value as text if it is not finite, since JSON has no such numbers."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _real(value: Any) -> Any:
-    return float(value) if isinstance(value, str) else value
-
-
-def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry:
-    arrays = {name: value.numpy() for name, value in tensors.items()}
-    start = dict(facts["start"])
-    measure = start.pop("measure")
-    if start["curve"] is not None:
-        lams, errors = (tuple(map(_real, values)) for values in start["curve"])
-        start["curve"] = LambdaCurve(lams, errors, measure)
-    start |= {name: _real(start[name]) for name in _REALS}
-    columns = [arrays[name] for name in _OF_POINTS] if facts["iterations"] else []
-    return TaskEntry(
-        task=facts["task"],
-        facts=facts["facts"],
-        new_share=arrays["new_share"],
-        starts=[Initialisation(Rows(np.empty((0, 0)), np.empty(0)), **start)],
-        start_seconds=list(facts["start_seconds"]),
-        points=[Point(*values) for values in zip(facts["iterations"], *columns, strict=True)],
-        losses=arrays.get("losses"),
-        mistakes=(arrays["mistakes"],) if "mistakes" in arrays else (),
-    )
+def _unpacked(value: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
+    """Return the value that `_packed` was given."""
+    if isinstance(value, list):
+        return [_unpacked(each, tensors, device) for each in value]
+    if not isinstance(value, dict):
+        return value
+    parts = {n: _unpacked(each, tensors, device) for n, each in value.items() if n != "="}
+    match value.get("="):
+        case None:
+            return parts
+        case "array":
+            return tensors[parts["name"]].numpy()
+        case "tensor":
+            return tensors[parts["name"]].to(device)
+        case "tuple":
+            return tuple(parts["items"])
+        case "number":
+            return float(parts["text"])
+        case kind:
+            return _KINDS[kind](**parts)

@@ -34,8 +34,6 @@ continual learning: a strong, simple baseline", NeurIPS 2020, Eq. 6.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -110,36 +108,28 @@ class SnapshotTeacher(Derpp):
 
     def __init__(self, config: DerppConfig, loss_name: str) -> None:
         super().__init__(config, loss_name)
-        self._parameters: dict[str, Tensor] = {}
+        self.memory: dict[str, Tensor] = {}
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Copy the trained parameters; of the classifier, only the rows of earlier classes."""
-        self._parameters = {}
+        self.memory = {}
         if len(rows.old):
             for name, values in model.trainable().items():
                 kept = values[: task.start] if name in CLASSIFIER else values
-                self._parameters[name] = kept.detach().clone()
+                self.memory[name] = kept.detach().clone()
 
     def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Delete the copy."""
-        self._parameters = {}
+        self.memory = {}
 
     @torch.no_grad()
     def former(self, model: PlasticModel, old: Batch) -> FormerLogits:
         """Return the logits of the copy."""
-        assert self._parameters, "the task began without old rows"
-        blocks = {name: v for name, v in self._parameters.items() if name not in CLASSIFIER}
+        assert self.memory, "the task began without old rows"
+        blocks = {name: v for name, v in self.memory.items() if name not in CLASSIFIER}
         features = model.features_at(blocks, old.activations).float()
-        weight, bias = (self._parameters[name] for name in (CLASSIFIER_WEIGHT, CLASSIFIER_BIAS))
+        weight, bias = (self.memory[name] for name in (CLASSIFIER_WEIGHT, CLASSIFIER_BIAS))
         return [(slice(None), torch.addmm(bias, features, weight.t()))]
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the copy."""
-        return dict(self._parameters)
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Restore a copy."""
-        self._parameters = dict(state)
 
 
 class StoredTeacher(Derpp):
@@ -153,7 +143,7 @@ class StoredTeacher(Derpp):
 
     def __init__(self, config: DerppConfig, loss_name: str) -> None:
         super().__init__(config, loss_name)
-        self._blocks: list[tuple[np.ndarray, Tensor]] = []
+        self.memory: list[tuple[np.ndarray, Tensor]] = []
         """Pool rows that were stored together, sorted, and their logits (rows, width)."""
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
@@ -161,11 +151,11 @@ class StoredTeacher(Derpp):
         if task.number == 1:
             self._store(model, rows, rows.old, task.start)
         blocks = []
-        for stored, logits in self._blocks:
+        for stored, logits in self.memory:
             kept = np.flatnonzero(np.isin(stored, rows.old))
             if len(kept):
                 blocks.append((stored[kept], logits[_index(kept, logits)]))
-        self._blocks = blocks
+        self.memory = blocks
 
     def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Store the logits of the rows that later tasks may rehearse."""
@@ -181,33 +171,18 @@ class StoredTeacher(Derpp):
         ]
         if parts:
             logits, order = torch.cat(parts).float(), np.argsort(chosen)
-            self._blocks.append((chosen[order], logits[_index(order, logits)]))
+            self.memory.append((chosen[order], logits[_index(order, logits)]))
 
     def former(self, model: PlasticModel, old: Batch) -> FormerLogits:
         """Return the stored logits of the rows."""
         found: FormerLogits = []
-        for rows, logits in self._blocks:
+        for rows, logits in self.memory:
             place = np.searchsorted(rows, old.rows).clip(max=len(rows) - 1)
             hit = np.flatnonzero(rows[place] == old.rows)
             if len(hit):
                 found.append((_index(hit, logits), logits[_index(place[hit], logits)]))
         assert sum(len(logits) for _, logits in found) == len(old), "a row was never stored"
         return found
-
-    def state(self) -> dict[str, Tensor]:
-        """Return rows and logits of each block."""
-        tensors = {}
-        for number, (rows, logits) in enumerate(self._blocks):
-            tensors[f"rows.{number}"] = torch.from_numpy(rows)
-            tensors[f"logits.{number}"] = logits
-        return tensors
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Restore rows and logits."""
-        self._blocks = [
-            (state[f"rows.{number}"].cpu().numpy(), state[f"logits.{number}"])
-            for number in range(len(state) // 2)
-        ]
 
 
 def _index(places: Int[np.ndarray, " places"], values: Tensor) -> Int[Tensor, " places"]:

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.new_rows import random_rows
-from clinit.headtrain.protocol.stream.buffer import Pool, TaskRows
+from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.scenario import Task
-from clinit.headtrain.protocol.stream.task_plan import Share, draw_schedule
+from clinit.headtrain.protocol.stream.task_plan import Lesson, Share, draw_schedule
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.evaluate import (
@@ -33,7 +33,7 @@ from clinit.headtrain.protocol.train.evaluate import (
 )
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.step import Updates
-from clinit.headtrain.top.activations import PoolActivations
+from clinit.headtrain.top.activations import PoolActivations, cut
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.network import PlasticModel
 
@@ -51,9 +51,11 @@ def features(
 ) -> Float[Tensor, "rows dim"]:
     """Return the features of pool rows, in float32 on the model's device."""
     found = torch.empty((len(rows), model.dim), device=model.device)
-    with closing(activations.blocks(rows, FORWARD_ROWS[model.device.type])) as blocks:
-        for block, values in blocks:
-            found[block] = model.features(values)
+    parts, done = cut(rows, FORWARD_ROWS[model.device.type]), 0
+    with closing(activations.stream(parts)) as streamed:
+        for values in streamed:
+            found[done : done + len(values)] = model.features(values)
+            done += len(values)
     return found
 
 
@@ -61,10 +63,9 @@ def measure(
     model: PlasticModel,
     inputs: TopInputs,
     study: Study,
-    task: Task,
-    rows: TaskRows,
+    lesson: Lesson,
     *,
-    list_mistakes: bool,
+    all_mistakes: bool,
 ) -> tuple[Evaluation, Float[np.ndarray, " 1"]]:
     """Return the correct answers on test rows of classes seen, and the new-task loss.
 
@@ -72,11 +73,12 @@ def measure(
     """
     training = replace(study.training, precision="float32")
     bank = Bank(model.tensors(), [training], model.device)
-    tested = inputs.scenario.val.rows_between(0, task.stop)
-    test = _labelled(model, inputs.val, inputs.scenario.val, tested)
-    found = evaluate(bank, test, inputs.scenario.ends, list_mistakes=list_mistakes)
-    chosen = rows.rows[rows.loss_sample(inputs.study.stream.seed)]
-    sample = _labelled(model, inputs.train, inputs.scenario.train, chosen)
+    tested = inputs.experiment.scenario.val.rows_between(0, lesson.task.stop)
+    test = _labelled(model, inputs.val, inputs.experiment.scenario.val, tested)
+    found = evaluate(bank, test, inputs.experiment.scenario.ends, list_mistakes=all_mistakes)
+    rows = lesson.rows
+    chosen = rows.rows[rows.loss_sample(inputs.experiment.study.stream.seed)]
+    sample = _labelled(model, inputs.train, inputs.experiment.scenario.train, chosen)
     return found, mean_losses(bank, sample)
 
 
@@ -84,19 +86,15 @@ def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> dict[str, 
     """Probe the features for the classes of the next task; None if they have no test rows."""
     sides = []
     for activations, pool in (
-        (inputs.train, inputs.scenario.train),
-        (inputs.val, inputs.scenario.val),
+        (inputs.train, inputs.experiment.scenario.train),
+        (inputs.val, inputs.experiment.scenario.val),
     ):
         rows = pool.rows_between(following.start, following.stop)
         sides.append(_labelled(model, activations, pool, rows, first=following.start))
     if not len(sides[1]):
         return None
-    curve = linear_probe(
-        *sides,
-        num_classes=len(following.classes),
-        seed=inputs.study.stream.seed,
-        index=following.number - 1,
-    )
+    random = generator(inputs.experiment.study.stream.seed, Draw.PROBE, following.number - 1)
+    curve = linear_probe(sides[0], sides[1], len(following.classes), random)
     iteration, best = max(curve, key=lambda point: point[1])
     return {"top1": best, "iteration": iteration}
 
@@ -113,19 +111,14 @@ def _labelled(
     return LabelledRows(features(model, activations, rows), labels)
 
 
+PROBE = Training(loss="ce", lr=1e-3, weight_decay=0.0)
+PROBE_BATCH, PROBE_ITERATIONS, PROBE_EVERY = 128, 600, 50
+"""The paper's values: rows per batch, updates, and updates between two evaluations."""
+
+
 @torch.no_grad()
 def linear_probe(
-    train: LabelledRows,
-    val: LabelledRows,
-    *,
-    num_classes: int,
-    seed: int,
-    index: int = 0,
-    lr: float = 1e-3,
-    weight_decay: float = 0.0,
-    batch: int = 128,
-    iterations: int = 600,
-    eval_every: int = 50,
+    train: LabelledRows, val: LabelledRows, num_classes: int, random: np.random.Generator
 ) -> list[tuple[int, float]]:
     """Train a random linear head on `train` and measure it on `val`, on the device of `train`.
 
@@ -133,27 +126,20 @@ def linear_probe(
         train: Features and labels 0 to `num_classes` - 1.
         val: Features and labels of the rows on which the head is measured.
         num_classes: Number of rows of the head.
-        seed: Seed of the random head (as `torch.nn.Linear` draws it) and of the batches.
-        index: Number of the task that the probe follows.
-        lr: Learning rate; this default and all later defaults are the paper's values.
-        weight_decay: Decoupled weight decay.
-        batch: Rows per batch; a row is repeated only after all other rows were used.
-        iterations: Number of updates.
-        eval_every: Updates between two evaluations; another evaluation follows the last update.
+        random: Draws the head, as `torch.nn.Linear` does, and the batches; a row is repeated only
+            after all other rows were used.
 
     Returns:
         Updates done and top-1 accuracy in [0, 1], at each evaluation point.
     """
-    random = generator(seed, Draw.PROBE, index)
     device, dim = train.features.device, train.features.shape[1]
-    settings = Training(loss="ce", lr=lr, weight_decay=weight_decay)
-    bank = Bank(random_rows(random, num_classes, dim), [settings], device)
-    shares = [Share(0, len(train), batch)]
-    schedule = draw_schedule(random, shares, first_new=0, iterations=iterations)
+    bank = Bank(random_rows(random, num_classes, dim), [PROBE], device)
+    shares = [Share(0, len(train), PROBE_BATCH)]
+    schedule = draw_schedule(random, shares, first_new=0, iterations=PROBE_ITERATIONS)
     updates = Updates(bank, schedule.batches.shape[1])
     curve = [(0, int(count_correct(bank, val).sum()) / len(val))]
     for done, chosen in enumerate(torch.from_numpy(schedule.batches).to(device), start=1):
         updates.step(train.features[chosen], train.labels[chosen])
-        if done % eval_every == 0 or done == iterations:
+        if done % PROBE_EVERY == 0 or done == PROBE_ITERATIONS:
             curve.append((done, int(count_correct(bank, val).sum()) / len(val)))
     return curve

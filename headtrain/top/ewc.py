@@ -87,7 +87,7 @@ class Ewc(Rehearsal):
         super().__init__(loss_name)
         self._config = config
         self._seed = seed
-        self._springs: Quadratic | None = None
+        self.memory: Quadratic | None = None
         self.base_sample = config.samples if config.lam else 0
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
@@ -100,33 +100,13 @@ class Ewc(Rehearsal):
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return mean loss plus penalty, and the losses alone."""
         loss, losses = super().loss(model, batch, second)
-        if self._springs is not None:
-            loss = loss + self._config.lam / 2 * self._springs.value(model.trainable())
+        if self.memory is not None:
+            loss = loss + self._config.lam / 2 * self.memory.value(model.trainable())
         return loss, losses
 
     def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Anchor the task."""
         self._anchor(model, rows, rows.new, task.stop, task.number)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the springs."""
-        if self._springs is None:
-            return {}
-        return {
-            "constant": self._springs.constant,
-            **{f"fisher.{name}": values for name, values in self._springs.fisher.items()},
-            **{f"centre.{name}": values for name, values in self._springs.centre.items()},
-        }
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the springs of a checkpoint."""
-        self._springs = None
-        if state:
-            fisher, centre = (
-                {k.removeprefix(part): values for k, values in state.items() if k.startswith(part)}
-                for part in ("fisher.", "centre.")
-            )
-            self._springs = Quadratic(fisher, centre, state["constant"])
 
     def _anchor(
         self,
@@ -145,12 +125,12 @@ class Ewc(Rehearsal):
         fisher = diagonal_fisher(model, batches, classes=classes, loss_name=self.loss_name)
         with torch.no_grad():
             added = Quadratic.around(fisher, model.trainable())
-            if self._springs is None:
-                self._springs = added
+            if self.memory is None:
+                self.memory = added
             elif self._config.mode == "task":
-                self._springs = self._springs + added
+                self.memory = self.memory + added
             else:
-                self._springs = self._springs.online(added, self._config.gamma)
+                self.memory = self.memory.online(added, self._config.gamma)
 
 
 CHUNK_VALUES = 2**27

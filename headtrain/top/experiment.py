@@ -1,4 +1,4 @@
-"""Run one head over the stream with plastic top blocks.
+"""Runs with plastic top blocks: each is trained, resumed and recorded once.
 
 rehearsal   new rows and a buffer of old rows      mean loss
 naive       new rows only                          mean loss
@@ -9,20 +9,24 @@ derpp       new rows and a buffer of old rows      weighted losses + distance to
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from clinit.headtrain.protocol.events import Observer, ignore
+from clinit.headtrain.protocol.events import Paused, RunStarted, Stepped
 from clinit.headtrain.protocol.experiment import now, records_of
-from clinit.headtrain.protocol.learner import Learner
-from clinit.headtrain.protocol.record.format import RunRecord
-from clinit.headtrain.protocol.stream.notes import data_notes
+from clinit.headtrain.protocol.learner import Learner, Log
+from clinit.headtrain.protocol.record.format import RunRecord, write_record
+from clinit.headtrain.protocol.runs import checkpoint_of
 from clinit.headtrain.protocol.study.methods import Top
-from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.protocol.study.study import Study, by_stream, names_of
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
+from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, resumed_from
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.ewc import Ewc
-from clinit.headtrain.top.inputs import TopInputs
+from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.training import Held, Rehearsal, TopMethod
+from clinit.observer import Noted, Observer, ignore
 
 
 def run_top(
@@ -50,31 +54,81 @@ def run_top(
         CheckpointError: If the checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable or the storage fails.
     """
-    study, started, data = study.resolved(), now(), inputs.data
-    blocks = TopBlocks(inputs, study, top_method(study), checkpoint, checkpoint_every)
-    learner = Learner(inputs.scenario, inputs.task_plan, [study], blocks, observer)
+    study, data = study.resolved(), inputs.data
+    digest, log = inputs.digest(study), Log()
+    found = read_checkpoint(checkpoint, digest, inputs.device) if checkpoint else None
+    started = now()
+    every = checkpoint_every if checkpoint else 0
+    blocks = TopBlocks(inputs, study, top_method(study), found, every)
+
+    def store(log: Log, paused: Paused) -> None:
+        if checkpoint is not None:
+            Checkpoint(checkpoint, digest, paused.iteration, log, **paused.state).write()
+
+    experiment = replace(inputs.experiment, studies=(study,))
+    if found is not None:
+        log = found.log
+        observer(Noted(resumed_from(found, *names_of([study]))))
+        observer(Stepped(log.finished * study.stream.iterations))
+    learner = Learner(experiment, blocks, observer, log, store)
     learner.learn()
-    (record,) = records_of(
-        learner,
-        data,
-        started,
-        data_notes(
-            inputs.scenario, data.base, data.new, [study], data.facts_for(study.training.loss)
-        ),
-        {phase: learner.watch.seconds[phase] for phase in PHASES},
-        {
+    facts = {
+        "started": started,
+        "timings_s": {phase: learner.watch.seconds[phase] for phase in PHASES},
+        "optimizer": {
             "name": "AdamW",
             "layer_decay": inputs.top.layer_decay,
             "schedule": "one cycle a task",
             "state": "fresh each task",
         },
-        facts={
-            "top": {"blocks": blocks.model.cut.blocks},
-            "activations": list(inputs.parts),
-        },
-        changed=blocks.changed,
-    )
+        "top": {"blocks": blocks.model.cut.blocks},
+        "activations": list(inputs.parts),
+    }
+    (record,) = records_of(learner, data, data.notes(experiment), facts)
     return record
+
+
+def train_top(
+    data: ImageData,
+    left: Mapping[Study, Path],
+    *,
+    observer: Observer = ignore,
+    resume_from: Callable[[Study], Path] | None = None,
+    checkpoint_every: int = 100,
+    overwrite: bool | None = None,
+) -> None:
+    """Train runs with top blocks one after another, resume killed runs, and record each run.
+
+    The checkpoint of a run is removed once its record is written.
+
+    Args:
+        data: The data of the runs, with images.
+        left: The runs, resolved, each with the folder of its record.
+        observer: Called with each event as it happens.
+        resume_from: Returns the file that a run resumes from; default: `FOLDER.checkpoint`.
+        checkpoint_every: Updates between two checkpoints; 0: one per task.
+        overwrite: Replace existing records; None if the caller has no such option.
+
+    Raises:
+        CheckpointError: If a checkpoint is damaged or belongs to another run.
+        ClinitError: If an image has become unreadable, or a record cannot be written.
+    """
+    for runs in by_stream(left, data.by_head):
+        inputs = prepare_runs(data, runs, observer=observer)
+        for study in runs:
+            place = left[study]
+            checkpoint = resume_from(study) if resume_from else checkpoint_of(place)
+            observer(RunStarted(place))
+            record = run_top(
+                inputs,
+                study,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                observer=observer,
+            )
+            named = replace(record, info={**record.info, "id": place.name})
+            write_record(named, place, overwrite=overwrite)
+            checkpoint.unlink(missing_ok=True)
 
 
 def top_method(study: Study) -> TopMethod:

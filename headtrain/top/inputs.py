@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,16 @@ from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import Cache, open_cache
 from clinit.extract.work.recorded import reload
 from clinit.files.paths import is_file
-from clinit.headtrain.protocol.events import Noted, Observer, Progressed, ignore
 from clinit.headtrain.protocol.experiment import RunData
-from clinit.headtrain.protocol.stream.notes import data_notes
-from clinit.headtrain.protocol.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.protocol.learner import Experiment
 from clinit.headtrain.protocol.stream.source import Source, head_digest, read_source
-from clinit.headtrain.protocol.stream.task_plan import TaskPlan
 from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.activations import ActivationRows, PoolActivations, Trunk
 from clinit.headtrain.top.images import Images
 from clinit.headtrain.top.network import check_cut, cut_network
 from clinit.headtrain.top.trunk_cache import Part, TrunkCache
+from clinit.observer import Noted, Observer, Progressed, ignore
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,11 +68,7 @@ class TopInputs:
     """Everything that does not depend on how new rows start."""
 
     data: RunData
-    initial_head: Head
-    scenario: Scenario
-    task_plan: TaskPlan
-    study: Study
-    """The settings that all runs share, resolved."""
+    experiment: Experiment
     network: nn.Module
     """The pretrained network; each run trains a copy."""
     train: PoolActivations
@@ -90,15 +84,16 @@ class TopInputs:
     @property
     def top(self) -> Top:
         """The settings that define the trained part of the network."""
-        assert self.study.top is not None
-        return self.study.top
+        top = self.experiment.study.top
+        assert top is not None
+        return top
 
     def digest(self, study: Study) -> str:
         """Return the SHA-256 of everything that a run depends on, except the machine."""
         content = {
             "settings": study.settings(),
             "probe": self.top.probe,
-            "head": head_digest(self.initial_head),
+            "head": head_digest(self.experiment.head),
             "device": self.device.type,
             **{
                 side: {k: v for k, v in source.description.items() if k != "path"}
@@ -136,15 +131,14 @@ def prepare_runs(
         )
     if backbone.head is None:
         backbone.network.reset_classifier(head.num_classes)  # type: ignore[operator]
-    scenario = build_scenario(base.source, new.source, head, study.stream)
-    plan = TaskPlan(scenario, study)
+    experiment = Experiment.of(head, base.source, new.source, [study])
     halves = cut_network(backbone.network, study.top.top_blocks)
     noise = torch.rand((2, 3, *transform.crop), generator=torch.Generator().manual_seed(0))
     with backbone.config.arithmetic():
         check_cut(halves, backbone.network, noise.to(backbone.config.device))
     cache = TrunkCache(storage, Trunk(backbone.config, halves, transform))
     random_only = all(each.start.init == "random" for each in studies)
-    wanted = _parts(sides, scenario, plan, study, random_only=random_only)
+    wanted = _parts(sides, experiment, random_only=random_only)
     keep = cache.chosen(wanted)
     for kept, where in (
         (True, f"Activations in {storage.folder}, float16"),
@@ -169,29 +163,19 @@ def prepare_runs(
     }
     inputs = TopInputs(
         data=data,
-        initial_head=head,
-        scenario=scenario,
-        task_plan=plan,
-        study=study,
+        experiment=experiment,
         network=backbone.network,
         **pools,
         parts=tuple(facts),
     )
-    for text in data_notes(scenario, data.base, data.new, studies, data.facts_for(loss)):
+    for text in data.notes(replace(experiment, studies=tuple(studies))):
         observer(Noted(text))
     return inputs
 
 
-def _parts(
-    sides: tuple[Side, Side],
-    scenario: Scenario,
-    plan: TaskPlan,
-    study: Study,
-    *,
-    random_only: bool,
-) -> list[Part]:
+def _parts(sides: tuple[Side, Side], experiment: Experiment, *, random_only: bool) -> list[Part]:
     """Return the rows that the runs read; the most frequently read rows are first."""
-    train = []
+    scenario, plan, study, train = experiment.scenario, experiment.plan, experiment.study, []
     for task in scenario.learnt:
         trained = plan.rows(task)
         train.append(trained.rows)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from clinit.errors import BackboneError
+from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.top.families import linear_layers
 
 
@@ -80,13 +81,7 @@ def _no_low_rank(found: str) -> BackboneError:
 
 
 def add_lora(
-    network: nn.Module,
-    layers: Sequence[str],
-    *,
-    rank: int = 48,
-    alpha: float = 1.0,
-    a_init: str = "gaussian",
-    generator: torch.Generator,
+    network: nn.Module, layers: Sequence[str], top: Top, generator: torch.Generator
 ) -> None:
     """Give the weights of `layers` an update that starts at zero.
 
@@ -100,12 +95,12 @@ def add_lora(
         weight = module.weight
         assert isinstance(weight, nn.Parameter)
         fan_in = weight[0].numel()
-        if a_init == "gaussian":
-            a = torch.randn(rank, fan_in, generator=generator) / math.sqrt(3 * fan_in)
+        if top.a_init == "gaussian":
+            a = torch.randn(top.rank, fan_in, generator=generator) / math.sqrt(3 * fan_in)
         else:
-            a = (2 * torch.rand(rank, fan_in, generator=generator) - 1) / math.sqrt(fan_in)
-        b = torch.zeros(len(weight), rank)
-        update = LowRank(a.to(weight), b.to(weight), alpha / rank)
+            a = (2 * torch.rand(top.rank, fan_in, generator=generator) - 1) / math.sqrt(fan_in)
+        b = torch.zeros(len(weight), top.rank)
+        update = LowRank(a.to(weight), b.to(weight), top.alpha / top.rank)
         parametrize.register_parametrization(module, "weight", update)
 
 

@@ -240,14 +240,8 @@ class PlasticModel:
     def open(self, generator: torch.Generator) -> None:
         """Make the blocks plastic for a task: whole, or by newly drawn low-rank updates."""
         if not self._settings.full_rank:
-            add_lora(
-                self.network,
-                layers(self.network, self.cut.blocks),
-                rank=self._settings.rank,
-                alpha=self._settings.alpha,
-                a_init=self._settings.a_init,
-                generator=generator,
-            )
+            found = layers(self.network, self.cut.blocks)
+            add_lora(self.network, found, self._settings, generator)
         make_plastic(self.network, self.cut.blocks, full_rank=self._settings.full_rank)
         keep_programs_private()
         self._top = torch.compile(self._whole) if self._settings.compile else self._whole

@@ -7,7 +7,7 @@ optimizer and the rows. Around each task it calls
     loss     at each step
     end      after the last step, when low-rank parts are merged
 
-and between any two steps it may store `state()` in a checkpoint. The plain methods minimise the
+and between any two steps it may store `memory` in a checkpoint. The plain methods minimise the
 mean loss of a batch, with the losses of `headtrain.heads.losses`, as for the heads of a bank. They
 return gradient and value together, so that the backward pass is one product.
 
@@ -44,8 +44,9 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
 from clinit.headtrain.heads.losses import loss_named
-from clinit.headtrain.protocol.events import Observer, Stepped
 from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.top.activations import Batch, TaskReader
 from clinit.headtrain.top.network import PlasticModel, classifier_of
 
@@ -57,6 +58,9 @@ class TopMethod:
     """Number of draws of old rows at each step: 2 if `loss` needs a second draw."""
     base_sample: int = 0
     """Number of rows of base classes for `begin` of the first task, if no old rows are trained."""
+    memory: Any = None
+    """All that `begin` and `end` have stored: tensors, arrays and values made of these, which a
+    checkpoint contains."""
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Prepare for a task, after its new rows are initialised and before any training."""
@@ -73,13 +77,6 @@ class TopMethod:
 
     def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Store what later tasks need of this task."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return all tensors that `begin` and `end` have stored, by name."""
-        return {}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Restore a `state()`, with tensors on the device of the model."""
 
 
 class Rehearsal(TopMethod):
@@ -128,16 +125,14 @@ class Held(TopMethod):
         """End the task of the method."""
         self._method.end(model, task, rows)
 
-    def state(self) -> dict[str, Tensor]:
-        """Return the state of the method, and the start."""
-        start = {f"start.{name}": each for name, each in self._start.items()}
-        return {**self._method.state(), **start}
+    @property
+    def memory(self) -> Any:
+        """The memory of the method, and the start."""
+        return self._method.memory, self._start
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the state of the method, and the start."""
-        start = {name for name in state if name.startswith("start.")}
-        self._start = {name.removeprefix("start."): state[name] for name in start}
-        self._method.restore({name: state[name] for name in state.keys() - start})
+    @memory.setter
+    def memory(self, stored: Any) -> None:
+        self._method.memory, self._start = stored
 
 
 def sample_losses(
@@ -186,12 +181,7 @@ class _SampleLosses(torch.autograd.Function):
 
 
 def top_optimizer(
-    network: nn.Module,
-    *,
-    lr: float = 1.5e-3,
-    weight_decay: float = 0.05,
-    layer_decay: float = 0.9,
-    iterations: int,
+    network: nn.Module, training: Training, top: Top, iterations: int
 ) -> tuple[AdamW, OneCycleLR]:
     """Return the optimizer of all parameters with a gradient, and its schedule.
 
@@ -201,17 +191,17 @@ def top_optimizer(
 
     Args:
         network: A timm network, after `make_plastic`.
-        lr: Peak rate of the classifier.
-        weight_decay: Weight decay of the decayed parameters.
-        layer_decay: Factor from the rate of a layer to the rate of the layer below it.
+        training: Peak rate of the classifier, and weight decay of the decayed parameters.
+        top: Factor from the rate of a layer to the rate of the layer below it.
         iterations: Number of steps of the task.
     """
+    lr, weight_decay = training.rate, training.weight_decay
     skipped = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()  # type: ignore[operator]
     groups = param_groups_layer_decay(
         network,
         weight_decay=weight_decay,
         no_weight_decay_list=set(skipped),
-        layer_decay=layer_decay,
+        layer_decay=top.layer_decay,
     )
     bias = classifier_of(network).bias
     for group in groups:
@@ -256,33 +246,29 @@ def restore_optimizer(
     schedule.last_epoch = steps
 
 
-def train_span(
+def train_steps(
     model: PlasticModel,
     method: TopMethod,
     batches: Iterator[tuple[Batch, Batch | None]],
-    optimizer: torch.optim.Optimizer,
-    schedule: OneCycleLR,
-    span: range,
-    observe: Observer,
-) -> Float[Tensor, "span 2"]:
-    """Do the updates `span`, without waiting for the device.
+    optimizer: tuple[AdamW, OneCycleLR],
+    numbers: range,
+) -> Iterator[Float[Tensor, " 2"]]:
+    """Do the updates `numbers`, without waiting for the device.
 
-    Return the mean losses of new and old rows of each batch, on the device, because reading them
+    Yield the mean losses of new and old rows of each batch, on the device, because reading them
     at each step would wait.
     """
-    means = torch.full((len(span), 2), torch.nan, device=model.device)
-    for place, iteration in enumerate(span):
+    adamw, schedule = optimizer
+    for number in numbers:
         batch, second = next(batches)
-        optimizer.zero_grad()
+        adamw.zero_grad()
         loss, each = method.loss(model, batch, second)
         loss.backward()
-        optimizer.step()
-        if iteration + 1 < schedule.total_steps:
+        adamw.step()
+        if number + 1 < schedule.total_steps:
             schedule.step()
-        losses, new = each.float(), batch.num_new
-        if new:
-            means[place, 0] = losses[:new].mean()
-        if batch.num_old:
-            means[place, 1] = losses[new:].mean()
-        observe(Stepped(1))
-    return means
+        means, losses = torch.full((2,), torch.nan, device=model.device), each.float()
+        for place, rows in enumerate((slice(0, batch.num_new), slice(batch.num_new, None))):
+            if len(losses[rows]):
+                means[place] = losses[rows].mean()
+        yield means

@@ -26,17 +26,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.errors import CacheError
-from clinit.extract.cache.plan import FILE as PLAN_FILE
-from clinit.extract.cache.plan import Plan, read_plan
+from clinit.extract.cache.plan import Plan
 from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head_names import HeadNames
-from clinit.extract.network.compiled import on_its_way
-from clinit.extract.work.settings import Settings
-from clinit.extract.work.split_run import SplitRun
+from clinit.extract.work.options import Settings
+from clinit.extract.work.split_run import SplitRun, compiled_alike
 from clinit.files.lock import claim_folder
-from clinit.files.paths import exists
-from clinit.headtrain.protocol.events import Noted, Observer, Progressed
 from clinit.headtrain.top.activations import (
     ActivationRows,
     ImageRows,
@@ -46,6 +42,7 @@ from clinit.headtrain.top.activations import (
 )
 from clinit.headtrain.top.images import Storage
 from clinit.machine import free_memory
+from clinit.observer import Noted, Observer, Progressed
 
 SHARD_BYTES = 2**27
 """Size of a shard: a killed run loses at most one shard."""
@@ -146,45 +143,25 @@ class TrunkCache:
             pass
         self.from_images(part)  # only to check that the images give the stored features
         with claim_folder(folder, on_busy=busy), whole_images():
-            trunk, plan = self._on_its_way(plan, folder, lambda note: observe(Noted(note)))
             pixels, workers = self.storage.max_pixels, self.storage.workers
-            settings = Settings(workers=workers, strict=True, max_pixels=pixels)
-            SplitRun(
+            run = SplitRun(
                 plan=plan,
                 manifest=part.manifest(),
                 root=part.root,
                 folder=folder,
-                backbone=trunk,
-                transform=trunk.transform,
-                settings=settings,
+                backbone=self.trunk,
+                transform=self.trunk.transform,
+                settings=Settings(workers=workers, strict=True, max_pixels=pixels),
                 head=None,
                 head_names=HeadNames(),
                 on_progress=lambda now: observe(
                     Progressed(f"images of {part.name}", now.rows_done, now.rows_total)
                 ),
-            ).run()
+            )
+            # A part that was begun continues as it was begun, compiled or not.
+            (run,) = compiled_alike([run], lambda note: observe(Noted(note)))
+            run.run()
         return self._open(part, folder)
-
-    def _on_its_way(
-        self, plan: Plan, folder: Path, on_note: Callable[[str], object]
-    ) -> tuple[Trunk, Plan]:
-        """Return trunk and plan.
-
-        A part that was begun continues as it was begun, compiled or not; a new part is compiled if
-        this saves time.
-        """
-        begun = read_plan(folder).compiled if exists(folder / PLAN_FILE) else None
-        there = sum(1 for _ in folder.glob("shard-*.h5"))
-        trunk = on_its_way(
-            self.trunk,
-            self.trunk.transform,
-            "auto" if begun is None else "on" if begun else "off",
-            device=torch.device(self.trunk.config.device),
-            batch_size=self.batch_size,
-            images=max(0, plan.num_rows - there * plan.shard_rows),
-            on_note=on_note,
-        )
-        return trunk, replace(plan, compiled=trunk.program is not None)
 
     def _open(self, part: Part, folder: Path) -> ActivationRows:
         split = open_split(folder)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clinit.analysis.metrics.diagnosis import Diagnosis as Diagnosis
-    from clinit.analysis.report.report import Runs as Runs
-    from clinit.analysis.report.report import load_runs as load_runs
+    from clinit.analysis.runs import Runs as Runs
+    from clinit.analysis.runs import load_runs as load_runs
     from clinit.api import ImagePlaces as ImagePlaces
     from clinit.api import diagnose as diagnose
     from clinit.api import probe as probe
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "clinit.analysis.metrics.diagnosis": ("Diagnosis",),
-    "clinit.analysis.report.report": (
+    "clinit.analysis.runs": (
         "Runs",
         "load_runs",
     ),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
 from typing import Any, Unpack
 
 from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_split, diagnose_summed
-from clinit.analysis.report.report import Runs, load_runs, runs_of
+from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.arrays import head_of, in_bytes, load_cache
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head, read_head
@@ -22,7 +21,6 @@ from clinit.headtrain.probe.protocol import Probe
 from clinit.headtrain.probe.protocol import probe as probe_source
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.protocol import runs
-from clinit.headtrain.protocol.events import Observer, ignore
 from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.stream.source import Source, read_sources
 from clinit.headtrain.protocol.stream.summed import read_summed
@@ -31,6 +29,7 @@ from clinit.headtrain.protocol.study.rules import refusals
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.images import Images, Storage
 from clinit.machine import choose_device
+from clinit.observer import Observer, ignore
 from clinit.setting import fields_of
 
 Cache = Source | str | Path
@@ -148,8 +147,8 @@ def train_top(
         ValueError: If a setting is unknown or wrong, or no run reads it.
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
+    from clinit.headtrain.top.experiment import train_top as train_recorded
     from clinit.headtrain.top.inputs import ImageData  # slow: it imports timm
-    from clinit.headtrain.top.runs import train_top as train_recorded
 
     folder = Path(out)
     studies = _studies(variants, settings, seeds, top=True)
@@ -173,7 +172,7 @@ def train_top(
         train_recorded(
             data,
             runs.left_of(places, data, overwrite=overwrite),
-            watch=lambda _: nullcontext(observer),
+            observer=observer,
             checkpoint_every=checkpoint_every,
             overwrite=overwrite,
         )
@@ -296,13 +295,12 @@ def probe(cache: Cache, **settings: Any) -> Probe:
 
     Args:
         cache: A cache, or its folder.
-        settings: Options of `clinit probe`, by name: `by`, `lr`, `weight_decay`, `epochs`,
-            `batch_size`, `c`, `max_iterations`, `held_out`, `standardise`, `seed`, `device`. `lr`,
-            `weight_decay` and `c` are lists of values to try.
+        settings: Options of `clinit head fit`, by name: `method`, `c`, a list of values to try,
+            `max_iterations`, `standardise`, `held_out`, `seed`, `device`.
 
     Raises:
         ValueError: If a setting is unknown or wrong.
-        ClinitError: If there are too few classes or rows, or all heads diverge.
+        ClinitError: If there are too few classes or rows.
     """
     every = fields_of(ProbeConfig)
     if unknown := [name for name in settings if name not in every]:

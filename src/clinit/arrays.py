@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.extract.arrays.groups import record_scanned
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.groups import record_scanned
 from clinit.extract.cache.head import Head, read_head, write_head
-from clinit.extract.dataset.names import is_text
 from clinit.extract.dataset.scan import scan_splits
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
+from clinit.files.text import is_text
 from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
 from clinit.machine import choose_device

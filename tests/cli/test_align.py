@@ -26,7 +26,7 @@ def extract(
 
 
 def align(cache: Path, out: Path, *arguments: object) -> Result:
-    return call("align", cache, "--out", out, "--device", "cpu", "--epochs", 4, *arguments)
+    return call("head", "align", cache, "--out", out, "--device", "cpu", "--epochs", 4, *arguments)
 
 
 def test_align_takes_the_views_of_the_cache_in_turn(

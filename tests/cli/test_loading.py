@@ -18,9 +18,9 @@ EARLY = (
     ("sweep", "--base=absent", "--new=absent", "--out=o", "itertions=3"),
     ("extract", "--dataset=imagnet", "--root=absent", "--out=o"),
     ("extract", "--dataset=folder", "--root=.", "--out=o", "--mean=127"),
-    ("align", "absent", "--out=h.safetensors"),
+    ("head", "align", "absent", "--out=h.safetensors"),
     ("diagnose", "absent"),
-    ("probe", "absent"),
+    ("head", "fit", "absent"),
     ("predict", "absent", "absent"),
     ("export", "absent", "--out=o"),
     ("add", "absent", "absent", "--out=o"),
@@ -68,7 +68,7 @@ SETTINGS = (
     "probe.settings",
 )
 FILES = (
-    *("analysis.report", "extract.cache.read", "extract.arrays.import_features"),
+    *("analysis.report", "extract.cache.read", "extract.work.import_features"),
     *("extract.cache.verify", "headtrain.protocol.record.format"),
 )
 STEPS = (

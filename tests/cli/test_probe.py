@@ -12,7 +12,7 @@ from clinit.extract.cache.head import read_head
 from tests.cli.calls import call, done
 from tests.headtrain.probe.digits import NAMES, digits
 
-QUICK = ["--lr", 0.003, "--lr", 0.03, "--weight-decay", 0, "--epochs", 5, "--device", "cpu"]
+QUICK = ["--c", 0.01, "--c", 1, "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -32,29 +32,29 @@ def test_a_probe_prints_protocol_grid_and_accuracy_and_writes_its_head(
     cache: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "probe.safetensors"
-    shown = call("probe", cache, *QUICK, "--out", out)
+    shown = call("head", "fit", cache, *QUICK, "--out", out)
     for fact in (
-        f"{cache}: cross entropy, AdamW, 5 epochs of batches of 256",
+        f"{cache}: multinomial logistic regression",
         "Top-1 on 60 held-out training rows, in %",
-        "Note: the best --lr, 0.03",
+        "Note: the best --c, 1",
         "On 200 validation rows: top-1",
-        "(learning rate 0.03, weight decay 0)",
+        "(C 1)",
         f"Head at {out}",
     ):
         assert fact in shown.output
     assert read_head(out).class_names == NAMES
     assert call("diagnose", cache, "--head", out, "--split", "val").exit_code == 0
-    again = call("probe", cache, *QUICK, "--out", out)
+    again = call("head", "fit", cache, *QUICK, "--out", out)
     assert isinstance(again.exception, HeadError)
     before = out.read_bytes()
-    assert call("probe", cache, *QUICK, "--out", out, "--overwrite").exit_code == 0
+    assert call("head", "fit", cache, *QUICK, "--out", out, "--overwrite").exit_code == 0
     assert out.read_bytes() == before  # the same head
 
 
 def test_json_contains_what_the_library_returns(cache: Path) -> None:
-    shown = call("probe", cache, "--by", "lbfgs", "--c", 0.1, "--c", 1, "--json")
+    shown = call("head", "fit", cache, "--c", 0.1, "--c", 1, "--json")
     told = json.loads(shown.stdout)
-    found = clinit.probe(cache, by="lbfgs", c=[0.1, 1])
+    found = clinit.probe(cache, c=[0.1, 1])
     assert told["top1"] == found.top1
     assert told["chosen"] == {"c": 1.0} == dict(found.chosen)
     assert [point["top1"] for point in told["grid"]] == [point.top1 for point in found.grid]

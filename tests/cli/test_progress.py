@@ -31,9 +31,9 @@ with doing("Reading the caches …") as status:
     draw()
     say("result 1")
     status.update("Still …")
-with progress() as shown:
+with progress() as line:
     say("result 2")
-    line = shown.line("train", unit="images")
+    line.work("train", unit="images")
     for done in range(5):
         line.count(100 * done, 1_000)
         line.more = "95/s"
@@ -41,8 +41,7 @@ with progress() as shown:
     note("note 3")
     say("result 4 " + "x" * 150)
     {middle}
-    line = shown.only("val", unit="images")
-    line.count(7, 1_000)
+    line.work("val", unit="images").count(7, 1_000)
     warn("warning 5")
     print_json('"json 6"')
     print_csv("csv 7\\n")
@@ -89,9 +88,8 @@ def test_a_log_tells_how_far_the_work_is(
 
     monkeypatch.setattr(progress_module, "_log", Log())
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    with progress() as shown:
-        line = shown.line("train", unit="images")
-        line.count(0, 50_000)
+    with progress() as line:
+        line.work("train", unit="images").count(0, 50_000)
         now[0] = 10.0
         line.count(12_500, 50_000)
         line.more = "95/s"
@@ -136,7 +134,7 @@ def test_a_log_begins_after_ten_seconds_and_goes_on_at_longer_pauses(
 def test_the_time_left_is_that_of_the_work_of_this_call(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    line = Line("train", unit="images")
+    line = Line().work("train", unit="images")
     assert line.in_words() == "train"
     line.count(9_000, 10_000)  # what an earlier call has left
     assert line.in_words() == "train: 9,000 of 10,000 images, 90 %"

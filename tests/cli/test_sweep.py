@@ -5,7 +5,7 @@ import pytest
 from typer.testing import Result
 
 from clinit.headtrain.protocol.record.format import find_records, read_info, read_record
-from clinit.headtrain.top.blocks import TopBlocks
+from clinit.headtrain.top.checkpoint import Checkpoint
 from tests.cli.calls import call, checked
 from tests.cli.made_cache import write_cache
 
@@ -84,16 +84,16 @@ def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
 def test_a_killed_run_is_resumed_when_the_grid_has_grown(
     sweep: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grid, save = [*TOP, "--checkpoint-every=1", "init=random"], TopBlocks._save
+    grid, save = [*TOP, "--checkpoint-every=1", "init=random"], Checkpoint.write
 
-    def kill(self: TopBlocks, *words: object) -> None:
-        save(self, *words)  # type: ignore[arg-type]
+    def kill(self: Checkpoint) -> None:
+        save(self)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(TopBlocks, "_save", kill)
+    monkeypatch.setattr(Checkpoint, "write", kill)
     sweep(*grid)
     (left,) = (tmp_path / "out").glob("*.checkpoint")
-    monkeypatch.setattr(TopBlocks, "_save", save)
+    monkeypatch.setattr(Checkpoint, "write", save)
     assert "from its checkpoint" in checked(sweep(*grid, "seed=0:2"))
     assert not left.exists()
     assert len(find_records(tmp_path / "out")) == 2

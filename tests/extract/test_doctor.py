@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from clinit.cli.main import app
 from clinit.extract import doctor
-from clinit.extract.doctor import Finding, State
+from clinit.extract.doctor import Finding
 
 GIGABYTE = 2**30
 
@@ -145,7 +145,7 @@ def test_limits_of_cpus_and_memory_are_judged(
 
 def test_a_check_that_fails_is_a_fault() -> None:
     def check() -> Iterable[Finding]:
-        yield Finding("x", State.ok, "so far")
+        yield Finding("x", "ok", "so far")
         raise OSError("libtorch.so: undefined symbol\nmore")
 
     found = list(doctor.guarded("CUDA", check))

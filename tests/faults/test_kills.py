@@ -16,7 +16,7 @@ from same_bits import litter, results
 
 from tests.conftest import Once
 from tests.faults.process import Done, Fault, Limits, run, told
-from tests.faults.workload import BEFORE, WRITERS, Scene
+from tests.faults.workload import WRITERS, Scene
 
 QUICK = [
     ("extract", "SIGKILL", 0.42),
@@ -27,7 +27,6 @@ QUICK = [
     ("manifest build", "EACCES", 0.0),
     ("align", "EIO", 0.9),
     ("statistics", "SIGKILL", 0.9),
-    ("statistics --part", "SIGKILL", 0.9),
     ("train-head", "SIGKILL", 0.5),
     ("train-top", "SIGKILL", 0.3),
     ("sweep", "SIGKILL", 0.4),
@@ -50,7 +49,6 @@ def undisturbed(once: Once, another: Callable[[str], Scene]) -> Callable[[str], 
     def whole(command: str) -> Path:
         def make(folder: Path) -> None:
             scene = another("undisturbed")
-            run_before(scene, command)
             done = run(WRITERS[command].split(), scene.folder)
             assert done.code == 0, done.err
             sizes = [path.stat().st_size for path in scene.out.rglob("*") if path.is_file()]
@@ -66,11 +64,6 @@ def undisturbed(once: Once, another: Callable[[str], Scene]) -> Callable[[str], 
         return once(f"undisturbed-{command.replace(' ', '-')}", make) / "whole.json"
 
     return whole
-
-
-def run_before(scene: Scene, command: str) -> None:
-    if command in BEFORE:
-        assert run(BEFORE[command].split(), scene.folder).code == 0
 
 
 def first_run(scene: Scene, words: list[str], mode: str, share: float, whole: Path) -> Done:
@@ -89,7 +82,6 @@ def test_after_a_kill_or_a_failure_the_same_command_ends_as_if_nothing_had_happe
 ) -> None:
     whole, words = undisturbed(command), WRITERS[command].split()
     wanted = told(whole)["results"]
-    run_before(scene, command)
     first = first_run(scene, words, mode, share, whole)
     if mode != "SIGKILL":
         signals = {"SIGTERM": 128 + signal.SIGTERM, "SIGINT": 128 + signal.SIGINT}

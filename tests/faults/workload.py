@@ -37,10 +37,9 @@ WRITERS: Mapping[str, str] = {
     "cache export": "cache export work/caches/base out/exported",
     "manifest build": "manifest build folder --root work/images/base --split train"
     " --out out/train.parquet",
-    "align": f"align work/caches/base --out out/aligned.safetensors {_FEW}",
-    "probe": f"probe work/caches/base --out out/probe.safetensors {_FEW}",
-    "statistics": "statistics work/caches/base --out out/sums.safetensors",
-    "statistics --part": "statistics work/caches/base --out out/sums.safetensors --part 2/2",
+    "align": f"head align work/caches/base --out out/aligned.safetensors {_FEW}",
+    "head fit": "head fit work/caches/base --out out/fitted.safetensors",
+    "statistics": "head statistics work/caches/base --out out/sums.safetensors",
     "train-head": f"train-head {_CACHES} --out out/runs {_STREAM}",
     "train-top": f"train-top {_CACHES} --out out/top {_STREAM} --rank 2 --init random"
     " --init least-square --checkpoint-every 2 --no-probe --workers 1",
@@ -62,9 +61,6 @@ WRITERS: Mapping[str, str] = {
     " --device cpu",
 }
 """Every command that writes."""
-
-BEFORE: Mapping[str, str] = {"statistics --part": f"{WRITERS['statistics']} --part 1/2"}
-"""Commands that were run in the same folder before."""
 
 READERS: Mapping[str, str] = {
     "cache verify": "cache verify work/caches/base",

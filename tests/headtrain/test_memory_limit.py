@@ -9,7 +9,6 @@ import torch
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain.probe.align import align
 from clinit.headtrain.probe.settings import AlignConfig
-from clinit.headtrain.protocol import events
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
 from clinit.headtrain.protocol.record.compare import differences
 from clinit.headtrain.protocol.record.format import RunRecord
@@ -18,6 +17,7 @@ from clinit.headtrain.protocol.stream.ram import is_resident
 from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
 from clinit.headtrain.protocol.study.study import Study
 from clinit.machine import cpu_has_bf16
+from clinit.observer import Noted
 from tests.headtrain.protocol.stream.made_caches import write_base, write_new, write_views
 
 Caches = tuple[Path, Path]
@@ -49,7 +49,7 @@ def train(
     notes: list[str] = []
 
     def observe(event: object) -> None:
-        if isinstance(event, events.Noted):
+        if isinstance(event, Noted):
             notes.append(event.note)
 
     study = Study.of(settings)

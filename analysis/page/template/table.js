@@ -28,7 +28,7 @@ function cellOf(cell, column, isFirst, line) {
   if (isFirst) {
     const link = element("a", { href: `#run-${line.run + 1}`, class: "name" }, cell[0]);
     made.append(sample(data.looks[data.runs[line.run].look]), link);
-  } else if (column.number) made.append(cell[0]);
+  } else if (column.number) made.append(cell[0].replace(" ±", "\n±")); // deviations below, so that the table fits
   else made.append(element("span", { class: "name" }, cell[0]));
   return made;
 }

@@ -54,6 +54,7 @@ from clinit.headtrain.heads.closed.solved import rule_out
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import discriminants_of, towards_identity
 from clinit.headtrain.heads.statistics.moments import add_by_class, add_products, cut, symmetric
+from clinit.observer import Progressed
 
 
 class Slda(ClosedForm):
@@ -172,11 +173,11 @@ class Klda(ClosedForm):
             for moments in self._moments:
                 moments.grow(arrival.num_classes)
             for feature_map, moments in zip(self._maps, self._moments, strict=False):
-                moments.add_mapped(arrival.features, arrival.labels, feature_map, arrival.progress)
+                moments.add_mapped(arrival.features, arrival.labels, feature_map, arrival.observer)
         if arrival.task == 0:
             return Solution()
         with arrival.watch.phase("solve"):
-            arrival.progress("solving for the head", 0, 1)
+            arrival.observer(Progressed("solving for the head", 0, 1))
             self._members = tuple(self._discriminants(moments) for moments in self._moments)
         return Solution()
 

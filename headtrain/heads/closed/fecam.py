@@ -35,6 +35,7 @@ from clinit.headtrain.heads.closed.settings import FecamConfig
 from clinit.headtrain.heads.groups import by_class
 from clinit.headtrain.heads.linear import NEVER
 from clinit.headtrain.heads.statistics.moments import add_products, symmetric
+from clinit.observer import Progressed
 
 
 class Fecam(ClosedForm):
@@ -72,7 +73,7 @@ class Fecam(ClosedForm):
                 label = int(arrival.labels[rows[0]])
                 if not self._add(label, take(arrival.features, rows)):
                     self._shared_by.append(label)
-                arrival.progress("covariances of classes", number, len(classes))
+                arrival.observer(Progressed("covariances of classes", number, len(classes)))
         if arrival.task and self._shared_by and self._degrees:
             with arrival.watch.phase("solve"):
                 self._shared = self._whitening(symmetric(self._pooled) / self._degrees)

@@ -13,10 +13,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.headtrain.heads.array import FeatureRows, as_type, namespace
-from clinit.headtrain.heads.closed.moments import FeatureMap, Progress
+from clinit.headtrain.heads.closed.moments import FeatureMap
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
+from clinit.observer import Observer, ignore
 from clinit.stopwatch import Stopwatch
 
 
@@ -33,7 +34,7 @@ class Arrival:
     """Number of head rows after the task, including classes without data."""
     watch: Stopwatch = field(default_factory=Stopwatch)
     """Adds up seconds by phase: statistics, lambda, solve."""
-    progress: Progress = lambda what, done, total: None
+    observer: Observer = ignore
     groups: Int[np.ndarray, " rows"] | None = None
     """Group of each row, equal for rows that repeat each other; None if no row repeats another."""
     statistics: ClassStatistics | None = None

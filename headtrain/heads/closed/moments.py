@@ -18,7 +18,6 @@ projections and pre-trained models for continual learning", NeurIPS 2023; A. Rah
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -37,9 +36,8 @@ from clinit.headtrain.heads.array import (
 )
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.statistics.moments import MomentSums, symmetric
+from clinit.observer import Observer, Progressed, ignore
 
-Progress = Callable[[str, int, int], None]
-"""Called with the name of the work, its finished units and all its units."""
 _DIAGONAL_BLOCK = 512
 
 
@@ -77,12 +75,12 @@ class ClassMoments(MomentSums):
         features: FeatureRows,
         labels: Int[np.ndarray, " rows"],
         mapped: FeatureMap,
-        progress: Progress = lambda what, done, total: None,
+        observer: Observer = ignore,
     ) -> None:
         """Map rows block by block, and add them."""
         for block in slices(len(labels), mapped.block_rows):
             self.add(mapped(take(features, block)), labels[block])
-            progress("summing up rows", block.stop, len(labels))
+            observer(Progressed("summing up rows", block.stop, len(labels)))
 
     def merge(self, other: ClassMoments) -> None:
         """Add the sums of other rows of the same classes, in place."""

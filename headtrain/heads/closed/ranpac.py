@@ -47,6 +47,7 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.heads.statistics.moments import symmetric
+from clinit.observer import Progressed
 
 LAMBDAS = tuple(float(f"1e{decade}") for decade in range(-8, 9))
 """The grid of RanPAC."""
@@ -137,13 +138,13 @@ class Ranpac(ClosedForm):
         else:
             with arrival.watch.phase("statistics"):
                 self._moments.add_mapped(
-                    arrival.features, arrival.labels, self._drawn, arrival.progress
+                    arrival.features, arrival.labels, self._drawn, arrival.observer
                 )
         if arrival.task == 0:
             return Solution()
         lam = self._choice(curve)
         with arrival.watch.phase("solve"):
-            arrival.progress("solving for the head", 0, 1)
+            arrival.observer(Progressed("solving for the head", 0, 1))
             self._rows = self._solved(lam)
         return Solution(lam, curve)
 
@@ -169,11 +170,11 @@ class Ranpac(ClosedForm):
             if by_gram:  # statistics of the rows to fit only
                 part = ClassMoments.like(self._rows.bias, self._drawn.width)
                 part.grow(arrival.num_classes)
-            part.add_mapped(of_fitted, labels[fitted], self._drawn, arrival.progress)
+            part.add_mapped(of_fitted, labels[fitted], self._drawn, arrival.observer)
         curve = None
         if len(fitted) and len(judged):
             with arrival.watch.phase("lambda"):
-                arrival.progress("choosing lambda", 0, 1)
+                arrival.observer(Progressed("choosing lambda", 0, 1))
                 if by_gram:
                     blocks = slices(len(judged), self._drawn.block_rows)
                     mapped = (self._drawn(take(of_judged, block)) for block in blocks)
@@ -188,7 +189,7 @@ class Ranpac(ClosedForm):
         with arrival.watch.phase("statistics"):
             if by_gram:
                 self._moments.merge(part)
-            self._moments.add_mapped(of_judged, labels[judged], self._drawn, arrival.progress)
+            self._moments.add_mapped(of_judged, labels[judged], self._drawn, arrival.observer)
         return curve
 
     def _choice(self, curve: LambdaCurve | None) -> float:

@@ -2,17 +2,11 @@
 
 Head rows that were computed from an image recognise this very image. With few images per class, the
 logits of training images therefore do not predict the logits of other images. The leave-one-out
-logits of an image are the logits of head rows computed without it. Most initialisations have a
-closed form:
-
-    class mean     the mean of the other n - 1 features of the class
-    imprint        the mean of the other n - 1 unit features h / |h|, normalised
-    least-square   `clinit.headtrain.heads.statistics.leave_one_out`
-    lda            a mean without the row, and a within-class covariance without the outer product
-                   w n / (n - 1) d d^T of its deviation d from the mean of its class
-
-Rows of a user's function are computed again without each image in turn, or without each of
-`MOST_PARTS` parts of the images if there are more images.
+logits of an image are the logits of head rows computed without it. Class means and least squares
+(`clinit.headtrain.heads.statistics.leave_one_out`) have a closed form. Other rows are computed
+again without each of `PARTS` parts of the images, those of a user's function without each image, or
+without each of `MOST_PARTS` parts. Images that repeat each other are left out together, and n
+counts groups.
 
 The only image of a class is never left out. It is judged by the expected logit of another image:
 with u_c = M d, d the difference of h = mu + e from a centre and M symmetric, its own logit contains
@@ -20,22 +14,12 @@ e.M e, which the row owes to this very image, on average tr(M S) with S the cova
 classes. Of least squares, p the share of the class and A the system, which contain h too,
 
     tr(M S) = p (1 - p - p d.A^-1 d) tr(A^-1 S),    d = h - mean of all rows.
-
-In the covariance of LDA, all other rows keep their weights. If the left-out image is the only
-image of its class, the head row of the class becomes zero.
-
-Rows that repeat each other are left out together: n counts groups, the mean of the group replaces
-the row in the formulas of the means, and the covariance loses
-
-    sum_{i in group} w_i d_i d_i^T  +  w / (n - 1) e e^T,    w = sum_{i in group} w_i,
-
-with e the deviation of the mean of the group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -55,22 +39,15 @@ from clinit.headtrain.heads.array import (
 )
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet, Logits, joined
-from clinit.headtrain.heads.start.new_rows import (
-    SHRINKAGE,
-    NewClasses,
-    own_rows,
-    shrunk,
-    unit,
-    unit_class_mean_rows,
-)
+from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows, shrunk
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.leave_one_out import Answers, Unit, blocks_of
+from clinit.headtrain.heads.statistics.leave_one_out import Answers, Unit
 from clinit.headtrain.heads.statistics.moments import add_by_class
 from clinit.headtrain.heads.statistics.solve import owed_by_least_squares
 
-MOST_PARTS = 32
-"""Maximum number of calls of a user's function for one start."""
+MOST_PARTS, PARTS = 32, 16
+"""Maximum number of parts for a user's function, and for other rows that are computed again."""
 
 
 def in_sample(rows: Rows) -> Logits:
@@ -111,24 +88,21 @@ def _without_each(
     lam: float | None,
 ) -> Float[Tensor, "rows new"]:
     data, with_bias = sample.data, start.bias == "write"
-    if start.own is not None:
-
-        def own(fewer: NewClasses) -> Rows:
-            found = own_rows(start, fewer)
-            return found if with_bias else Rows(found.weight, 0 * found.bias)
-
-        return computed_again(sample, own, MOST_PARTS)
-    if start.init == "imprint" or (start.init == "class-mean" and start.class_mean == "unit"):
-        means = unit_class_mean_rows(data).weight
-        return sample.logits(partial(_unit_means, means, data, start.init == "imprint"))
-    if start.init == "class-mean":
+    if start.init == "least-square" or start.init == "fitted":
+        assert lam is not None
+        return _least_square_logits(rows, sample, statistics, lam, with_bias)
+    if start.init == "class-mean" and start.class_mean == "raw":
         return sample.logits(partial(_means, rows, data, with_bias))
-    if start.init == "lda" and data.groups is not None:
-        return _discriminants_without_groups(sample, statistics, with_bias)
-    if start.init == "lda":
-        return sample.logits(_discriminants(rows, data, statistics, with_bias))
-    assert lam is not None
-    return _least_square_logits(rows, sample, statistics, lam, with_bias)
+
+    def again(fewer: NewClasses) -> Rows:
+        known = fewer.statistics(start.weighting) if start.reads_statistics else None
+        found, factor = raw_rows(start, fewer, known), 1.0
+        if start.init == "lda" and known is not None and statistics.freedom:
+            # A class of fewer rows makes the covariance smaller, and all rows longer.
+            factor = known.freedom / statistics.freedom
+        return Rows(factor * found.weight, (factor if with_bias else 0.0) * found.bias)
+
+    return computed_again(sample, again, MOST_PARTS if start.own else PARTS)
 
 
 def judges_of(start: Start, sample: CalibrationSet, statistics: ClassStatistics) -> CalibrationSet:
@@ -199,7 +173,7 @@ def computed_again(
     # The only image of a new class is never left out: its logits are not used.
     parts[(data.labels >= data.start) & (data.counts[data.labels] == 1)] = -1
     logits = np.zeros((len(sample), data.stop - data.start))
-    for part in np.unique(parts[sample.drawn]):
+    for part in np.unique(parts[sample.drawn][parts[sample.drawn] >= 0]):
         kept, judged = np.flatnonzero(parts != part), parts[sample.drawn] == part
         groups_kept = None if data.groups is None else data.groups[kept]
         features = take(data.features, kept)
@@ -236,172 +210,34 @@ def _least_square_logits(
     return joined(map(without, blocks), places)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Own:
-    """Class and class size of each row of a block: each row is left out of its own class only."""
-
-    truth: Float[Any, "rows new"]
-    """1 at the label of the row, else 0; no 1 if its class is old."""
-    count: Float[Any, " rows"]
-    """Number of rows of the class of each row; a group of repeated rows counts as one."""
-
-    @classmethod
-    def of(cls, logits: Float[Any, "rows new"], numbers: np.ndarray, data: NewClasses) -> _Own:
-        labels = data.labels[numbers]
-        columns = np.arange(data.start, data.stop)
-        truth = (labels[:, None] == columns[None, :]).astype(np.float64)
-        return cls(beside(logits, truth), beside(logits, data.counts[labels].astype(np.float64)))
-
-    def replaced(self, logits: Any, own: Any) -> Any:
-        """Return the logits with `own` at each row's label, or 0 for the only row of a class."""
-        xp = namespace(logits)
-        own = xp.where(self.count > 1, own, 0.0)
-        return xp.where(self.truth > 0, own[:, None], logits)
-
-    @property
-    def others(self) -> Float[Any, " rows"]:
-        """Return n - 1; 1 for the only row of a class, to avoid a division by 0."""
-        xp = namespace(self.count)
-        return xp.where(self.count > 1, self.count - 1, 1.0)
-
-    def picked(self, logits: Any) -> Any:
-        """Return the logit at the label of each row; 0 if its class is old."""
-        return namespace(logits).sum(self.truth * logits, axis=1)
+def _means(
+    rows: Rows, data: NewClasses, with_bias: bool, features: Any, numbers: np.ndarray
+) -> Any:
+    """Return the logits of class means: weight mu_c, and a bias that is the same for any data."""
+    xp, labels = namespace(features), data.labels[numbers]
+    products, group = features @ rows.weight.T, features
+    if data.groups is not None:
+        group = _group_means(features, numbers, data)
+    count = beside(features, data.counts[labels].astype(np.float64))
+    is_own = beside(features, labels[:, None] == np.arange(data.start, data.stop)[None, :])
+    own = xp.sum(xp.where(is_own, products, 0.0), axis=1)
+    others = xp.where(count > 1, count - 1, 1.0)
+    own = (count * own - xp.sum(features * group, axis=1)) / others
+    logits = xp.where(is_own, xp.where(count > 1, own, 0.0)[:, None], products)
+    return logits + rows.bias if with_bias else logits
 
 
 def _group_means(
-    features: Float[Any, "rows dim"], numbers: np.ndarray, data: NewClasses, *, units: bool = False
+    features: Float[Any, "rows dim"], numbers: np.ndarray, data: NewClasses
 ) -> Float[Any, "rows dim"]:
-    """Return the mean of the group of each row; the mean of h / |h| if `units`."""
+    """Return the mean of the group of each row."""
     xp, shares = namespace(features), data.shares
     assert shares is not None
     assert data.groups is not None
     kinds, places = np.unique(data.groups[numbers], return_inverse=True)
     members = np.flatnonzero(np.isin(data.groups, kinds))
     rows = as_type(take(data.features, members), xp.float64)
-    rows = (unit(rows) if units else rows) * beside(features, shares[members])[:, None]
     means = xp.zeros_like(features[: len(kinds), :])
+    rows = rows * beside(features, shares[members])[:, None]
     add_by_class(means, rows, np.searchsorted(kinds, data.groups[members]))
     return xp.take(means, beside(features, places), axis=0)
-
-
-def _means(
-    rows: Rows, data: NewClasses, with_bias: bool, features: Any, numbers: np.ndarray
-) -> Any:
-    """Return the logits of class means: weight mu_c, and a bias that is the same for any data."""
-    xp, products = namespace(features), features @ rows.weight.T
-    own = _Own.of(products, numbers, data)
-    group = features if data.groups is None else _group_means(features, numbers, data)
-    removed = xp.sum(features * group, axis=1)
-    without = (own.count * own.picked(products) - removed) / own.others
-    logits = own.replaced(products, without)
-    return logits + rows.bias if with_bias else logits
-
-
-def _unit_means(
-    means: Any, data: NewClasses, normalised: bool, features: Any, numbers: np.ndarray
-) -> Any:
-    """Return the logits of means of h / |h|, which are normalised again if `normalised`."""
-    xp, products = namespace(features), features @ means.T
-    own = _Own.of(products, numbers, data)
-    if data.groups is None:
-        removed = xp.linalg.vector_norm(features, axis=1)
-        overlap = own.picked(products) / xp.where(removed > 0, removed, 1.0)
-        size = xp.astype(removed > 0, xp.float64)  # 0 for a feature of zeros
-    else:
-        group = _group_means(features, numbers, data, units=True)
-        removed = xp.sum(group * features, axis=1)
-        overlap = own.picked(group @ means.T)
-        size = xp.sum(group**2, axis=1)
-    total = own.count * own.picked(products) - removed  # sum of the other units, times h
-    if not normalised:
-        return own.replaced(products, total / own.others)
-    squares = xp.sum(means**2, axis=1)
-    square = own.count**2 * (own.truth @ squares) - 2 * own.count * overlap + size
-    norms = xp.sqrt(xp.where(squares > 0, squares, 1.0))
-    length = xp.sqrt(xp.where(square > 0, square, 1.0))
-    return own.replaced(products / norms, total / length)
-
-
-def _discriminants(
-    rows: Rows, data: NewClasses, statistics: ClassStatistics, with_bias: bool
-) -> Logits:
-    """Return the logits of discriminants: weight P mu_c and bias -1/2 mu_c.P mu_c.
-
-    P is the inverse of the shrunk covariance.
-    """
-    class_means, system = statistics.class_means, Cholesky.of(shrunk(statistics))
-    new, half = class_means[data.start : data.stop, :], 0.5 if with_bias else 0.0
-    squares = namespace(new).sum(rows.weight * new, axis=1)  # mu_c.P mu_c
-
-    def logits(features: Any, numbers: np.ndarray) -> Any:
-        xp, labels = namespace(features), data.labels[numbers]
-        products = features @ rows.weight.T  # mu_k.P h
-        own = _Own.of(products, numbers, data)
-        deviation = features - xp.take(class_means, beside(features, labels), axis=0)
-        solved = system.solve(deviation.T).T  # P d
-        size = xp.sum(solved * deviation, axis=1)  # d.P d
-        at_row = xp.sum(solved * features, axis=1)  # d.P h
-        at_means = solved @ new.T  # mu_k.P d
-        weights = beside(features, statistics.weights[labels])
-        removed = (1 - SHRINKAGE) * weights * own.count / own.others
-        gain = removed / (1 - removed * size)
-        scores = products - half * squares
-        scores = scores + gain[:, None] * at_means * (at_row[:, None] - half * at_means)
-        mean_at_row = own.picked(products) - at_row / own.others
-        mean_at_deviation = own.picked(at_means) - size / own.others
-        square = own.truth @ squares - 2 * own.picked(at_means) / own.others
-        square = square + size / own.others**2
-        without = mean_at_row - half * square
-        without = without + gain * mean_at_deviation * (at_row - half * mean_at_deviation)
-        return own.replaced(scores, without)
-
-    return logits
-
-
-def _discriminants_without_groups(
-    sample: CalibrationSet, statistics: ClassStatistics, with_bias: bool
-) -> Float[Tensor, "rows new"]:
-    """Return the logits of discriminants computed without the group of each row.
-
-    In coordinates in which P is the identity, the covariance loses V^T diag(r) V, where V contains
-    the deviations of the rows of the group and of their mean. Hence
-    x.P_- y = x.y + (V x).C (V y) with C = (diag(1/r) - V V^T)^-1.
-    """
-    data, half, system = sample.data, 0.5 if with_bias else 0.0, Cholesky.of(shrunk(statistics))
-    xp, means = namespace(statistics.gram), system.half(statistics.class_means.T).T
-    new, shares = means[data.start : data.stop, :], data.shares
-    assert shares is not None
-
-    def without(block: Unit) -> Float[Any, "rows new"]:
-        (units, n), labels = block.rows.shape, data.labels[block.rows[:, 0]]
-        features = as_type(take(data.features, block.all_rows), xp.float64)
-        rows = xp.reshape(system.half(features.T).T, (units, n, -1))
-        of_class = xp.take(means, beside(means, labels), axis=0)[:, None, :]
-        deviations = xp.concat([rows, xp.mean(rows, axis=1, keepdims=True)], axis=1) - of_class
-        others = np.maximum(data.counts[labels] - 1, 1)[:, None]
-        weights = (1 - SHRINKAGE) * statistics.weights[labels][:, None]
-        removed = weights * np.concatenate([shares[block.rows], 1 / others], axis=1)
-        gram = deviations @ xp.matrix_transpose(deviations)
-        inner = xp.linalg.inv(beside(means, np.eye(n + 1) / removed[:, :, None]) - gram)
-        fewer = of_class - deviations[:, -1:, :] / beside(means, others)[:, :, None]
-        scores, own_scores = (
-            xp.reshape(_downdated(rows, classes, deviations, inner, half), (units * n, -1))
-            for classes in (new[None, :, :], fewer)
-        )
-        return _Own.of(scores, block.all_rows, data).replaced(scores, own_scores[:, 0])
-
-    none = np.zeros(data.stop, dtype=bool)
-    blocks, places = blocks_of(data.labels, sample.drawn, none, data.groups)
-    return joined(map(without, blocks), places)
-
-
-def _downdated(rows: Any, classes: Any, deviations: Any, inner: Any, half: float) -> Any:
-    """Return mu.P_- h - half mu.P_- mu for each row h of a unit and each mean mu of `classes`."""
-    xp = namespace(rows)
-    turned = xp.matrix_transpose(deviations)
-    at_means = classes @ turned @ inner
-    squares = xp.sum(classes**2, axis=2) + xp.sum(at_means * (classes @ turned), axis=2)
-    products = rows @ xp.matrix_transpose(classes)
-    products = products + rows @ turned @ xp.matrix_transpose(at_means)
-    return products - half * squares[:, None, :]

@@ -50,7 +50,7 @@ class SideInfo(TypedDict, total=False):
     groups_digest: str | None
     """Digest of the groups that `clinit cache group` recorded; absent without such groups."""
     statistics_digest: str
-    """Digest of the arrays of `clinit statistics` that replaced the rows; absent with rows."""
+    """Digest of the arrays of `clinit head statistics` that replaced the rows; absent with rows."""
 
 
 class BaseHead(TypedDict, total=False):
@@ -59,7 +59,7 @@ class BaseHead(TypedDict, total=False):
     path: str | None
     digest: str
     alignment: dict[str, Any] | None
-    """How `clinit align` trained the head."""
+    """How `clinit head align` trained the head."""
 
 
 class StartInfo(TypedDict, total=False):

@@ -13,9 +13,8 @@ from jaxtyping import Bool, Float, Int
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.protocol.record.info import TaskInfo
 from clinit.headtrain.protocol.record.tables import TABLES
-from clinit.headtrain.protocol.stream.buffer import TaskRows
-from clinit.headtrain.protocol.stream.scenario import Scenario, Task
-from clinit.headtrain.protocol.stream.task_plan import Schedule
+from clinit.headtrain.protocol.stream.scenario import Scenario
+from clinit.headtrain.protocol.stream.task_plan import Lesson
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,30 +38,23 @@ class TaskEntry:
     """Fields of run.json about the task, except the initialisation."""
     new_share: Float[np.ndarray, " iterations"]
     """Share of new rows in each batch."""
+    losses: Float[np.ndarray, "iterations heads 2"]
+    """Mean losses of the new and the old rows of each batch; NaN without such rows."""
+    of_heads: list[dict[str, Any]]
+    """Fields of run.json about each head in the task: its anchor, correction and diagnosis."""
     starts: list[Initialisation] = field(default_factory=list)
     """One per head."""
     start_seconds: list[Mapping[str, float]] = field(default_factory=list)
     """Seconds of the start by phase; one per head."""
-    diagnoses: list[dict[str, Any]] | None = None
-    """One per head, at the end of the task; None if not requested."""
     points: list[Point] = field(default_factory=list)
-    corrections: list[dict[str, Any]] = field(default_factory=list)
-    """Correction of each head after the last update; empty without corrections."""
-    uncorrected: Int[np.ndarray, "heads origins"] | None = None
-    """Test images that each head labels right before the correction, by origin: base, each task."""
-    anchors: list[dict[str, Any] | None] = field(default_factory=list)
-    """The anchor of each head during training; None for a head without an anchor."""
-    losses: Float[np.ndarray, "iterations heads 2"] | None = None
-    """Mean losses of the new and the old rows of each batch; NaN without such rows."""
     mistakes: Sequence[Int[np.ndarray, "3 _"]] = ()
     """Class, number in its class and predicted class of each wrongly labelled test image at the
     end of the task; one array per head, empty until then."""
 
     @classmethod
-    def begin(
-        cls, scenario: Scenario, task: Task, rows: TaskRows, seen: TaskRows, schedule: Schedule
-    ) -> TaskEntry:
-        """Return the entry of a task that is trained on `rows` and started from `seen`."""
+    def begin(cls, scenario: Scenario, lesson: Lesson, heads: int) -> TaskEntry:
+        """Return the entry of a task that a bank of some `heads` begins to learn."""
+        task, rows = lesson.task, lesson.rows
         return cls(
             task=task.number,
             facts={
@@ -71,9 +63,11 @@ class TaskEntry:
                 "val_rows": int(scenario.val_counts[task.rows].sum()),
                 "buffer_rows": len(rows.stored_old),
                 "buffer_classes": len(np.unique(rows.stored_old)),
-                "init_old_rows": seen.num_old,
+                "init_old_rows": lesson.seen.num_old,
             },
-            new_share=schedule.new_share,
+            new_share=lesson.schedule.new_share,
+            losses=np.full((len(lesson.schedule.batches), heads, 2), np.nan, dtype=np.float32),
+            of_heads=[{} for _ in range(heads)],
         )
 
     def description(self, head: int) -> TaskInfo:
@@ -103,18 +97,11 @@ class TaskEntry:
                 "lam": list(start.curve.lams),
                 start.curve.measure.replace("-", "_").replace(" ", "_"): list(start.curve.errors),
             }
-        if self.anchors and (anchor := self.anchors[head]):
-            description["anchor"] = anchor
-        if self.uncorrected is not None:
-            before = {"correct_before": self.uncorrected[head].tolist()}
-            description["correction"] = {**self.corrections[head], **before}
-        if self.diagnoses is not None:
-            description["diagnosis"] = self.diagnoses[head]
+        description |= self.of_heads[head]
         return cast(TaskInfo, description)
 
     def steps(self, head: int) -> pl.DataFrame:
         """Return the losses of one head before each update."""
-        assert self.losses is not None
         new, old = self.losses[:, head, 0], self.losses[:, head, 1]
         share = self.new_share
         mixed = share * new + (1 - share) * old

@@ -51,7 +51,7 @@ def data_notes(
     elif not aligned and "mse" in losses and scenario.num_base:
         notes.append(
             "squared error aims at logits of 30: align a base head that was trained with cross"
-            " entropy first (`clinit align`)"
+            " entropy first (`clinit head align`)"
         )
     if choose_device(studies[0].training.device).type == "cuda" and (problem := cupy_problem()):
         notes.append(

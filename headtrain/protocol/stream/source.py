@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Required, TypedDict
@@ -33,6 +33,7 @@ from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.ram import disk_note, left_on_disk
 from clinit.headtrain.protocol.stream.summed import Summed, joined_names, read_summed
 from clinit.machine import free_memory
+from clinit.observer import Noted, Observer, ignore
 from clinit.stopwatch import Stopwatch
 
 
@@ -184,7 +185,7 @@ def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
     if len(summed) > 1:
         raise ExperimentError(
             f"{len(summed)} files of statistics for one side, expected one",
-            remedy="Sum their caches together: `clinit statistics CACHE CACHE --out FILE`.",
+            remedy="Sum their caches together: `clinit head statistics CACHE CACHE --out FILE`.",
         )
     if not summed:
         return joined
@@ -271,7 +272,7 @@ _FACTS = DocumentKind(
     format="clinit-alignment/2",
     older=("clinit-alignment/1",),
     error=HeadError,
-    remedy="Remove it, or run `clinit align` again.",
+    remedy="Remove it, or run `clinit head align` again.",
 )
 """A file of earlier versions, next to the head; now the sealed head file contains these facts."""
 
@@ -303,9 +304,7 @@ def head_digest(head: Head) -> str:
     return digest.hexdigest()
 
 
-def read_base_head(
-    path: Path, *, on_note: Callable[[str], None] = lambda note: None
-) -> tuple[Head, dict[str, Any]]:
+def read_base_head(path: Path, observer: Observer = ignore) -> tuple[Head, dict[str, Any]]:
     """Read a head file, and return the head with the facts about it for a run record.
 
     The facts include the alignment of the head. Earlier versions of `clinit align` wrote them to
@@ -313,12 +312,12 @@ def read_base_head(
 
     Args:
         path: The file.
-        on_note: As in `read_head`.
+        observer: Called with notes on how the file was read.
 
     Raises:
         HeadError: If the file is missing, or the head or its facts are damaged.
     """
-    head = read_head(path, on_note=on_note)
+    head = read_head(path, on_note=lambda note: observer(Noted(note)))
     facts, origin = head.alignment, f"the alignment in {path}"
     beside = path.with_suffix(".alignment.json")
     if facts is None and is_file(beside):
@@ -334,17 +333,14 @@ def read_base_head(
 
 
 def starting_head(
-    base: Source,
-    given: Head | Path | None = None,
-    *,
-    on_note: Callable[[str], None] = lambda note: None,
+    base: Source, given: Head | Path | None = None, observer: Observer = ignore
 ) -> tuple[Head, dict[str, Any]]:
     """Return the head that runs start from, and the facts about it for a run record.
 
     Args:
         base: The base classes, whose cache may contain a head.
         given: Another head, or its file.
-        on_note: As in `read_head`.
+        observer: Called with notes on how the file was read.
 
     Raises:
         ExperimentError: If there is no head, or if a head is given without base classes.
@@ -356,7 +352,7 @@ def starting_head(
             remedy="Give their cache too (--base CACHE; in Python, base), or leave the head out.",
         )
     if isinstance(given, Path):
-        return read_base_head(given, on_note=on_note)
+        return read_base_head(given, observer)
     head = base.head if given is None else given
     if head is None:
         raise ExperimentError(

@@ -10,21 +10,15 @@ in float64, whole numbers in int64: C d + d^2 numbers, whatever the number of ro
 contains class names, weighting and fingerprint. For the formulas see
 `clinit.headtrain.heads.statistics.class_statistics`.
 
-Caches are summed with one shard in memory at a time, by one process or many. A part of the shards
-is summed to a separate file, `NAME.part-2-of-4.EXT`; the process that finds all parts merges them.
-All parts use the class sizes of the whole set, from the manifests, so that their sums add up in any
-order to the same numbers, up to rounding.
+Caches are summed with one shard in memory at a time.
 """
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import pairwise
-from operator import add
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -32,10 +26,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from clinit.errors import ClusterError, StatisticsError
+from clinit.errors import StatisticsError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint, joined_fingerprint
-from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.cache.read import CacheSplit, open_cache, refuse_shared_images
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
@@ -52,7 +45,7 @@ from clinit.headtrain.heads.statistics.class_statistics import (
     count,
 )
 from clinit.headtrain.heads.statistics.moments import Block
-from clinit.ray_tasks import connected, run_tasks
+from clinit.observer import Observer, Progressed, ignore
 from clinit.words import contrast
 
 _ARRAYS = {
@@ -67,12 +60,10 @@ _DOCUMENT = DocumentKind(
     title="the description of class statistics",
     format="clinit-statistics/1",
     error=StatisticsError,
-    remedy="Remove it, and sum the rows again: `clinit statistics CACHE --out FILE`.",
+    remedy="Remove it, and sum the rows again: `clinit head statistics CACHE --out FILE`.",
 )
 BLOCK_ROWS = 65_536
 """Maximum number of rows in a block."""
-Progress = Callable[[int, int], None]
-"""Called with the finished number and the total."""
 
 
 class _Facts(TypedDict):
@@ -120,7 +111,7 @@ class Summed:
             raise StatisticsError(
                 f"{self.path} includes {lost:,} classes that do not belong here, and its"
                 " covariance cannot be split by class",
-                remedy="Sum the rows of the wanted classes alone: `clinit statistics CACHE`.",
+                remedy="Sum the rows of the wanted classes alone: `clinit head statistics CACHE`.",
             )
         found = self.statistics.renumbered(place, len(class_names))
         return replace(self, class_names=tuple(class_names), statistics=found)
@@ -135,7 +126,8 @@ class Summed:
             raise StatisticsError(
                 f"{self.path} has the weighting {self.statistics.weighting}, {reader} needs"
                 f" {weighting}",
-                remedy=f"Sum the rows again: `clinit statistics CACHE --weighting {weighting}`.",
+                remedy="Sum the rows again: `clinit head statistics CACHE"
+                f" --weighting {weighting}`.",
             )
         return self.statistics
 
@@ -154,15 +146,11 @@ class Summed:
         commit_file(path, lambda draft: draft.write_bytes(content))
 
 
-def read_summed(path: Path, *, part: bool = False) -> Summed:
+def read_summed(path: Path) -> Summed:
     """Read statistics.
 
-    Args:
-        path: The file.
-        part: Whether a part of the rows is enough.
-
     Raises:
-        StatisticsError: If the file is of another kind, damaged, or only a part.
+        StatisticsError: If the file is of another kind, damaged, or lacks rows.
         StorageError: If the file is missing or cannot be read.
     """
     arrays, facts = read_tensors(path, _DOCUMENT, _KEY, _Facts, _ARRAYS)
@@ -170,11 +158,11 @@ def read_summed(path: Path, *, part: bool = False) -> Summed:
     if len({*names}) < len(names):
         raise _DOCUMENT.refusal(f"{path} is damaged: a class is named twice")
     statistics = ClassStatistics(weighting=facts["weighting"], **arrays)
-    if not (part or statistics.is_whole):
+    if not statistics.is_whole:
         there, every = statistics.counts.sum(), statistics.totals.sum()
         raise StatisticsError(
             f"{path} contains only a part: {there:,.0f} of {every:,} rows",
-            remedy="Sum the other parts too; the last part writes the whole file.",
+            remedy="Sum the rows again: `clinit head statistics CACHE --out FILE`.",
         )
     return Summed(names, Fingerprint(facts["fingerprint"]), statistics, str(path))
 
@@ -239,28 +227,23 @@ def sum_caches(
     out: str | Path,
     weighting: Weighting = "class",
     split: str | None = None,
-    part: Part = WHOLE,
-    on_progress: Progress = lambda done, total: None,
-) -> Summed | None:
+    observer: Observer = ignore,
+) -> Summed:
     """Sum the rows of caches, and write their statistics to `out`.
 
-    Existing sums of the same rows, the whole or a part, are not computed again.
+    Existing sums of the same rows are not computed again.
 
     Args:
         paths: Caches of one backbone.
         out: The file.
         weighting: `class`: averages of class averages; `sample`: averages over all rows.
         split: `train` or `val`; default: train, or else val.
-        part: The part of the shards that is summed.
-        on_progress: Called with numbers of rows.
-
-    Returns:
-        The statistics of all rows; None while other parts are missing.
+        observer: Called with numbers of rows.
 
     Raises:
         CacheError: If a cache cannot be read, or if backbones differ.
         StatisticsError: If another file exists at `out`, or if a feature is not finite.
-        ClinitError: If another process sums the same part, or nothing can be written.
+        ClinitError: If another process sums to `out`, or nothing can be written.
     """
     out, caches = Path(out), [open_cache(Path(path)) for path in paths]
     refuse_shared_images(caches[1:] and caches)
@@ -274,69 +257,29 @@ def sum_caches(
     totals, shares = np.sum([each for each, _ in counted], axis=0), [each for _, each in counted]
     nothing = ClassStatistics.of_blocks([], totals, dim, weighting=weighting)
     wanted = Summed(names, fingerprint, nothing)
-    if (whole := _found(out, wanted)) is not None:
-        _remove_parts(out, part.count)  # left by a merge that was killed
-        return whole
-    if exists(out):
-        raise _in_the_way(out, "is damaged, or not a file of statistics")
-    own = part_file(out, part)
-    for each in out.parent.glob(f"{glob.escape(out.stem)}.part-*-of-*{out.suffix}"):
-        if f"-of-{part.count}." not in each.name:
-            raise _in_the_way(each, f"is a part of another number of parts than {part.count}")
-    for number in range(part.count):  # refuse parts of other rows now, not after hours
-        _found(part_file(out, Part(number + 1, part.count)), wanted, part=True)
-    with claim_file(own):
-        if _found(own, wanted, part=True) is None:
-            blocks = _blocks([*zip(splits, numbers, shares, strict=True)], part, on_progress)
-            sums = ClassStatistics.of_blocks(blocks, totals, dim, weighting=weighting)
-            replace(wanted, statistics=sums).write(own)
-    with claim_file(out, on_busy=lambda: None):
-        return _found(out, wanted) or _merged(out, wanted, part.count)
-
-
-def _blocks(rows: Sequence[Any], part: Part, on_progress: Progress) -> Iterator[Block]:
-    """Yield the rows of one part of all shards.
-
-    `rows` lists splits, each with the numbers of its classes and the shares of its rows.
-    """
-    shards = [(number, *each) for each in rows for number in range(each[0].plan.num_shards)]
-    chosen = [shards[number] for number in part.shards(len(shards))]
-    sizes = [len(split.plan.rows(number)) for number, split, *_ in chosen]
-    for done, (number, split, numbers, shares) in enumerate(chosen, start=1):
-        yield from blocks_of(split, [number], numbers, shares=shares)
-        on_progress(sum(sizes[:done]), sum(sizes))
-
-
-def part_file(out: Path, part: Part) -> Path:
-    """Return the file of a part: next to `out`, or `out` itself if there is one part only."""
-    return out if part.count == 1 else out.with_name(f"{out.stem}.{part.name}{out.suffix}")
-
-
-def _merged(out: Path, wanted: Summed, number: int) -> Summed | None:
-    """Merge the parts into `out`, and remove them; None while a part is missing."""
-    files = [part_file(out, Part(n + 1, number)) for n in range(number)]
-    if not all(is_file(file) for file in files):
-        return None
-    parts = []
-    for file in files:
-        if (found := _found(file, wanted, part=True)) is None:
-            raise _in_the_way(file, "is damaged")
-        parts.append(found.statistics)
-    # Parts with rows first: a part without rows has the shift 0, at which digits would cancel.
-    parts.sort(key=lambda each: not each.counts.any())
-    whole = replace(wanted, statistics=reduce(add, parts), path=str(out))
-    whole.write(out)
-    _remove_parts(out, number)
+    with claim_file(out):
+        if (whole := _found(out, wanted)) is not None:
+            return whole
+        if exists(out):
+            raise _in_the_way(out, "is damaged, or not a file of statistics")
+        blocks = _blocks([*zip(splits, numbers, shares, strict=True)], observer)
+        sums = ClassStatistics.of_blocks(blocks, totals, dim, weighting=weighting)
+        whole = replace(wanted, statistics=sums, path=str(out))
+        whole.write(out)
     return whole
 
 
-def _remove_parts(out: Path, number: int) -> None:
-    for file in (part_file(out, Part(n + 1, number)) for n in range(number)):
-        if file != out and is_file(file):
-            file.unlink(missing_ok=True)
+def _blocks(rows: Sequence[Any], observer: Observer) -> Iterator[Block]:
+    """Yield all rows; `rows` lists splits, with the numbers of classes and the shares of rows."""
+    done, total = 0, sum(split.num_rows for split, *_ in rows)
+    for split, numbers, shares in rows:
+        for number in range(split.plan.num_shards):
+            yield from blocks_of(split, [number], numbers, shares=shares)
+            done += len(split.plan.rows(number))
+            observer(Progressed("Summing", done, total, "rows"))
 
 
-def _found(path: Path, wanted: Summed, *, part: bool = False) -> Summed | None:
+def _found(path: Path, wanted: Summed) -> Summed | None:
     """Return existing statistics of the wanted rows; None if missing or damaged.
 
     Raises:
@@ -345,7 +288,7 @@ def _found(path: Path, wanted: Summed, *, part: bool = False) -> Summed | None:
     found = None
     if is_file(path):
         with suppress(StatisticsError):
-            found = read_summed(path, part=part)
+            found = read_summed(path)
     if found is None:
         return None
     one, two = found.statistics, wanted.statistics
@@ -366,35 +309,3 @@ def _in_the_way(path: Path, why: str) -> StatisticsError:
     return StatisticsError(
         f"{path} {why}", remedy="Choose another --out, or move it away and sum it again."
     )
-
-
-def sum_on_ray(
-    address: str,
-    paths: Sequence[Path],
-    out: Path,
-    weighting: Weighting = "class",
-    split: str | None = None,
-    on_progress: Progress = lambda done, total: None,
-) -> Summed:
-    """Sum caches on the Ray cluster at `address`, a part for each processor.
-
-    Arguments and errors are as in `sum_caches`. All nodes must see the caches and the folder of
-    `out` at the same path. `on_progress` is called with numbers of parts.
-
-    Raises:
-        ClusterError: If there is no cluster, or its nodes do not share the folder of `out`.
-    """
-    with connected(address) as ray:
-        number = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        shared = [path.absolute() for path in paths], out.absolute(), weighting, split
-        calls = [(*shared, Part(n + 1, number)) for n in range(number)]
-        whole = None
-        for done, found in enumerate(run_tasks(ray, sum_caches, calls, num_cpus=1), start=1):
-            whole = found or whole
-            on_progress(done, number)
-    if whole is None:
-        raise ClusterError(
-            f"no node sees all parts of {out}",
-            remedy="Give a place that all nodes mount at the same path.",
-        )
-    return whole

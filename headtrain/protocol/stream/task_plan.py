@@ -36,7 +36,7 @@ from clinit.headtrain.protocol.stream.buffer import (
     quotas_of,
 )
 from clinit.headtrain.protocol.stream.scenario import Scenario, Task
-from clinit.headtrain.protocol.study.parts import CLOSED_METHODS, SOLVED_METHODS
+from clinit.headtrain.protocol.study.parts import CLOSED_METHODS, SOLVED_METHODS, Stream
 from clinit.headtrain.protocol.study.study import Study
 
 OLD_ROWS: Mapping[str, Literal["buffer", "all", "none"]] = {
@@ -154,6 +154,24 @@ def mixed(method: str, mix: str, rows: TaskRows, batch_size: int) -> Sequence[Sh
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Lesson:
+    """What a task is learnt from."""
+
+    task: Task
+    rows: TaskRows
+    """The rows to train on."""
+    seen: TaskRows
+    """The rows that the start may use; the object `rows` itself if these are the same rows."""
+    schedule: Schedule
+    stream: Stream
+
+    @property
+    def starts_on_all(self) -> bool:
+        """Whether the start uses exactly the rows to train on."""
+        return self.seen is self.rows
+
+
 class TaskPlan:
     """Rows and batches of the tasks of a scenario, as a resolved study defines them."""
 
@@ -163,6 +181,11 @@ class TaskPlan:
         self._stream = study.stream
         quotas = quotas_of(study.stream, scenario.num_base)
         self._buffer = Buffer(scenario.train, quotas, seed=study.stream.seed)
+
+    def lesson(self, task: Task) -> Lesson:
+        """Choose and draw everything that the task is learnt from."""
+        rows = self.rows(task)
+        return Lesson(task, rows, self.start_rows(task, rows), self.schedule(rows), self._stream)
 
     def rows(self, task: Task) -> TaskRows:
         """Choose the rows that the task may use, without held-out rows.

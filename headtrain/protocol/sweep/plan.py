@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clinit.headtrain.protocol.events import BankStarted, Event
+from clinit.headtrain.protocol.events import BankStarted, RunsRecorded
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
 from clinit.headtrain.protocol.record.format import (
     RunRecord,
@@ -29,6 +29,7 @@ from clinit.headtrain.protocol.study.rules import EARLIER, PLACES
 from clinit.headtrain.protocol.study.study import Study, by_stream, identity_of, run_name, study_of
 from clinit.headtrain.protocol.train.heads import check_precision
 from clinit.machine import choose_device, free_memory
+from clinit.observer import Observer
 from clinit.ray_tasks import connected, run_tasks
 
 MEMORY_SHARE = 0.5
@@ -133,15 +134,6 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
     return names
 
 
-@dataclass(frozen=True, slots=True)
-class RunsRecorded:
-    """`runs` more runs are recorded."""
-
-    runs: int
-
-
-SweepEvent = Event | RunsRecorded
-SweepObserver = Callable[[SweepEvent], None]
 Trained = Iterator[tuple[Bank, list[RunRecord]]]
 Train = Callable[[Sequence[Bank]], Trained]
 """Trains banks and yields each with its records, in any order."""
@@ -171,7 +163,7 @@ def plan_sweep(
     return SweepPlan(names, banks)
 
 
-def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: SweepObserver) -> None:
+def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: Observer) -> None:
     """Train the banks of `plan`; record each run as soon as its bank is trained.
 
     Raises:
@@ -189,7 +181,7 @@ def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: Swee
         observer(RunsRecorded(len(fresh)))
 
 
-def train_here(data: RunData, observer: SweepObserver) -> Train:
+def train_here(data: RunData, observer: Observer) -> Train:
     """Return the function that trains banks one after another in this process."""
 
     def train(banks: Sequence[Bank]) -> Trained:

@@ -5,16 +5,12 @@ A step therefore depends on device memory only: on a CUDA device it is captured 
 then replayed, with one launch instead of some thirty.
 
 A step reads `features[batches[i]]` and `labels[batches[i]]`, which a feed provides.
-
-`train_epochs` passes over rows in shuffled batches, and lowers each learning rate to zero by a
-cosine.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -22,16 +18,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.ram import STEPS_AT_ONCE
-from clinit.headtrain.protocol.stream.task_plan import Schedule
-from clinit.headtrain.protocol.study.parts import RateSchedule, Stream
+from clinit.headtrain.protocol.stream.task_plan import Lesson, Schedule
+from clinit.headtrain.protocol.study.parts import RateSchedule
 from clinit.headtrain.protocol.train.anchor import Anchor
 from clinit.headtrain.protocol.train.feeds import DrawnFeed, Feed, ResidentFeed, StreamedFeed
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.old_classes import OldClasses
 from clinit.headtrain.protocol.train.step import Updates
-from clinit.stopwatch import Stopwatch
 
 WARM_UP_STEPS = 3
 """Steps before the capture, in which libraries and the optimizer create their state, which a
@@ -125,7 +119,7 @@ class TaskSteps:
         device = updates.labels.device
         iterations, batch = schedule.batches.shape
         heads = updates.losses.shape[1]
-        self._updates, self._feed = updates, feed
+        self._updates, self._feed, self._done = updates, feed, 0
         self._stored = feed.features.new_empty(batch, feed.features.shape[1])
         self._number = torch.zeros(1, dtype=torch.int64, device=device)
         is_new = torch.from_numpy(np.arange(batch) < schedule.num_new[:, None])
@@ -142,9 +136,49 @@ class TaskSteps:
         recorded: np.ndarray = self._losses.transpose(1, 2).cpu().numpy()
         return recorded
 
+    @classmethod
+    def of(
+        cls,
+        bank: Bank,
+        rows: LabelledRows,
+        lesson: Lesson,
+        anchors: Sequence[Anchor | None] = (),
+        drawn: OldClasses | None = None,
+    ) -> TaskSteps:
+        """Return the updates of a bank on a task.
+
+        Args:
+            bank: Heads with the rows of the new classes initialised.
+            rows: Features and labels of old and new rows; only of new rows if old rows are drawn.
+            lesson: Numbers and labels of these rows, and the batches.
+            anchors: The penalty that holds each head near its present state; empty: no penalties.
+            drawn: Statistics that old rows are drawn from; None: old rows are stored.
+        """
+        schedule, stream = lesson.schedule, lesson.stream
+        batches, number = torch.from_numpy(schedule.batches), lesson.task.number
+        feed: Feed
+        if drawn is not None:
+            seed = int(generator(stream.seed, Draw.OLD_ROWS, number).integers(2**63))
+            feed = DrawnFeed(rows, batches, REPORT_STEPS, drawn, seed)
+        elif rows.is_resident:
+            feed = ResidentFeed(rows, batches)
+        else:
+            feed = StreamedFeed(rows, batches, REPORT_STEPS)
+        updates = Updates(bank, stream.rows_per_batch, anchors)
+        shares = rate_shares(bank.heads[0].schedule or "constant", stream.iterations)
+        return cls(updates, feed, schedule, shares)
+
+    def until(self, stop: int) -> Iterator[int]:
+        """Do the steps that are left before step `stop`; yield numbers of finished steps."""
+        while self._done < stop:
+            first, last = self._done, min(self._done + REPORT_STEPS, stop)
+            self.run(first, last)
+            yield last - first
+
     def run(self, start: int, stop: int) -> None:
         """Do the steps `start` to `stop` - 1; calls must follow each other without gaps."""
         self._feed.prepare(start, stop)
+        self._done = stop
         for _ in range(start, stop):
             if self._replayed is None:
                 self._advance()
@@ -168,103 +202,3 @@ class TaskSteps:
         sums = torch.where(kinds, losses, self._zero).sum(1)
         means = sums / torch.index_select(self._kind_rows, 0, number)[0]
         self._losses.index_copy_(0, number, means[None])
-
-
-def train_task(
-    bank: Bank,
-    rows: LabelledRows,
-    data: TaskRows,
-    schedule: Schedule,
-    stream: Stream,
-    *,
-    evaluate: Callable[[int, LabelledRows], None],
-    stepped: Callable[[int], None],
-    watch: Stopwatch,
-    anchors: Sequence[Anchor | None] | None = None,
-    drawn: OldClasses | None = None,
-) -> Float[np.ndarray, "iterations heads 2"]:
-    """Train `bank` on a task; return the mean losses of new and old rows before each update.
-
-    Args:
-        bank: Heads with the rows of the new classes initialised.
-        rows: Features and labels of old and new rows; only of new rows if old rows are drawn.
-        data: Numbers and labels of these rows.
-        schedule: The batches.
-        stream: Evaluation points, batch size and seed.
-        evaluate: Called at each evaluation point, also before the first step, with the number of
-            finished updates and the sample for the new-task loss.
-        stepped: Called with the number of updates since its last call.
-        watch: Adds up the time of training.
-        anchors: The penalty that holds each head near its present state; None: no penalties.
-        drawn: Statistics that old rows are drawn from; None: old rows are stored.
-    """
-    with watch.phase("prepare"):
-        chosen = data.loss_sample(stream.seed) - (0 if drawn is None else data.num_old)
-        sample = rows.take(torch.from_numpy(chosen))
-        batches = torch.from_numpy(schedule.batches)
-        feed: Feed
-        if drawn is not None:
-            seed = int(generator(stream.seed, Draw.OLD_ROWS, data.number).integers(2**63))
-            feed = DrawnFeed(rows, batches, REPORT_STEPS, drawn, seed)
-        elif rows.is_resident:
-            feed = ResidentFeed(rows, batches)
-        else:
-            feed = StreamedFeed(rows, batches, REPORT_STEPS)
-        updates = Updates(bank, stream.rows_per_batch, anchors)
-        shares = rate_shares(bank.heads[0].schedule or "constant", stream.iterations)
-        steps = TaskSteps(updates, feed, schedule, shares)
-    for start, stop in pairwise((0, *stream.evaluation_points)):
-        for first in range(start, stop, REPORT_STEPS):
-            last = min(first + REPORT_STEPS, stop)
-            with watch.phase("train"):
-                steps.run(first, last)
-            stepped(last - first)
-        evaluate(stop, sample)
-    return steps.losses
-
-
-def train_epochs(
-    bank: Bank,
-    rows: Iterator[LabelledRows],
-    sizes: Sequence[int],
-    *,
-    batch_size: int,
-    seed: int,
-    on_epoch: Callable[[int, Float[np.ndarray, " heads"]], None],
-    prepare: Callable[[Tensor], Tensor] | None = None,
-) -> Float[np.ndarray, "epochs heads"]:
-    """Train all heads of a bank on the same batches; return the mean loss of each epoch.
-
-    Args:
-        bank: Heads, each with its own learning rate at the start of the cosine.
-        rows: Yields the rows of one epoch after another.
-        sizes: Number of rows in each epoch.
-        batch_size: At most the smallest size. Rows that do not fill a batch are left out of the
-            epoch.
-        seed: Seed of the order of the rows.
-        on_epoch: Called with the number of finished epochs and the mean losses of the last epoch.
-        prepare: Changes the features of a batch, in any type, before the heads read them.
-    """
-    updates = Updates(bank, batch_size)
-    steps = sum(size // batch_size for size in sizes)
-    shares = iter(np.cos(np.linspace(0, np.pi, steps, endpoint=False)) / 2 + 0.5)
-
-    def train_on(rows: LabelledRows, epoch: int) -> Float[np.ndarray, " heads"]:
-        count = len(rows) // batch_size
-        order = generator(seed, Draw.ALIGNMENT, epoch).permutation(len(rows))
-        batches = torch.from_numpy(order[: count * batch_size].reshape(count, batch_size))
-        total = torch.zeros(bank.num_heads, dtype=torch.float64, device=bank.device)
-        for batch in batches.to(bank.device):
-            taken = rows.take(batch)
-            features = prepare(taken.features) if prepare else taken.features
-            found = updates.step(features, taken.labels, float(next(shares)))
-            total += found.double().mean(0)
-        means: np.ndarray = (total / count).cpu().numpy()
-        return means
-
-    losses = np.empty((len(sizes), bank.num_heads))
-    for epoch in range(len(sizes)):
-        # No name for the rows here: it would keep a view in memory while the next is read.
-        losses[epoch] = train_on(next(rows), epoch)
-        on_epoch(epoch + 1, losses[epoch])
-    return losses

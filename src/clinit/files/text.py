@@ -13,10 +13,21 @@ from pathlib import Path
 
 LIMIT_BYTES = 16 * 2**20
 """Largest size of a text file in bytes; class names and options usually take a thousandth."""
+MAX_NAME = 4096
+"""Maximum number of characters of a class name."""
 
 
 class TextFileError(Exception):
     """A file is not the expected text; messages quote the reason after a colon."""
+
+
+def is_text(name: str) -> bool:
+    """Return whether a text can be encoded as UTF-8, which lone surrogates cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def lines_of(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 
 from clinit.analysis.figures.curves import Switches, cumulative, draw, loss_lines, switches
 from clinit.analysis.figures.line import Line, Start, lines_of, starts_of
-from clinit.analysis.report.report import Runs, load_runs, runs_of
+from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -42,7 +42,7 @@ def test_the_loss_has_a_point_a_step(make_run: MakeRun) -> None:
         assert line.mean == pytest.approx(expected)
         assert line.high[17] == 9.0
     for width in (80, 120):
-        loss = draw(report.runs, width).plain.split("Test accuracy")[0]
+        loss = draw(report.runs, width).plain.split("A_new")[0]
         frame = loss.splitlines()
         first = next(number for number, line in enumerate(frame) if "┌" in line) + 1
         assert frame[first].count("o") == 3  # (9 + 1) / 2 is the top

@@ -1,48 +1,39 @@
 from collections.abc import Callable
-from pathlib import Path
 
+import numpy as np
 import pytest
 
 from clinit.analysis.figures.efficiency import races
-from clinit.analysis.metrics.efficiency import gain
-from clinit.analysis.report.report import load_runs, runs_of
+from clinit.analysis.runs import runs_of
 from clinit.errors import RecordError
 from clinit.headtrain.protocol.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
+INITS = ("random", "class-mean")
 
 
-def test_a_race_has_the_iterations_and_gains_of_the_definition(three_inits: Path) -> None:
-    (race,) = races(load_runs(three_inits).runs)
-    points = {each.start.name: each.start.first.points.filter(task=1) for each in race.runners}
-    assert (race.task, race.words) == (1, "task 1, seed 0")
-    assert race.best == points["random"]["acc_new"].max()
-    for runner in race.runners:
-        (found,) = gain(points[runner.start.name], points["random"]).tasks
-        assert runner.gain.reached == found.reached
-        told = (found.value("equal-level"), found.value("random-best"))
-        assert runner.result == f"{found.reached}, ×{told[0]:.3g}, ×{told[1]:.3g}"
-    assert race.of_random.random_best == 200
-
-
-def test_one_seed_races_and_each_setting_by_itself(make_run: MakeRun) -> None:
-    runs = [
-        make_run(init, seed=seed, lr=lr, tasks=1)
-        for init in ("random", "class-mean")
-        for seed in (0, 1)
-        for lr in (0.001, 0.01)
-    ]
-    found = races(runs_of(runs).runs)
-    assert len(found) == 2
+def test_a_race_has_the_means_and_gains_of_all_seeds(make_run: MakeRun) -> None:
+    runs = runs_of(
+        [make_run(i, seed=s, lr=lr) for i in INITS for s in (0, 1) for lr in (0.001, 0.01)]
+    )
+    found = races(runs.runs)
+    assert len(found) == 2, "each setting by itself"
     for race in found:
-        assert [runner.start.first.init for runner in race.runners] == ["random", "class-mean"]
-        assert len(race.runners[0].start.runs) == 2
+        assert (race.task, [each.start.first.init for each in race.runners]) == (1, [*INITS])
+        for runner in race.runners:
+            points = [run.points.filter(task=1)["acc_new"].to_list() for run in runner.start.runs]
+            assert runner.line.mean.tolist() == pytest.approx(np.mean(points, axis=0))
+            gains = [run.row()["tasks"][0]["gain_equal_level"] for run in runner.start.runs]
+            assert runner.result == f"gain {np.mean(gains):.2f} ±{np.std(gains, ddof=1):.2f}"
+        curves = [run.points.filter(task=1)["acc_new"] for run in race.runners[0].start.runs]
+        best = [max(curve) for curve in curves]
+        assert race.target == pytest.approx(0.95 * np.mean(best))
 
 
 def test_a_start_that_never_arrives_has_no_gain(make_run: MakeRun) -> None:
     poor = make_run("class-mean", accuracy=lambda task, iteration: 0.1)
     (race,) = races(runs_of([make_run(), poor]).runs)
-    assert [runner.result for runner in race.runners][1] == "never"
+    assert [runner.result for runner in race.runners] == ["gain 1.00", "never"]
 
 
 def test_without_random_rows_there_is_no_race(make_run: MakeRun) -> None:

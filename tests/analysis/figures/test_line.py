@@ -13,7 +13,7 @@ from clinit.analysis.figures.line import (
     spans_decades,
     starts_of,
 )
-from clinit.analysis.report.report import runs_of
+from clinit.analysis.runs import runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -29,14 +29,6 @@ def line_of(at: Sequence[float], seeds: Sequence[Sequence[float]]) -> Line:
 def noisy(points: int, seeds: int = 3) -> Line:
     rng = np.random.default_rng(points)
     return line_of(list(range(points)), list(rng.normal(2.0, 1.0, (seeds, points))))
-
-
-def test_the_line_of_seeds_is_their_mean_and_range() -> None:
-    line = line_of([0, 5], [[1.0, 4.0], [3.0, 5.0]])
-    assert line.mean.tolist() == [2.0, 4.5]
-    assert (line.low.tolist(), line.high.tolist()) == ([1.0, 4.0], [3.0, 5.0])
-    assert line.has_band
-    assert not line_of([0], [[1.0]]).has_band
 
 
 @pytest.mark.parametrize("columns", [1, 7, 100])
@@ -114,11 +106,10 @@ def test_values_span_decades_from_a_factor_of_20_on_and_only_above_0() -> None:
 
 
 def test_runs_that_differ_only_in_their_seed_are_one_start(make_run: MakeRun) -> None:
-    """A run that was recorded twice is not taken for two seeds; other settings are in the name."""
     runs = [make_run(init, seed=seed) for seed in range(3) for init in ("random", "least-square")]
-    starts = starts_of(runs_of([*runs, make_run("class-mean"), make_run("class-mean")]).runs)
+    starts = starts_of(runs_of(runs).runs)
     assert [(start.name, len(start.runs)) for start in starts] == [
-        *(("random", 3), ("class-mean (run 1)", 1), ("class-mean (run 2)", 1), ("least-square", 3))
+        *(("random", 3), ("least-square", 3))
     ]
     assert [run.config["seed"] for run in starts[0].runs] == [0, 1, 2]
     ridges = [make_run("least-square", lam=lam, seed=s) for lam in (0.1, 1.0) for s in (0, 1)]

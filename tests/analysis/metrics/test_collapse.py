@@ -52,7 +52,8 @@ def transcribed(
 
 
 def metrics(features: np.ndarray, labels: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-    found = neural_collapse(ClassStatistics.of(features, labels, num_classes=len(w)), w, b)
+    statistics = ClassStatistics.of(features, labels, num_classes=len(w))
+    found = neural_collapse(statistics, w, b, dtype=features.dtype.name)
     return np.array([found.nc1, found.nc2, found.nc3, found.nc4])
 
 
@@ -80,7 +81,9 @@ def test_a_null_direction_changes_nothing(dtype: type) -> None:
     rotation, _ = np.linalg.qr(np.random.default_rng(4).normal(size=(10, 10)))
     narrow = (dependent @ rotation).astype(dtype)
     statistics = ClassStatistics.of(narrow, labels)
-    found = neural_collapse(statistics, np.c_[w, np.zeros(12)] @ rotation, b)
+    found = neural_collapse(
+        statistics, np.c_[w, np.zeros(12)] @ rotation, b, dtype=narrow.dtype.name
+    )
     assert found.rank == 9
     tolerance = {"float16": 5e-3, "float32": 1e-5, "float64": 1e-9}[np.dtype(dtype).name]
     # NC1 does not depend on the coordinates of the space that the means span.
@@ -130,6 +133,24 @@ def test_a_head_that_is_not_finite_has_no_metrics(value: float, where: str) -> N
     found = metrics(features, labels, w, b)
     assert np.isfinite(found[0])
     assert np.isnan(found[1:]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_weak_direction_is_no_rounding(dtype: type) -> None:
+    """1,000 times weaker than the others, far above the rounding of either type."""
+    features, labels = sample(12, 9, rows=600)
+    features[:, 0] /= 1000
+    w, b = head(12, 9)
+    statistics = ClassStatistics.of(features.astype(dtype), labels)
+    found = neural_collapse(statistics, w, b, dtype=np.dtype(dtype).name)
+    assert found.rank == 9
+    assert found.nc1 == pytest.approx(transcribed(features, labels, w, b)[0], rel=0.1)
+
+
+def test_classes_of_one_row_have_no_spread_within() -> None:
+    features, labels = sample(6, 9, rows=0)
+    assert metrics(features, labels, *head(6, 9))[0] == pytest.approx(0, abs=1e-12)
+    assert metrics(features, labels, *head(6, 9))[0] >= 0
 
 
 def test_nc1_of_classes_whose_means_are_the_same_is_not_zero() -> None:
@@ -185,6 +206,21 @@ def test_the_size_is_that_of_the_extended_second_moment() -> None:
     )
     assert found.size == pytest.approx(0.5 * np.trace(extended @ second @ extended.T))
     assert found.relative == found.d_ls / found.size
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e-3])
+def test_the_angle_to_least_squares_does_not_depend_on_the_scale(scale: float) -> None:
+    statistics = ClassStatistics.of(*skewed())
+    weight, bias = head(CLASSES, DIM, 0)
+    best = least_squares_head(statistics, 0.05)
+    found = deviation(statistics, scale * weight, scale * bias, lam=0.05)
+    least = min(
+        deviation(statistics, c * weight, c * bias, lam=0.05).d_ls
+        for c in np.linspace(-0.05, 0.05, 2001)
+    )
+    assert found.angle == pytest.approx(least / found.least, rel=1e-4)
+    own = deviation(statistics, scale * best.weight, scale * best.bias, lam=0.05)
+    assert own.angle == pytest.approx(0, abs=1e-9)
 
 
 def test_a_class_without_rows_does_not_deviate() -> None:

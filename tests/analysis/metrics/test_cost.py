@@ -3,13 +3,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.analysis.metrics.cost import Spike, initialisation_seconds, spikes
+from clinit.analysis.metrics.cost import initialisation_seconds, spikes
 from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.tables import TABLES
@@ -43,9 +42,8 @@ def steps(*tasks: Sequence[float | None]) -> pl.DataFrame:
 
 @given(losses)
 def test_a_spike_is_that_of_the_steps_one_by_one(values: list[float]) -> None:
-    spike = Spike.of(np.array(values))
-    assert spike is not None
-    assert (spike.height, spike.area) == pytest.approx(naive(values), rel=1e-9, abs=1e-6)
+    ((_, area, height),) = spikes(steps(values)).rows()
+    assert (height, area) == pytest.approx(naive(values), rel=1e-9, abs=1e-6)
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), None])
@@ -53,9 +51,8 @@ def test_a_spike_is_that_of_the_steps_one_by_one(values: list[float]) -> None:
 def test_a_task_without_a_finite_loss_has_no_spike(odd: float | None, place: int) -> None:
     curve: list[float | None] = [3.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0]
     curve[place] = odd
-    found = spikes(steps(curve, [2.0, 1.0]), [1, 2])
-    assert found == {1: None, 2: Spike(1.0, 1.0)}
-    assert Spike.mean([*found.values()]) is None
+    found = spikes(steps(curve, [2.0, 1.0])).sort("task").rows()
+    assert found == [(1, None, None), (2, 1.0, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -74,5 +71,7 @@ def test_a_run_has_the_mean_over_its_tasks_of_the_loss_of_the_batch(make_run: Ma
     row = RunSummary.of(record).row()
     assert (row["spike_area"], row["spike_height"]) == ((4 + 15) / 2, (4 + 8) / 2)
     assert [task["spike_area"] for task in row["tasks"]] == [4, 15]
+    odd = replace(record, steps=steps([5.0, 1.0], [float("nan"), 1.0]))
+    assert RunSummary.of(odd).row()["spike_area"] is None, "a mean over other tasks"
     untrained = RunSummary.of(make_run(iterations=0)).row()
     assert (untrained["spike_area"], untrained["spike_height"]) == (None, None)

@@ -16,9 +16,10 @@ from clinit.analysis.metrics.collapse import neural_collapse
 from clinit.analysis.metrics.diagnosis import diagnose_split
 from clinit.cli.commands.diagnose import diagnose
 from clinit.errors import HeadError
-from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache
+from clinit.extract.work.import_features import import_features
+from clinit.extract.work.options import ImportConfig
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.protocol.stream import summed
 
@@ -107,7 +108,7 @@ def test_a_head_that_does_not_fit_is_refused(split: CacheSplit, head: Head, mess
 def test_the_command_prints_what_each_number_means(cache: Path) -> None:
     result = CliRunner(env={"COLUMNS": "160"}).invoke(app, [str(cache)], catch_exceptions=False)
     assert result.exit_code == 0
-    for text in ("NC1", "D_LS rel.", "simplex ETF", "200 rows of 5 classes"):
+    for text in ("NC1", "D_LS", "rel.", "simplex ETF", "200 rows of 5 classes"):
         assert text in result.output
 
 
@@ -118,6 +119,7 @@ def test_json_holds_the_documented_names(cache: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     content = json.loads(result.stdout)
     names = ["nc1", "nc2", "nc3", "nc4", "nc2_floor", "nc3_floor", "d_ls", "d_ls_relative"]
+    names += ["d_ls_angle", "cut"]
     assert all(isinstance(content[name], float) for name in names)
     assert content["lambda"] == 0.05
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from clinit.analysis.page.data import page_data
-from clinit.analysis.report.report import runs_of
+from clinit.analysis.runs import runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.words import visible
 

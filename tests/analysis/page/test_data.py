@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.metrics.efficiency import READINGS, Reading, value_name
 from clinit.analysis.page.data import page_data
-from clinit.analysis.report.report import Runs, load_runs, runs_of
+from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.words import visible
 
@@ -15,7 +14,7 @@ MakeRun = Callable[..., RunRecord]
 INITS = ("random", "class-mean", "least-square")
 
 
-def data_of(report: Runs, reading: Reading = "equal-level") -> dict[str, Any]:
+def data_of(report: Runs) -> dict[str, Any]:
     return page_data(report.runs, report.notes)
 
 
@@ -44,17 +43,16 @@ def test_the_tables_are_those_of_the_report(seeds: dict[str, Any], make_run: Mak
     means, runs = seeds["tables"]
     assert ("means" in means["of"], runs["of"]) == (True, "runs"), "by which the page finds one"
     assert [each["title"] for each in (means, runs)] == [
-        "Means over seeds, measured on test images",
-        "Runs, measured on test images",
+        "Means over seeds",
+        "Runs",
     ]
     assert [cell[0] for cell in cells(means, "seeds")] == ["3", "3", "3"]
     assert "±" in cells(means, "A_all")[0][0]
     found = runs_of([make_run(init) for init in INITS])
     rows = found.rows()
-    for reading in READINGS:
-        (table,) = data_of(found, reading)["tables"]
-        for heading, name in (("A_all", "acc_all"), ("gain", value_name(reading))):
-            assert [cell[1] for cell in cells(table, heading)] == [row[name] for row in rows]
+    (table,) = data_of(found)["tables"]
+    for heading, name in (("A_all", "acc_all"), ("gain", "gain_equal_level")):
+        assert [cell[1] for cell in cells(table, heading)] == [row[name] for row in rows]
     assert [cell[2] for cell in cells(table, "A_new")] == [False, False, True]
     for column in (column for table in seeds["tables"] for column in table["columns"]):
         if column["number"] or column["heading"] == "init":
@@ -64,11 +62,11 @@ def test_the_tables_are_those_of_the_report(seeds: dict[str, Any], make_run: Mak
 def test_settings_are_sorted_as_numbers_and_neural_collapse_has_a_table(make_run: MakeRun) -> None:
     records = [make_run("least-square", lr=lr) for lr in (0.05, 0.1)]
     for task in records[0].info["tasks"]:
-        task["diagnosis"] = {"nc1": task["task"], "nc2": 0.5, "d_ls": None}
+        task["diagnosis"] = {"nc1": task["task"], "nc2": 0.5, "d_ls": 2.0}
     runs, collapse = data_of(runs_of(records))["tables"]
     assert [cell[1] for cell in cells(runs, "lr")] == [0.05, 0.1]
     assert cells(collapse, "NC1") == [["3", 3, False]]
-    assert cells(collapse, "D_LS") == [["-", None, False]]
+    assert collapse["caption"].startswith("On buffer and new images (training), classes weigh the")
 
 
 def test_runs_that_differ_in_their_seed_alone_look_alike(seeds: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from clinit.analysis.page.data import page_data
 from clinit.analysis.page.page import escaped_json
-from clinit.analysis.report.report import load_runs, runs_of
+from clinit.analysis.runs import load_runs, runs_of
 from clinit.errors import RecordError
 from clinit.headtrain.protocol.record.format import RunRecord
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.report.report import runs_of
 from clinit.analysis.report.run import RunSummary
+from clinit.analysis.runs import runs_of
 
 SCALES = {"random": "none", "class-mean": "norm", "least-square": "norm"}
 

@@ -2,14 +2,13 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.paper.numbers import Place, Printed, paper_cells
-from clinit.analysis.paper.tables import TABLES
-from clinit.analysis.paper.text import HEADINGS
+from clinit.analysis.paper.numbers import MEASURES, PLACE, _numbers, paper_numbers
+from clinit.analysis.paper.tables import TABLES, table_named
 
 
 def test_all_434_numbers_of_the_paper_are_there() -> None:
     counts = {
-        table.source: sum(map(len, paper_cells(table.source).values()))
+        table.source: len(_numbers().filter(table=table.source))
         for table in TABLES
         if table.name != "figures"
     }
@@ -44,13 +43,16 @@ def test_all_434_numbers_of_the_paper_are_there() -> None:
 def test_numbers_are_those_of_the_paper(
     source: str, place: tuple[Any, ...], metric: str, expected: Any
 ) -> None:
-    found = paper_cells(source)[Place(*place)][metric]
-    assert found == Printed(*(expected if isinstance(expected, tuple) else (expected, None)))
+    table = table_named(source.replace("_", "-"))
+    found = paper_numbers(table).filter(metric=metric)
+    (line,) = (row for row in found.to_dicts() if tuple(row[name] for name in PLACE) == place)
+    own = expected if isinstance(expected, tuple) else (expected, None)
+    assert (line["paper"], line["paper_deviation"]) == own
 
 
 def test_every_metric_has_a_heading_and_every_printed_one_is_shown() -> None:
     for table in TABLES:
-        assert set(table.metrics) <= HEADINGS.keys()
-        printed = {name for cells in paper_cells(table.source).values() for name in cells}
+        assert set(table.metrics) <= MEASURES.keys()
+        printed = {*paper_numbers(table)["metric"]}
         assert printed <= set(table.metrics)
         assert set(table.effects) <= set(table.metrics)

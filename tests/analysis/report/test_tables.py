@@ -2,30 +2,33 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import polars as pl
 import pytest
 
-from clinit.analysis.figures.line import starts_of
 from clinit.analysis.report import View
-from clinit.analysis.report.measures import FURTHER_MEASURES
-from clinit.analysis.report.report import Runs, load_runs, runs_of
-from clinit.analysis.report.settings import by_data, labels
+from clinit.analysis.report.settings import by_data
 from clinit.analysis.report.tables import (
-    diagnosis_table,
-    metrics_table,
+    collapse_table,
     ranking,
     run_table,
     task_table,
 )
+from clinit.analysis.runs import Runs, load_runs, runs_of
+from clinit.errors import RecordError
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.info import held_out_manifest, held_out_share
 from tests.analysis.printed import printed, unbroken
 
 MakeRun = Callable[..., RunRecord]
 INITS = ("random", "class-mean", "least-square")
-FURTHER = [measure.heading for measure in FURTHER_MEASURES]
+FURTHER = (
+    "backward_transfer",
+    "acc_in_task",
+    "spike_area",
+    "acc_pre_alone",
+    "loss_new",
+    "forgetting",
+)
 
 
 def seeded(make_run: MakeRun, seeds: int = 3) -> Runs:
@@ -66,15 +69,22 @@ def test_the_table_of_runs_keeps_all_columns_whole_at_80_characters(three_inits:
     assert "\x1b[1;32m72.22" not in bold
 
 
-def test_what_does_not_fit_is_left_out_from_the_right_and_named(make_run: MakeRun) -> None:
+def test_chosen_columns_that_do_not_fit_are_left_out_from_the_right_and_named(
+    make_run: MakeRun,
+) -> None:
     report = seeded(make_run, 1)
-    for width in (60, 80, 120):
-        text = printed(metrics_table(report.runs), width)
-        shown = [heading for heading in FURTHER if heading in text.splitlines()[0]]
-        assert shown == FURTHER[: len(shown)]
-        missing = ", ".join(FURTHER[len(shown) :])
+    headings = ["BWT", "A_task", "spike", "A_base", "L_new", "forg."]
+    for width in (40, 60, 120):
+        text = printed(run_table(report.runs, FURTHER), width)
+        head = next(line for line in text.splitlines() if "BWT" in line)
+        shown = [heading for heading in headings if heading in head]
+        assert shown == headings[: len(shown)]
+        missing = ", ".join(headings[len(shown) :])
         told = f"Not shown in this width: {missing} (a wider terminal, or COLUMNS=120)."
         assert (told in " ".join(text.split())) == bool(missing)
+    with pytest.raises(RecordError, match="no column 'acc_olt'") as caught:
+        run_table(report.runs, ["acc_olt"])
+    assert "acc_old" in caught.value.remedy
 
 
 def test_settings_mean_something_to_some_runs_only(make_run: MakeRun) -> None:
@@ -90,52 +100,40 @@ def test_settings_mean_something_to_some_runs_only(make_run: MakeRun) -> None:
     assert "2 top blocks, rank 48, " in unbroken(run_table(runs_of(top).runs))
     shown = unbroken(run_table(runs_of([*top, whole]).runs))
     assert "2 top blocks, " in shown
-    assert "; rehearsal: rank 48, " in shown
+    assert "(rank 48, " in shown
     text = printed(run_table(runs_of([*top, make_run("random"), make_run("least-square")]).runs))
     assert sorted(line.split()[1] for line in text.splitlines() if line.startswith("random")) == [
         *("0", "2")
     ]
 
 
-def test_only_runs_that_were_recorded_twice_have_a_number(make_run: MakeRun) -> None:
-    records = [make_run(init) for init in ("random", "random", "least-square")]
+def test_copies_of_a_run_are_left_out_with_a_note(make_run: MakeRun) -> None:
+    """Random rows have no lambda, so two values of it are one run."""
+    records = [
+        make_run(seed=0),
+        make_run(seed=0, lam=9.0),
+        make_run(seed=1),
+        make_run("class-mean"),
+    ]
     records = [replace(each, path=Path(f"/runs [b]/{n}")) for n, each in enumerate(records)]
     report = runs_of(records)
-    assert report.legend == ["run 1: /runs [b]/0", "run 2: /runs [b]/1"]
-    assert labels(report.runs) == ["random (run 1)", "random (run 2)", "least-square"]
-    assert runs_of(records[1:]).legend == []
-
-
-def test_tables_figures_and_notes_give_a_run_the_same_number(make_run: MakeRun) -> None:
-    """Three seeds of two starts, the first seed recorded twice; random rows learn nothing."""
-    low: dict[str, Any] = {"random": {"accuracy": lambda task, iteration: -1.0}}
-    pairs = [(init, seed) for seed in (0, 1, 2) for init in ("random", "least-square")]
-    records = [make_run(i, seed=s, **low.get(i, {})) for i, s in [*pairs, *pairs[:2]]]
-    report = runs_of([replace(r, path=Path(f"/runs/{n}")) for n, r in enumerate(records)])
-    names = {start.name for start in starts_of(report.runs)}
-    for table in (ranking(report.runs), metrics_table(report.runs)):
-        lines = [line.split() for line in printed(table, 120).splitlines()]
-        (at,) = (words.index("init") for words in lines if words[:2].count("init"))
-        told = {f"{w[at]} (run {w[at + 1]})" for w in lines if w[at : at + 1] and w[at] in INITS}
-        assert told == names
-    seeds = {str(run.number): run.config["seed"] for run in report.runs if run.init == "random"}
-    found = re.findall(r"random \(seed (\d), run (\d)\)", " ".join(report.notes))
-    assert {(number, int(seed)) for seed, number in found} == {*seeds.items()}
+    assert [str(run.path)[-1] for run in report] == ["0", "3", "2"]
+    assert "1 record with the settings, data and seed of another: /runs [b]/1." in report.notes[0]
+    assert not runs_of(records[2:]).notes[0].startswith("Left out")
 
 
 def test_the_ranking_has_deviations_beside_or_below_the_means(make_run: MakeRun) -> None:
     report = seeded(make_run)
     lines = printed(ranking(report.runs)).splitlines()
-    (place,) = [number for number, line in enumerate(lines) if line.startswith("1 ")]
-    assert lines[place].split()[:3] == ["1", "least-square", "3"]
+    (place,) = [number for number, line in enumerate(lines) if line.startswith("least-square ")]
+    assert lines[place].split()[:2] == ["least-square", "3"]
     assert lines[place + 1].split()[0].startswith("±"), "below, as there is no room beside it"
     wide = printed(ranking(report.runs), 160)
-    (line,) = [line for line in wide.splitlines() if line.startswith("1 ")]
-    assert line.count("±") == 10
+    (line,) = [line for line in wide.splitlines() if line.startswith("least-square ")]
+    assert line.count("±") == 9
+    assert line.endswith("<50"), "the grid of evaluations decides"
     unequal = runs_of([make_run(seed=0), make_run(seed=1), make_run("class-mean")])
     assert "over seeds (1 to 2)" in unbroken(ranking(unequal.runs))
-    metrics = printed(metrics_table(report.runs), 120).splitlines()
-    assert any(line.split()[0].startswith("±") for line in metrics if line.strip())
 
 
 def test_means_over_some_tasks_only_are_starred(make_run: MakeRun) -> None:
@@ -148,14 +146,6 @@ def test_means_over_some_tasks_only_are_starred(make_run: MakeRun) -> None:
     assert line_of("least-square", ranked)[-1].endswith("*")
     assert not line_of("random", ranked)[-1].endswith("*")
     assert "*: not in every task of every run." in " ".join(ranked.split())
-
-
-def test_metrics_that_no_record_holds_take_no_room(make_run: MakeRun) -> None:
-    record = make_run("random")
-    within = pl.lit(None, pl.Int32).alias("correct_in_task")
-    older = replace(record, evaluations=record.evaluations.with_columns(within), mistakes=None)
-    text = printed(metrics_table(runs_of([older]).runs), 120)
-    assert "A_task" not in text.splitlines()[0]
 
 
 def test_the_task_table_shows_every_task_and_the_probe_of_its_classes(make_run: MakeRun) -> None:
@@ -178,17 +168,19 @@ def test_the_task_table_shows_every_task_and_the_probe_of_its_classes(make_run: 
     assert "FWT" not in printed(run_table(runs_of([make_run()]).runs), 120)
 
 
-def test_neural_collapse_of_the_last_task_or_of_every_task(make_run: MakeRun) -> None:
+def test_neural_collapse_has_the_images_that_it_was_measured_on(make_run: MakeRun) -> None:
     values = {"nc1": 0.00867, "nc2": 1.361, "nc3": 1.301, "nc2_floor": 1.0691, "nc4": 2047.0}
     records = [make_run(init) for init in INITS]
     for task in (task for record in records for task in record.info["tasks"]):
         task["diagnosis"] = {**values, "d_ls": 4_010_000.0, "d_ls_relative": None}
     report = runs_of(records)
-    assert line_of("least-square", printed(diagnosis_table(report.runs))) == [
-        *("least-square", "3", "0.00867", "1.36", "1.3", "1.07", "2.05e3", "4.01e6", "-")
+    text = printed(collapse_table(report.runs))
+    assert line_of("least-square", text) == [
+        *("least-square", "0.00867", "1.36", "1.3", "1.07", "2.05e3", "4.01e6")
     ]
-    assert printed(diagnosis_table(report.runs, per_task=True)).count("4.01e6") == 9
-    assert "full collapse" in "".join(map(printed, report.parts(View())))
+    assert "On buffer and new images (training), classes weigh the same" in text
+    view = View(per_task=True, curves=False)
+    assert "".join(map(printed, report.parts(view))).count("4.01e6") == 3 + 9
     assert "full collapse" not in "".join(map(printed, runs_of([make_run()]).parts(View())))
 
 
@@ -211,10 +203,10 @@ def searched(make_run: MakeRun) -> Runs:
 
 
 def test_trials_are_not_ranked_with_the_tested_run(searched: Runs) -> None:
-    asked = View(by_seed=True, metrics=True, per_task=True, curves=False)
+    asked = View(by_seed=True, per_task=True, curves=False)
     tables = [part for part in searched.parts(asked) if "Data 2 of 2: " in printed(part)]
     assert "Ranked by A_all" in printed(tables[0])
-    assert len(tables) == 4
+    assert len(tables) == 3
     for table in tables:
         tested, trials = printed(table).split("Data 2 of 2: ")
         assert tested.startswith("Data 1 of 2: imagenet_mini → places50, on test images")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clinit.analysis.report import View
 from clinit.analysis.report.measures import MEANS
-from clinit.analysis.report.report import Runs, runs_of
+from clinit.analysis.runs import Runs, runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.words import escaped, visible
 from tests.analysis.printed import shown
@@ -83,7 +83,7 @@ def test_the_best_of_comparable_runs_is_bold(seeded: Runs) -> None:
 
 def test_partial_means_and_absent_values_are_set(make_run: MakeRun) -> None:
     slow = make_run("least-square", accuracy=lambda task, i: 0.9 * (task == 2))
-    report = runs_of([make_run("random", accuracy=lambda task, i: 0.9 - i / 1000), slow])
+    report = runs_of([make_run("random", accuracy=lambda task, i: i / 250), slow])
     assert r"\*" in report.as_text(View(format="markdown"))
     without_random = runs_of([make_run("least-square")])
     assert "gain" not in without_random.as_text(View(format="markdown"))
@@ -91,6 +91,39 @@ def test_partial_means_and_absent_values_are_set(make_run: MakeRun) -> None:
     lines = markdown_cells(alone.as_text(View(format="markdown")))
     (line,) = [line for line in lines if line[0] == "least-square"]
     assert line[-1] == "-", "no gain without a random run of its own"
+
+
+def latex_cells(text: str) -> list[list[str]]:
+    """The cells of the lines of a table, as LaTeX prints them."""
+    commands = {
+        **{"textbackslash{}": "\\", "textasciicircum{}": "^", "textasciitilde{}": "~"},
+        **{"textless{}": "<", "textgreater{}": ">", "textbar{}": "|"},
+    }
+    rows = re.findall(r"^(.*) \\\\$", text, re.M)
+    cells = [re.split(r" (?<!\\)& ", row) for row in rows]
+
+    def printed(cell: str) -> str:
+        cell = re.sub(r"\\textbf\{(.*)\}", r"\1", cell).replace("-{}-", "--")
+        for name, letter in (("pm", "±"), ("geq", "≥"), ("lambda", "λ"), ("times", "×")):
+            cell = cell.replace(f"$\\{name}$", letter)
+        cell = cell.replace(r"$\uparrow$", "↑").replace(r"$\downarrow$", "↓")
+        pattern = r"\\(text\w+\{\}|.)"
+        return re.sub(pattern, lambda found: commands.get(found[1], found[1]), cell)
+
+    return [[printed(cell) for cell in line] for line in cells]
+
+
+def test_latex_has_the_table_of_markdown(seeded: Runs) -> None:
+    text = seeded.as_text(View(format="latex"))
+    head, _, *lines = markdown_cells(seeded.as_text(View(format="markdown")))
+    plain = [[cell.replace("**", "") for cell in line] for line in (head, *lines)]
+    assert latex_cells(text) == plain
+    body = re.sub(r"\\[\\{}$&#_%]", "", text)
+    assert body.count("{") == body.count("}")
+    assert body.count("$") % 2 == 0
+    rules = (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{llrrrrrrrrrrr}")
+    assert all(text.count(rule) == 1 for rule in rules)
+    assert "accuracy on test images of all classes seen" in text
 
 
 @given(st.text(max_size=40))

@@ -1,4 +1,3 @@
-import errno
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
-from clinit.errors import CacheError, HeadError, StorageError
+from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.head import Head, Top1, read_head, store_head, top1, write_head
 from clinit.extract.head_names import name_rows
 
@@ -139,19 +138,6 @@ def test_no_changed_byte_of_a_head_file_is_read(head: Head, tmp_path: Path, suff
             assert (found.class_names, found.fingerprint) == (head.class_names, "f")
             assert found.alignment == {"loss": "mse"}
         assert found.class_names in (stored.class_names, None)
-
-
-def test_a_head_that_cannot_be_read_is_not_called_absent(
-    head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path, mode: str) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    path = tmp_path / "head.safetensors"
-    write_head(head, path)
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(StorageError, match=f"^cannot read {path}: Permission denied$"):
-        read_head(path)
 
 
 def test_storing_a_head_removes_what_a_killed_process_left_of_it_and_keeps_names(

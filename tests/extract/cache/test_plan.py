@@ -7,8 +7,7 @@ import pytest
 
 from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.folder import split_names
-from clinit.extract.cache.plan import Plan, read_plan, settle_plan
+from clinit.extract.cache.plan import Plan, read_plan, settle_plan, split_names
 from clinit.files.documents import content_sha256
 
 OF_LATER: dict[str, Any] = {"shape": (2, 2), "compiled": True}
@@ -49,30 +48,6 @@ def test_what_earlier_versions_did_not_record_changes_the_identifier_only_if_it_
     assert plan.identifier == content_sha256(earlier)
     others = {replace(plan, **{name: value}).identifier for name, value in OF_LATER.items()}
     assert len(others - {plan.identifier}) == len(OF_LATER)
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"batch_size": 5}, "was begun with batch_size = 3, but this command has batch_size = 5"),
-        ({"fingerprint": Fingerprint({"manifest": "1"})}, "backbone = x, .* backbone = nothing"),
-    ],
-)
-def test_another_plan_is_refused_and_the_field_is_named(
-    plan: Plan, tmp_path: Path, change: dict[str, object], text: str
-) -> None:
-    settle_plan(plan, tmp_path)
-    other = replace(plan, **change)  # type: ignore[arg-type]
-    assert other.identifier != plan.identifier
-    with pytest.raises(CacheError, match=text):
-        settle_plan(other, tmp_path)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "clinit-cache/9"}', '{"format": 1}'])
-def test_a_damaged_plan_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(CacheError, match=r"is damaged: |is not the plan of a feature cache: "):
-        read_plan(tmp_path)
 
 
 def test_a_fingerprint_that_is_none_is_refused(plan: Plan, tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError
-from clinit.extract.arrays import import_features as module
-from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache, open_split, shard_problem
+from clinit.extract.work import import_features as module
+from clinit.extract.work.import_features import import_features
+from clinit.extract.work.options import ImportConfig
 
 ROWS, DIM = 20, 6
 BAD = (3, 4, 11)

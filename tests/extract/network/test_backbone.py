@@ -37,18 +37,6 @@ def test_the_head_of_the_features_gives_the_logits(
     assert (head.class_names, backbone.dim) == (("a", "b", "c"), 12)
 
 
-@pytest.mark.parametrize("wrapper", [None, "state_dict"])
-def test_a_pth_file_gives_the_same_network_and_the_same_hash(
-    tiny_weights: Path, tmp_path: Path, wrapper: str | None, images: torch.Tensor
-) -> None:
-    state, path = load_file(tiny_weights), tmp_path / "tiny.pth"
-    torch.save(state if wrapper is None else {wrapper: state}, path)
-    first, second = (load_backbone(tiny_backbone(each)) for each in (tiny_weights, path))
-    assert first.weights_sha256 == second.weights_sha256
-    assert torch.equal(first.features(images), second.features(images))
-    assert second.head.class_names is None
-
-
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     class Bomb:
         def __reduce__(self) -> tuple[object, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from clinit.extract.network import compiled as module
 from clinit.extract.network.backbone import Backbone, load_backbone
 from clinit.extract.network.compiled import Compile, compiled, on_its_way
 from clinit.extract.network.transform import Transform
+from clinit.extract.work.pipeline import ImageBatch, Timing, side_by_side
 from tests.extract.work.made import extracted, files, tiny_backbone, tiny_config
 
 TRANSFORM = Transform(32, (32, 32), "bilinear", (0.5,) * 3, (0.5,) * 3)
@@ -132,3 +134,27 @@ def test_a_cache_is_of_one_way_and_resumes_to_the_same_bits(
     one, other = (open_cache(each).split("train").load() for each in (out, tmp_path / "plain"))
     scale = np.abs(other.features).max()
     np.testing.assert_allclose(one.features, other.features, rtol=2**-10, atol=1e-3 * scale)
+
+
+def test_one_program_is_made_and_called_in_threads_of_one_thread_or_refused(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch has two threads here, as for a user; the graph is run as it is."""
+    graphs, before = [], torch.get_num_threads()
+
+    def compile_fx(graph: Any, inputs: object, config_patches: object) -> Any:
+        graphs.append(config_patches)
+        return graph.forward
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    torch.set_num_threads(2)
+    try:
+        found, _ = chosen(backbone, "on", 10**6)
+        pixels = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
+        batches = (ImageBatch(range(4), pixels, {}, 0, 0) for _ in range(6))
+        features = side_by_side(batches, lambda batch: found.features(batch.float()), Timing())
+        assert (len(list(features)), graphs) == (6, [{"cpp.threads": 1}])
+        with pytest.raises(RuntimeError, match="in another thread than it was compiled for"):
+            found.features(pixels.float())
+    finally:
+        torch.set_num_threads(before)

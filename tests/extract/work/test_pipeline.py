@@ -17,17 +17,19 @@ from torch.utils._pytree import tree_leaves
 
 from clinit.errors import ImageError, MachineError, ManifestError
 from clinit.extract.dataset.images import ImageFiles
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import load_backbone
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.pipeline import (
     Compute,
+    Decoder,
     ImageBatch,
     Timing,
-    load_batches,
     overlapped,
     side_by_side,
 )
-from tests.extract.work.made import extracted, files, tiny_backbone, tiny_config
+from clinit.extract.work.run import extract, load_network
+from tests.extract.work.made import tiny_backbone, tiny_config
 
 CPU = torch.device("cpu")
 TRANSFORM = Transform(
@@ -46,8 +48,9 @@ def root(tmp_path: Path) -> Path:
 
 def load(root: Path, sizes: list[int] | None = None, **options: Any) -> list[ImageBatch]:
     images = ImageFiles(root, [f"{number}.png" for number in range(5)], sizes)
-    settings = {"workers": 2} | options
-    return list(load_batches(images, [range(0, 3), range(3, 5)], TRANSFORM, **settings))
+    settings: dict[str, Any] = {"workers": 2} | options
+    decoder = Decoder(images=images, transform=TRANSFORM, **settings)
+    return list(decoder.batches([range(0, 3), range(3, 5)]))
 
 
 def test_a_device_decodes_upright_jpeg_files_and_the_host_all_others(tmp_path: Path) -> None:
@@ -69,7 +72,8 @@ def test_a_device_decodes_upright_jpeg_files_and_the_host_all_others(tmp_path: P
 
     def loaded(*, for_device: bool) -> ImageBatch:
         files = ImageFiles(tmp_path, names, None)
-        (batch,) = load_batches(files, [range(6)], TRANSFORM, workers=1, for_device=for_device)
+        decoder = Decoder(images=files, transform=TRANSFORM, workers=1, for_device=for_device)
+        (batch,) = decoder.batches([range(6)])
         return batch
 
     plain, batch = loaded(for_device=False), loaded(for_device=True)
@@ -309,21 +313,24 @@ def test_overlapped_batches_have_the_bits_of_batches_in_turn(
     assert device.idle
 
 
-def test_overlapped_extraction_writes_the_bytes_of_a_plain_one(
+def test_strict_stops_at_an_image_that_the_device_refuses(
     make_tree: Callable[..., Path],
     tiny_weights: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    root, config = make_tree(), tiny_config(tiny_weights, batch_size=2, shard_rows=7)
-    monkeypatch.setattr("clinit.extract.work.split_run.features_of", in_turn)
-    extracted(root, tmp_path / "plain", config)
-    device = LateDevice(monkeypatch)
+    root, config = make_tree(), tiny_config(tiny_weights, strict=True)
+    network = load_network(config)
+    Image.new("RGB", (40, 36)).save(root / "train" / "a" / "9.jpg")
+    whole = (root / "train" / "a" / "9.jpg").read_bytes()
+    (root / "train" / "a" / "9.jpg").write_bytes(whole[:-30])
+    manifests = {"train": scan("folder", root, "train").manifest}
+    LateDevice(monkeypatch)
     monkeypatch.setattr("clinit.extract.work.split_run.features_of", overlapped)
-    extracted(root, tmp_path / "late", config)
-    assert files(tmp_path / "late") == files(tmp_path / "plain")
-    assert device.idle
-    assert device.waits
+    asked = replaced(config, decoder="cuda")
+    with pytest.raises(ImageError, match=r"9\.jpg \(row 5\): cannot be decoded"):
+        list(extract(manifests, root, tmp_path / "cache", asked, network=network))
+    assert not (tmp_path / "cache" / "train" / "shard-00000.h5").exists()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
+from clinit.extract.cache.head import Top1
 from clinit.extract.cache.plan import Part, read_plan
 from clinit.extract.cache.read import open_cache, open_split, shard_problem
 from clinit.extract.dataset.decode import decode
@@ -236,7 +237,7 @@ def test_the_head_its_accuracy_and_the_time_are_stored(
     known = data.labels < 2  # a and b, which are rows 0 and 1 of the head; x is none
     logits = data.features[known].astype(np.float32) @ cache.head.weight.T + cache.head.bias
     correct = int((logits.argmax(axis=1) == data.labels[known]).sum())
-    assert (results[0].top1.correct, results[0].top1.total) == (correct, 10)
+    assert results[0].split.summary.head.top1 == Top1(correct, 10)
     assert [p.rows_done for p in seen if p.split == "train"] == [4, 6, 10, 12, 15]
     facts = cache.split("train").summary.run
     assert set(facts.shares) == {"read", "decode", "transfer", "forward", "write"}

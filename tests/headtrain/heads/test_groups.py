@@ -14,7 +14,7 @@ from clinit.headtrain.heads import repeats
 from clinit.headtrain.heads.closed.ranpac import HELD_OUT, RidgePath
 from clinit.headtrain.heads.groups import draw_per_class, held_out_rows, water_level
 from clinit.headtrain.heads.repeats import find_groups, groups_of
-from clinit.headtrain.probe import fit_head, protocol
+from clinit.headtrain.probe import protocol
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
 from clinit.headtrain.protocol.stream.buffer import Buffer, Pool, balanced, correction_rows
@@ -220,21 +220,16 @@ def rows_with(features: np.ndarray) -> np.ndarray:
     return np.array([(row == features).all(axis=1).any() for row in ROWS.features])
 
 
-@pytest.mark.parametrize("module", [protocol, fit_head])
-def test_a_probe_and_a_fitted_head_hold_out_whole_groups(
-    module: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("config", [{"method": "lda"}, {"c": (0.1, 1.0)}])
+def test_a_fitted_head_holds_out_whole_groups(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[np.ndarray] = []
 
     def spied(*given: Any) -> np.ndarray:
         held.append(held_out_rows(*given))
         return held[-1]
 
-    monkeypatch.setattr(module, "held_out_rows", spied)
-    if module is fit_head:
-        fit_head.fit_head(SOURCE, "lda")
-    else:
-        protocol.probe(SOURCE, ProbeConfig(by="lbfgs", c=(0.1, 1.0), device="cpu"))
+    monkeypatch.setattr(protocol, "held_out_rows", spied)
+    protocol.probe(SOURCE, ProbeConfig(**config, device="cpu"))
     assert share(held[0]) == 2 / PHOTOGRAPHS
 
 

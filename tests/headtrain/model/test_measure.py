@@ -18,7 +18,8 @@ from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.predict import Rejection
 from clinit.headtrain.model.settings import AddConfig
-from clinit.headtrain.probe.fit_head import fit_head
+from clinit.headtrain.probe.protocol import probe
+from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.protocol.experiment import started_heads
 from clinit.headtrain.protocol.stream.source import Source
 from tests.headtrain.model.test_add import added as addition
@@ -119,7 +120,7 @@ def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
         (*NAMES, "alone"),
         np.append(images.groups, 999),
     )
-    head, _ = fit_head(Source(single, single.nothing()), "ridge")
+    head = probe(Source(single, single.nothing()), ProbeConfig(method="ridge")).head
     nothing = single.nothing()
     found = Examined.of(head, first_left_out(single, head), nothing, nothing)
     assert head.origin is not None
@@ -136,7 +137,7 @@ def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
 
 def test_a_head_is_measured_on_held_out_images_of_either_kind_as_it_is() -> None:
     images = photographs()
-    head, _ = fit_head(Source(images, images.nothing()), "ridge")
+    head = probe(Source(images, images.nothing()), ProbeConfig(method="ridge")).head
     held = images.part(np.arange(len(images.labels)) % 2 == 0)
     plain = Examined.of(head, None, held, held)
     assert plain.head is head

@@ -171,7 +171,7 @@ def test_one_image_is_computed_at_once_in_any_form(
     model: Model, images: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = predict(model, images)
-    monkeypatch.setattr("clinit.extract.work.pipeline.load_batches", None)
+    monkeypatch.setattr("clinit.extract.work.pipeline.Decoder", None)
     image = Image.open(images[0])
     pixels = np.asarray(image.convert("RGB"))
     forms = [images[0], str(images[0]), [images[0]], image, pixels, torch.from_numpy(pixels.copy())]

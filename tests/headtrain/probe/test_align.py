@@ -13,6 +13,7 @@ from clinit.extract.cache.read import open_cache
 from clinit.headtrain.probe.align import align, choose_views
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.protocol.stream.source import Source, head_digest, read_source
+from clinit.observer import Event, Progressed
 from tests.headtrain.probe.digits import trained
 from tests.headtrain.protocol.stream.made_caches import write_base, write_views
 
@@ -52,11 +53,13 @@ def test_alignment_is_that_of_a_linear_layer_with_adamw_and_a_cosine(name: Any, 
 
 
 def test_alignment_lowers_the_loss_and_the_head_contains_how_it_was_aligned() -> None:
-    told: list[tuple[int, float]] = []
+    told: list[Event] = []
     config = replace(CONFIG, epochs=40, lr=0.05)
-    found = align(BASE, HEAD, config, on_epoch=lambda *pair: told.append(pair))
+    found = align(BASE, HEAD, config, observer=told.append)
     facts: Any = found.alignment
-    assert list(enumerate(facts["loss_by_epoch"], start=1)) == told
+    assert [(event.done, event.total) for event in told if isinstance(event, Progressed)] == [
+        (epoch, 40) for epoch in range(1, 41)
+    ]
     assert facts["loss_by_epoch"][-1] < 0.2 * facts["loss_by_epoch"][0]
     assert (facts["views"], facts["view_seed"], facts["train_rows"]) == (0, None, 70)
     assert facts["top1_after"] > facts["top1_before"]

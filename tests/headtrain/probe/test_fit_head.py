@@ -16,9 +16,8 @@ from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.lambda_curve import leave_one_out_curve
 from clinit.headtrain.heads.statistics.solve import least_squares
-from clinit.headtrain.probe.fit_head import C, HeadFit, fit_head
-from clinit.headtrain.probe.protocol import probe
-from clinit.headtrain.probe.settings import ProbeConfig
+from clinit.headtrain.probe.protocol import Probe, probe
+from clinit.headtrain.probe.settings import C, HeadFit, ProbeConfig
 from clinit.headtrain.protocol.stream.source import Source
 
 NAMES = ("ant", "none", "bee", "cat")
@@ -36,9 +35,13 @@ def source(per_class: int = 60, seed: int = 0, apart: float = 1.3, mean: float =
     return Source(train=train, val=train.part(np.zeros(len(labels), dtype=bool)))
 
 
+def fit(data: Source, method: HeadFit) -> Probe:
+    return probe(data, ProbeConfig(method=method, device="cpu"))
+
+
 def fitted(data: Source, by: HeadFit) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the logits of the training rows, and how the head was fitted."""
-    head, _ = fit_head(data, by)
+    head = fit(data, by).head
     assert head.class_names == ("ant", "bee", "cat")
     assert head.origin is not None
     assert (head.origin["fitted"], head.origin["rows"]) == (by, len(data.train.labels))
@@ -101,18 +104,16 @@ def test_ridge_is_least_squares_divided_by_the_temperature_of_held_out_rows(data
 
 
 def test_of_penalties_that_label_rows_alike_the_likeliest_wins() -> None:
-    config = ProbeConfig(by="lbfgs", c=C, standardise=True)
-    by_top1, by_loss = probe(FAR, config), probe(FAR, config, choose_by="loss")
+    by_loss = fit(FAR, "logistic")
     assert [point.top1 for point in by_loss.grid] == [100.0] * len(C)
-    assert by_top1.chosen == {"c": min(C)}
     assert by_loss.chosen == {"c": max(C)} == {"c": fitted(FAR, "logistic")[1]["c"]}
-    assert "settings by loss on 36 held-out training rows" in by_loss.protocol
+    assert "penalties by loss on 36 held-out training rows" in by_loss.protocol
     # Against scikit-learn: the mean loss of the held-out rows at each C.
     labels = FAR.train.labels
     held = held_out(np.searchsorted(LABELS, labels))
     features = StandardScaler().fit(FAR.train.features[~held]).transform(FAR.train.features)
     for point in by_loss.grid:
-        peer = LogisticRegression(C=point.settings["c"], max_iter=10_000, tol=1e-10)
+        peer = LogisticRegression(C=point.c, max_iter=10_000, tol=1e-10)
         chances = peer.fit(features[~held], labels[~held]).predict_proba(features[held])
         assert point.held_out_loss == pytest.approx(log_loss(labels[held], chances), rel=1e-2)
 
@@ -120,12 +121,12 @@ def test_of_penalties_that_label_rows_alike_the_likeliest_wins() -> None:
 def test_single_rows_are_enough_for_solutions_and_not_for_a_choice() -> None:
     alone = source(per_class=1)
     for by in ("ridge", "lda"):
-        head, notes = fit_head(alone, by)  # type: ignore[arg-type]
-        assert head.num_classes == 3
-        assert "temperature" not in (head.origin or {})
-        assert "its probabilities are unreliable" in notes[0]
+        found = fit(alone, by)  # type: ignore[arg-type]
+        assert found.head.num_classes == 3
+        assert "temperature" not in (found.head.origin or {})
+        assert "its probabilities are unreliable" in found.notes[0]
     with pytest.raises(CacheError, match="every class has a single training row") as caught:
-        fit_head(alone, "logistic")
+        fit(alone, "logistic")
     assert "--method ridge" in caught.value.remedy
 
 
@@ -135,6 +136,6 @@ def test_features_that_drown_the_shrinkage_are_refused_by_lda() -> None:
     train = FeatureSet(features, np.repeat(LABELS, 13), NAMES)
     data = Source(train=train, val=train.part(np.zeros(39, dtype=bool)))
     with pytest.raises(CacheError, match="shrinkage") as caught:
-        fit_head(data, "lda")
+        fit(data, "lda")
     assert "--method ridge" in caught.value.remedy
-    assert fit_head(data, "ridge")[0].num_classes == 3
+    assert fit(data, "ridge").head.num_classes == 3

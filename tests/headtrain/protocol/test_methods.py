@@ -11,7 +11,6 @@ import pytest
 from clinit.errors import ExperimentError, HeadError
 from clinit.extract.cache.head import read_head
 from clinit.headtrain.heads.closed.moments import FeatureMap
-from clinit.headtrain.protocol import events
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
 from clinit.headtrain.protocol.record.format import (
     HEAD,
@@ -22,6 +21,7 @@ from clinit.headtrain.protocol.record.format import (
 )
 from clinit.headtrain.protocol.study.parts import CLOSED_METHODS
 from clinit.headtrain.protocol.study.study import Study
+from clinit.observer import Event, Progressed
 from tests.headtrain.protocol.test_experiment import make_base, make_head, make_new
 
 SMALL: Mapping[str, Mapping[str, Any]] = {
@@ -93,9 +93,9 @@ def test_a_head_on_random_features_counts_as_the_record_and_is_none_to_start_fro
 
 
 def test_lambda_of_ranpac_is_recorded_with_the_whole_curve() -> None:
-    seen: list[events.Event] = []
+    seen: list[Event] = []
     record = run("ranpac", observer=seen.append)
-    assert any(isinstance(event, events.Progressed) for event in seen)
+    assert any(isinstance(event, Progressed) for event in seen)
     for task in record.info["tasks"]:
         curve: Any = task["lambda_curve"]
         assert len(curve["lam"]) == len(curve["held_out_error"]) == 17

@@ -16,8 +16,9 @@ from clinit.files.documents import content_sha256
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.protocol.learner import Log
 from clinit.headtrain.protocol.record.task_log import Point, TaskEntry
-from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint
 
 CPU = torch.device("cpu")
 
@@ -31,20 +32,21 @@ def entry(task: int = 1, **start: Any) -> TaskEntry:
         start_seconds=[{"solve": 0.25}],
         points=[Point(0, np.array([[3, 1]]), np.array([[4, 2]]), np.array([0.1]), np.array([0.2]))],
         losses=np.full((2, 1, 2), np.nan, dtype=np.float32),
+        of_heads=[{"anchor": {"strength": math.inf}}],
         mistakes=(np.array([[0, 1], [2, 0], [1, 0]], dtype=np.int32),),
     )
 
 
-def checkpoint(*entries: TaskEntry) -> Checkpoint:
+def checkpoint(path: Path, *entries: TaskEntry) -> Checkpoint:
     return Checkpoint(
+        path=path,
         run="abc",
-        task=len(entries),
         iteration=1,
+        log=Log([*entries], {"random": "it has diverged"}, {"train": 1.5}, len(entries)),
         model={"w": torch.arange(6, dtype=torch.float32).view(2, 3)},
-        method={"n": torch.tensor(7), "empty": torch.empty(0, 3)},
+        method=[(np.arange(2), torch.tensor(7)), {"empty": torch.empty(0, 3)}],
         optimizer={"0.step": torch.tensor(1.0, dtype=torch.bfloat16)},
-        entries=entries,
-        facts={"diverged": [], "seconds": {"train": 1.5}, "groups": [{"betas": [0.9, 0.99]}]},
+        groups=[{"betas": [0.9, 0.99]}],
     )
 
 
@@ -53,26 +55,29 @@ def plain(found: Checkpoint | None) -> object:
     assert found is not None
     parts = [
         [(name, str(t.dtype), t.shape, t.float().tolist()) for name, t in sorted(part.items())]
-        for part in (found.model, found.method, found.optimizer)
+        for part in (found.model, found.optimizer)
     ]
     fields = TaskEntry.__dataclass_fields__
-    entries = [[str(getattr(each, name)) for name in fields] for each in found.entries]
-    return found.run, found.task, found.iteration, parts, entries, dict(found.facts)
+    log = found.log
+    entries = [[str(getattr(each, name)) for name in fields] for each in log.entries]
+    told = log.diverged, dict(log.seconds), log.finished, found.groups
+    return found.run, found.iteration, parts, str(found.method), entries, told
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    write_checkpoint(checkpoint(entry()), tmp_path / "run.checkpoint")
+    checkpoint(tmp_path / "run.checkpoint", entry()).write()
     return tmp_path / "run.checkpoint"
 
 
 def test_a_checkpoint_is_read_as_it_was_written(path: Path) -> None:
     curve = LambdaCurve((0.1, 1.0), (0.5, math.inf))
     told = checkpoint(
+        path,
         entry(1, factor=2.0, loss_before=math.nan, loss_after=-math.inf, steps=3, lam=0.1),
-        entry(2, curve=curve, library="numpy"),
+        entry(2, curve=curve, library="numpy", shrinkage=0.5),
     )
-    write_checkpoint(told, path)
+    told.write()
     assert plain(read_checkpoint(path, "abc", CPU)) == plain(told)
     assert read_checkpoint(path.with_name("none"), "abc", CPU) is None
 
@@ -80,7 +85,7 @@ def test_a_checkpoint_is_read_as_it_was_written(path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "clinit-checkpoint/3"}, "its format is 'clinit-checkpoint/3'"),
+        ({"format": "clinit-checkpoint/4"}, "its format is 'clinit-checkpoint/4'"),
         ({"run": "other"}, "other settings, data or weights"),
         ({"tensors": "0" * 64}, "its tensors have changed"),
         ("[" * 100_000, "nested too deeply"),

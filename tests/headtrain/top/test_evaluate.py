@@ -1,5 +1,4 @@
 from collections.abc import Generator, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from clinit.headtrain.protocol.stream.task_plan import Share, draw_schedule
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.heads import LabelledRows
 from clinit.headtrain.top import evaluate
+from clinit.headtrain.top import evaluate as module
 from clinit.headtrain.top.activations import ImageRows, PoolActivations
 from clinit.headtrain.top.evaluate import linear_probe
 from clinit.headtrain.top.network import PlasticModel, cut_network
@@ -66,13 +66,14 @@ def rows(seed: int, count: int, noise: float = 1.5) -> LabelledRows:
 TRAIN, VAL = rows(1, 90), rows(2, 211)
 
 
-@pytest.mark.parametrize(("lr", "weight_decay"), [(1e-3, 0.0), (3e-2, 0.1)])
-def test_the_curve_is_that_of_a_linear_layer_trained_by_torch(
-    lr: float, weight_decay: float
-) -> None:
-    settings: dict[str, Any] = {"batch": 32, "iterations": 70, "eval_every": 20}
-    settings |= {"num_classes": CLASSES, "seed": 4, "index": 2}
-    found = linear_probe(TRAIN, VAL, lr=lr, weight_decay=weight_decay, **settings)
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"BATCH": 32, "ITERATIONS": 70, "EVERY": 20}.items():
+        monkeypatch.setattr(module, f"PROBE_{name}", value)
+
+
+def test_the_curve_is_that_of_a_linear_layer_trained_by_torch() -> None:
+    found = linear_probe(TRAIN, VAL, CLASSES, generator(4, Draw.PROBE, 2))
     random = generator(4, Draw.PROBE, 2)
     start = random_rows(random, CLASSES, DIM)
     batches = draw_schedule(random, [Share(0, 90, 32)], first_new=0, iterations=70).batches
@@ -80,7 +81,7 @@ def test_the_curve_is_that_of_a_linear_layer_trained_by_torch(
     with torch.no_grad():
         linear.weight.copy_(torch.from_numpy(start.weight))
         linear.bias.copy_(torch.from_numpy(start.bias))
-    optimizer = torch.optim.AdamW(linear.parameters(), lr=lr, weight_decay=weight_decay)
+    optimizer = torch.optim.AdamW(linear.parameters(), lr=1e-3, weight_decay=0.0)
     expected = []
     for step in range(71):
         if step in (0, 20, 40, 60, 70):
@@ -98,6 +99,6 @@ def test_the_curve_is_that_of_a_linear_layer_trained_by_torch(
 @pytest.mark.gpu
 def test_a_cuda_device_gives_the_same_curve() -> None:
     moved = [LabelledRows(part.features.cuda(), part.labels.cuda()) for part in (TRAIN, VAL)]
-    found = linear_probe(moved[0], moved[1], num_classes=CLASSES, seed=0, iterations=100)
-    expected = linear_probe(TRAIN, VAL, num_classes=CLASSES, seed=0, iterations=100)
+    found = linear_probe(moved[0], moved[1], CLASSES, generator(0, Draw.PROBE))
+    expected = linear_probe(TRAIN, VAL, CLASSES, generator(0, Draw.PROBE))
     np.testing.assert_allclose(found, expected, atol=0.01)

@@ -128,7 +128,7 @@ def test_lambda_0_is_plain_fine_tuning_bit_for_bit(make_top: Make, images: Any) 
     for task in TASKS:
         one, other = learn(method, springs, images, task), learn(naive, plain, images, task)
         assert torch.equal(one, other)
-    assert method.state() == {}
+    assert method.memory is None
     assert method.base_sample == 0
 
 
@@ -146,31 +146,13 @@ def test_the_sample_is_drawn_by_the_seed_and_its_fisher_is_the_naive_one(
     for samples, seed in ((7, 0), (7, 0), (7, 1), (1000, 0)):
         method = Ewc(EwcConfig(samples=samples), seed=seed)
         method.begin(model, TASKS[0], images)
+        assert method.memory is not None
         for key, values in naive_fisher(model, images, read[-1], BASE).items():
-            torch.testing.assert_close(
-                method.state()[f"fisher.{key}"], values, rtol=1e-4, atol=1e-7
-            )
+            torch.testing.assert_close(method.memory.fisher[key], values, rtol=1e-4, atol=1e-7)
     first, again, other, whole = read
     assert first == again == sorted(set(first)) != other
     assert len(first) == len(other) == 7
     assert whole == list(range(30))
-
-
-@pytest.mark.parametrize("mode", ["task", "online"])
-def test_a_method_restored_from_its_state_goes_on_as_before(
-    make_top: Make, images: Any, mode: Literal["task", "online"]
-) -> None:
-    config = EwcConfig(lam=50.0, mode=mode)
-    method, model = Ewc(config), make_top(BASE)
-    learn(method, model, images, TASKS[0])
-    model.widen(STEP)
-    again, restored = make_top(BASE + 2 * STEP), Ewc(config)
-    again.load_state_dict(model.state_dict())
-    restored.restore({name: values.clone() for name, values in method.state().items()})
-    expected = learn(method, model, images, TASKS[1])
-    assert torch.equal(learn(restored, again, images, TASKS[1]), expected)
-    for name, values in method.state().items():
-        assert torch.equal(restored.state()[name], values)
 
 
 @pytest.mark.parametrize("by", WAYS)

@@ -25,13 +25,15 @@ from torch.utils._pytree import tree_leaves
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top import evaluate
 from clinit.headtrain.top.activations import Batch, ImageRows, PoolActivations, TaskReader
-from clinit.headtrain.top.ewc import Ewc
+from clinit.headtrain.top.ewc import Ewc, Quadratic
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.network import PlasticModel, cut_network
-from clinit.headtrain.top.training import TopMethod, top_optimizer, train_span
+from clinit.headtrain.top.training import TopMethod, top_optimizer, train_steps
 from tests.headtrain.top.networks import build
 
 CUDA = torch.device("cuda", 0)
@@ -99,13 +101,8 @@ def begin(method: TopMethod, model: PlasticModel, reader: TaskReader) -> None:
     """Give EWC springs: to measure them is no step."""
     if isinstance(method, Ewc):
         held = {name: p.detach().clone() for name, p in model.trainable().items()}
-        method.restore(
-            {
-                "constant": torch.zeros((), device=model.device),
-                **{f"fisher.{name}": values.abs() for name, values in held.items()},
-                **{f"centre.{name}": values for name, values in held.items()},
-            }
-        )
+        fisher = {name: values.abs() for name, values in held.items()}
+        method.memory = Quadratic(fisher, held, torch.zeros((), device=model.device))
     else:
         method.begin(model, TASK, reader)
 
@@ -125,12 +122,10 @@ def train(
     model: PlasticModel, method: TopMethod, reader: TaskReader, no_waiting: NoWaiting
 ) -> Tensor:
     begin(method, model, reader)
-    optimizer, schedule = top_optimizer(model.network, iterations=STEPS)
+    optimizer = top_optimizer(model.network, Training(lr=1.5e-3), Top(), STEPS)
     batches = draws(method, reader)
     with no_waiting:
-        return train_span(
-            model, method, batches, optimizer, schedule, range(STEPS), lambda event: None
-        )
+        return torch.stack([*train_steps(model, method, batches, optimizer, range(STEPS))])
 
 
 class WaitsError(AssertionError):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
+from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.top.lora import LowRank, add_lora, layers, merge
 from clinit.headtrain.top.network import cut_network
 from tests.headtrain.top.networks import build, images, seeded
@@ -29,7 +30,7 @@ KEYS = (*LAYERS, "mobilenetv4", "byobnet", "efficientnet")
 def with_updates(network: Any, *, zero: bool = False, **options: Any) -> Any:
     """Give the last two blocks updates, whose B is not zero unless asked for."""
     found = layers(network, cut_network(network, 2).blocks)
-    add_lora(network, found, generator=seeded(), **options)
+    add_lora(network, found, Top(**options), seeded())
     for module in updates(network) if not zero else ():
         module.b.data = torch.randn(module.b.shape, generator=seeded(2))
     return network
@@ -65,7 +66,7 @@ def test_an_update_starts_as_the_identity_and_merging_keeps_the_logits(key: str)
 def test_gradients_of_the_factors_follow_the_chain_rule() -> None:
     """With G = dL/dW: dL/dA = alpha / r B^T G, dL/dB = alpha / r G A^T; here of full rank."""
     layer = nn.Linear(5, 4).double()
-    add_lora(nn.Sequential(layer), ("0",), rank=4, alpha=3.0, generator=seeded())
+    add_lora(nn.Sequential(layer), ("0",), Top(rank=4, alpha=3.0), seeded())
     (update,) = updates(layer)
     update.b.data = torch.randn(4, 4, generator=seeded(1)).double()
     x = torch.randn(7, 5, generator=seeded(2)).double()
@@ -86,9 +87,9 @@ def test_autocast_does_not_round_the_sum_so_that_merging_gives_what_ran() -> Non
 
 
 @pytest.mark.parametrize("a_init", ["gaussian", "kaiming"])
-def test_a_has_the_variance_of_loralib(a_init: str) -> None:
+def test_a_has_the_variance_of_loralib(a_init: Any) -> None:
     layer, reference = nn.Linear(300, 40), torch.empty(2_000, 300)
-    add_lora(nn.Sequential(layer), ("0",), rank=2_000, a_init=a_init, generator=seeded())
+    add_lora(nn.Sequential(layer), ("0",), Top(rank=2_000, a_init=a_init), seeded())
     nn.init.kaiming_uniform_(reference, a=math.sqrt(5), generator=seeded())
     a = updates(layer)[0].a.detach()
     assert float(a.var()) == pytest.approx(float(reference.var()), rel=0.02)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
+from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.top.lora import add_lora, layers, merge
 from clinit.headtrain.top.network import (
     Cut,
@@ -95,7 +96,7 @@ def test_what_is_plastic_changes_and_nothing_else(key: str, full_rank: bool) -> 
     blocks = cut_network(network, 2).blocks
     names = layers(network, blocks)
     if not full_rank:
-        add_lora(network, names, rank=2, generator=seeded())
+        add_lora(network, names, Top(rank=2), seeded())
     make_plastic(network, blocks, full_rank=full_rank)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.05, weight_decay=0.5)
     for _ in range(3):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from clinit.errors import CheckpointError
-from clinit.headtrain.protocol.events import Evaluated, Event, Noted, Stepped
+from clinit.headtrain.protocol.events import Evaluated, Stepped
 from clinit.headtrain.protocol.experiment import run_experiment
 from clinit.headtrain.protocol.record.format import (
     RunRecord,
@@ -20,10 +20,12 @@ from clinit.headtrain.protocol.record.format import (
     write_record,
 )
 from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.top.activations import cut
 from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import Images, Storage
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.network import cut_network
+from clinit.observer import Event, Noted
 
 STREAM = {
     **{"tasks": 2, "iterations": 6, "eval_every": 3, "batch_size": 8, "buffer": 9},
@@ -73,7 +75,7 @@ def whole_run(inputs_of: Inputs) -> Callable[[str], RunRecord]:
 
 
 def trained(inputs: TopInputs, head: Mapping[str, Any] = HEAD, **options: Any) -> RunRecord:
-    return run_top(inputs, inputs.study.changed(head), **options)
+    return run_top(inputs, inputs.experiment.study.changed(head), **options)
 
 
 def assert_same_run(one: RunRecord, other: RunRecord) -> None:
@@ -217,10 +219,10 @@ def test_the_stored_parameters_and_head_make_the_network_that_was_measured(
     changed = {k: torch.from_numpy(v) for k, v in changed_parameters(record).items()}
     assert not network.load_state_dict(changed, strict=False).unexpected_keys
     head, top = final_head(record), cut_network(network, inputs.top.top_blocks).top
-    val, classes = inputs.scenario.val, inputs.scenario.num_classes
+    val, classes = inputs.experiment.scenario.val, inputs.experiment.scenario.num_classes
     rows = val.rows_between(0, classes)
     with torch.no_grad():
-        features = torch.cat([top(values) for _, values in inputs.val.blocks(rows, 4)])
+        features = torch.cat([top(values) for values in inputs.val.stream(cut(rows, 4))])
     logits = features @ torch.from_numpy(head.weight).T + torch.from_numpy(head.bias)
     right = logits.argmax(1).numpy() == val.labels[rows]
     last = (pl.col("task") == 2) & (pl.col("iteration") == STREAM["iterations"])

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.top.lora import add_lora, layers
 from clinit.headtrain.top.network import cut_network, make_plastic
 from clinit.headtrain.top.training import Held, Rehearsal, sample_losses, top_optimizer
@@ -19,7 +21,7 @@ def learning(key: str, *, full_rank: bool = False) -> Any:
     network = build(key).double()
     blocks = cut_network(network, 2).blocks
     if not full_rank:
-        add_lora(network, layers(network, blocks), rank=2, generator=seeded())
+        add_lora(network, layers(network, blocks), Top(rank=2), seeded())
     make_plastic(network, blocks, full_rank=full_rank)
     return network
 
@@ -51,7 +53,7 @@ def test_ten_steps_are_those_of_adamw_written_out(key: str, full_rank: bool) -> 
         network.get_classifier().bias.data.fill_(3.0)  # of zero, its decay would not be seen
     blocks, bias = cut_network(theirs, 2).blocks, theirs.get_classifier().bias
     listed = theirs.no_weight_decay() if hasattr(theirs, "no_weight_decay") else ()
-    optimizer, schedule = top_optimizer(ours, lr=0.01, weight_decay=0.3, iterations=10)
+    optimizer, schedule = top_optimizer(ours, Training(lr=0.01, weight_decay=0.3), Top(), 10)
     batch = torch.randn(2, 3, 32, 32, generator=seeded(3)).double()
     labels = torch.tensor([0, 1])
     parameters = {name: p for name, p in theirs.named_parameters() if p.requires_grad}
@@ -101,7 +103,7 @@ def test_all_that_is_trained_is_held_at_its_start_by_its_squared_change(
         for each in model.trainable().values():
             each += torch.randn(each.shape, generator=seeded())
     restored = Held(Rehearsal(), 0.8)
-    restored.restore(method.state())
+    restored.memory = method.memory
     (plain, losses), names = Rehearsal().loss(model, batch, None), list(start)
     parameters = [model.trainable()[name] for name in names]
     expected = torch.autograd.grad(plain, parameters)

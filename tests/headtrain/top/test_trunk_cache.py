@@ -15,12 +15,12 @@ from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.work.recorded import reload
 from clinit.files.lock import claim_folder
-from clinit.headtrain.protocol.events import Event, Noted, ignore
 from clinit.headtrain.top.activations import ActivationRows, Trunk
 from clinit.headtrain.top.images import Storage
 from clinit.headtrain.top.inputs import Side, open_side
 from clinit.headtrain.top.network import cut_network
 from clinit.headtrain.top.trunk_cache import Part, TrunkCache
+from clinit.observer import Event, Noted, ignore
 
 Make = Callable[..., TrunkCache]
 ROWS = np.array([1, 3, 4, 7, 11])

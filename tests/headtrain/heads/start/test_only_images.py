@@ -23,7 +23,7 @@ ROOT = np.diag(np.linspace(0.3, 1.2, DIM))
 """Of the covariance within classes."""
 
 
-def arrival(seed: int, *, images: int = 1, old: int = 60) -> NewClasses:
+def arrival(seed: int, *, images: int = 1, old: int = 30) -> NewClasses:
     """Return Gaussian classes, a head for the old ones, and a few rows of each new class."""
     counts = [old] * OLD + [images] * NEW
     labels = np.repeat(np.arange(OLD + NEW), counts)
@@ -48,7 +48,7 @@ STARTS = (
 def test_the_expected_logit_is_that_of_another_image_on_average(start: Start) -> None:
     lam: Any = start.lam if start.reads_lambda else None
     gaps, owed = [], []
-    for seed in range(100):
+    for seed in range(40):
         data = arrival(seed)
         statistics = data.statistics()
         rows = raw_rows(start, data, statistics if start.reads_statistics else None, lam)
@@ -85,7 +85,7 @@ def test_a_second_image_of_one_class_moves_accuracies_by_little(init: Any) -> No
     labels = np.repeat(np.arange(OLD + NEW), 300)
     test = CENTRES[labels] + random.normal(size=(len(labels), DIM)) @ ROOT
     moved = []
-    for seed in range(12):
+    for seed in range(8):
         one = arrival(seed)
         two = replace(
             one,
@@ -101,7 +101,7 @@ def test_a_second_image_of_one_class_moves_accuracies_by_little(init: Any) -> No
             # The class with the second image may improve.
             found.append((right[labels < OLD].mean(), right[labels == OLD].mean()))
         moved.append(np.array(found[1]) - np.array(found[0]))
-    assert abs(np.mean(moved, axis=0)).max() < 0.06
+    assert abs(np.mean(moved, axis=0)).max() < 0.08
 
 
 def test_without_two_rows_of_any_class_new_rows_have_the_norm_of_old_ones() -> None:

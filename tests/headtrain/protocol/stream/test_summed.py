@@ -1,8 +1,7 @@
-"""Caches summed to a file: against NumPy, in parts of any order, and what reads the file."""
+"""Caches summed to a file: against NumPy, and what reads the file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ import pytest
 
 import clinit
 from clinit.errors import CacheError, ClinitError, ExperimentError, StatisticsError
-from clinit.extract.arrays.groups import write_groups
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.plan import Part
+from clinit.extract.cache.groups import write_groups
 from clinit.extract.cache.read import open_split
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
@@ -26,16 +24,10 @@ from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.runs import train_heads
-from clinit.headtrain.protocol.stream import summed as module
 from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
-from clinit.headtrain.protocol.stream.summed import (
-    Summed,
-    part_file,
-    read_summed,
-    sum_caches,
-    sum_on_ray,
-)
+from clinit.headtrain.protocol.stream.summed import Summed, read_summed, sum_caches
 from clinit.headtrain.protocol.study.study import Study
+from clinit.observer import Event, Progressed
 from tests.conftest import unwritten
 from tests.headtrain.model.test_add import added, arriving
 from tests.headtrain.protocol.stream.made_caches import (
@@ -45,7 +37,6 @@ from tests.headtrain.protocol.stream.made_caches import (
     write_new,
     write_split,
 )
-from tests.headtrain.protocol.sweep.test_ray import FakeRay
 
 WEIGHTINGS: list[Weighting] = ["class", "sample"]
 
@@ -79,15 +70,6 @@ def assert_same(found: ClassStatistics, expected: ClassStatistics, rtol: float =
         np.testing.assert_allclose(one, other, rtol=0, atol=rtol * np.abs(other).max())
 
 
-def in_parts(base: Path, out: Path, order: Sequence[int], **options: Any) -> Summed:
-    parts = [Part(number, len(order)) for number in order]
-    *others, last = [sum_caches([base], out, part=part, **options) for part in parts]
-    assert others == [None] * len(others)
-    assert last is not None
-    assert [path.name for path in out.parent.glob(f"{out.stem}*")] == [out.name]
-    return read_summed(out)
-
-
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_the_file_holds_what_numpy_finds(base: Path, tmp_path: Path, weighting: Weighting) -> None:
     clinit.sum_caches([base], out := tmp_path / "all.safetensors", weighting)
@@ -108,58 +90,28 @@ def test_the_file_holds_what_numpy_finds(base: Path, tmp_path: Path, weighting: 
     np.testing.assert_allclose(found.mean, mean, rtol=1e-12)
 
 
-@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_parts_in_any_order_give_the_numbers_of_one_pass(
-    base: Path, tmp_path: Path, weighting: Weighting, grouped: bool
+def test_grouped_rows_are_summed_as_in_memory(
+    base: Path, tmp_path: Path, weighting: Weighting
 ) -> None:
-    rows = group(base) if grouped else read_source(base).train
-    groups = groups_of(rows) if grouped else None
-    given = {"num_classes": CLASSES, "weighting": weighting, "groups": groups}
+    rows, progress = group(base), list[Event]()
+    given = {"num_classes": CLASSES, "weighting": weighting, "groups": groups_of(rows)}
     expected = ClassStatistics.of(rows.features, rows.labels, **given)  # type: ignore[arg-type]
-    for order in [*permutations((1, 2, 3)), range(1, 8)]:  # of seven parts two have no shard
-        out = tmp_path / f"{''.join(map(str, order))}.safetensors"
-        assert_same(in_parts(base, out, order, weighting=weighting).statistics, expected)
-
-
-def test_a_killed_part_is_summed_again_and_the_others_are_kept(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, first = tmp_path / "all.safetensors", Part(1, 2)
-    sum_caches([base], out, part=first)
-    kept, write = part_file(out, first).read_bytes(), Summed.write
-
-    def killed(self: Summed, path: Path) -> None:
-        write(self, path)
-        path.write_bytes(path.read_bytes()[:-9])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Summed, "write", killed)
-    with pytest.raises(KeyboardInterrupt):
-        sum_caches([base], out, part=Part(2, 2))
-    monkeypatch.setattr(Summed, "write", write)
-    with pytest.raises(StatisticsError, match=r"part-2-of-2.* is damaged"):
-        sum_caches([base], out, part=first)
-    assert part_file(out, first).read_bytes() == kept
-    whole = sum_caches([base], out, part=Part(2, 2))
-    assert whole is not None
+    out = tmp_path / "all.safetensors"
+    assert_same(sum_caches([base], out, weighting, None, progress.append).statistics, expected)
+    assert progress[-1] == Progressed("Summing", 200, 200, "rows")
     with unwritten(out):
-        assert sum_caches([base], out, part=first) is not None  # it is there
+        assert_same(sum_caches([base], out, weighting).statistics, expected)  # it is there
 
 
-def test_caches_and_nodes_of_a_cluster_give_the_rows_of_all(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    more, out, progress = tmp_path / "more", tmp_path / "all.safetensors", []
+def test_several_caches_give_the_rows_of_all(base: Path, tmp_path: Path) -> None:
+    more, out = tmp_path / "more", tmp_path / "all.safetensors"
     write_split(more, "train", np.ones((2, DIM)), 30)
-    ray = FakeRay({"CPU": 3.0})
-    monkeypatch.setattr(module, "connected", lambda address: ray)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 3.0}, raising=False)
-    found = sum_on_ray("x", [more, base], out, on_progress=lambda *done: progress.append(done))
-    assert progress == [(1, 3), (2, 3), (3, 3)]
+    found = sum_caches([more, base], out)
     sides = [read_source(path).train.named(found.class_names) for path in (more, base)]
     rows = FeatureSet.joined(sides, found.class_names)
-    assert_same(found.statistics, ClassStatistics.of(rows.features, rows.labels))
+    expected = ClassStatistics.of(rows.features, rows.labels)
+    assert_same(found.statistics, expected, rtol=1e-11)  # the means of both caches are far apart
 
 
 STUDIES: dict[str, dict[str, Any]] = {
@@ -248,21 +200,14 @@ def fewer_classes(base: Path, new: Path, out: Path) -> object:
 
 
 def a_part(base: Path, new: Path, out: Path) -> object:
-    sum_caches([base], out.with_name("a.safetensors"), part=Part(1, 2))
-    return read_summed(out.with_name("a.part-1-of-2.safetensors"))
+    found = read_summed(out)
+    counts = found.statistics.counts // 2
+    replace(found, statistics=replace(found.statistics, counts=counts)).write(out)
+    return read_summed(out)
 
 
 def trained(**study: Any) -> Callable[[Path, Path, Path], object]:
     return lambda base, new, out: clinit.train([out, base], new, study)
-
-
-def part_beside(count: int = 2, **changes: Any) -> Callable[[Path, Path, Path], object]:
-    def call(base: Path, new: Path, out: Path) -> object:
-        other = out.with_name("other.safetensors")
-        sum_caches([base], other, part=Part(1, 2))
-        return sum_caches([base], other, part=Part(2, count), **changes)
-
-    return call
 
 
 @pytest.mark.parametrize(
@@ -270,15 +215,18 @@ def part_beside(count: int = 2, **changes: Any) -> Callable[[Path, Path, Path], 
     [
         (other_network, CacheError, "different backbones"),
         (flipped, StatisticsError, "has changed"),
-        (a_part, StatisticsError, "119 of 196"),
+        (a_part, StatisticsError, "97 of 196"),
         (fewer_classes, StatisticsError, "1 classes"),
         (
             lambda base, new, out: clinit.sum_caches([new], out),
             StatisticsError,
             "classes .* differ",
         ),
-        (part_beside(weighting="sample"), StatisticsError, r"weighting \(class / sample\) differ"),
-        (part_beside(3), StatisticsError, "another number of parts than 3"),
+        (
+            lambda base, new, out: clinit.sum_caches([base], out, "sample"),
+            StatisticsError,
+            r"weighting \(class / sample\) differ",
+        ),
         (lambda base, new, out: clinit.sum_caches([base, base], out), CacheError, "more than one"),
         (trained(), ExperimentError, "rehearsal reads rows"),
         (trained(method="ridge"), ExperimentError, "ridge reads rows"),

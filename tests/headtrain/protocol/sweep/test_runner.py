@@ -19,13 +19,13 @@ from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.sweep import plan as runner
 from clinit.headtrain.protocol.sweep.plan import (
-    SweepEvent,
     SweepPlan,
     open_folder,
     plan_sweep,
     run_sweep,
     train_here,
 )
+from clinit.observer import Observer, ignore
 
 MakeRuns = Callable[..., list[Study]]
 GRID = ("init=random,least-square", "loss=ce,sqen", "seed=0:2")
@@ -37,7 +37,7 @@ def sweep(
     out: Path,
     *,
     bank_size: int | None = None,
-    observer: Callable[[SweepEvent], None] = lambda event: None,
+    observer: Observer = ignore,
 ) -> SweepPlan:
     with claim_folder(out):
         folder = open_folder(out, data, {run.training.loss for run in runs})

@@ -1,4 +1,4 @@
-"""The report of runs, computed only from their records."""
+"""Runs and their report, computed only from their records."""
 
 from __future__ import annotations
 
@@ -15,21 +15,17 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from clinit.analysis.metrics.classes import predictions
-from clinit.analysis.metrics.efficiency import Reading, gain
+from clinit.analysis.metrics.efficiency import gain
 from clinit.analysis.report import View
+from clinit.analysis.report.best import chosen_runs
+from clinit.analysis.report.compare import Comparison, compare
+from clinit.analysis.report.measures import COLLAPSE, measures_of, words_of
 from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.seeds import means, means_table, numbered
-from clinit.analysis.report.settings import ByData, by_data
-from clinit.analysis.report.tables import (
-    diagnosis_table,
-    metrics_table,
-    ranking,
-    run_table,
-    task_table,
-    text_table,
-)
-from clinit.headtrain.protocol.record.format import RunRecord, finite, read_records
+from clinit.analysis.report.seeds import means, means_table, without_copies
+from clinit.analysis.report.settings import ByData, Names, by_data
+from clinit.analysis.report.tables import collapse_table, ranking, run_table, task_table
+from clinit.headtrain.protocol.record.format import RunRecord, read_records
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
@@ -39,8 +35,6 @@ SCALE_ORDER = ("none", "norm", "row-norm", "calibrated")
 MOST_NOTES = 2
 """Number of notes in the terminal; the page contains all notes."""
 Render = Callable[[Sequence[RunSummary]], RenderableType]
-
-
 _FIRST = ("id", "method", "init", "scale", "loss", "seed", "acc_all", "acc_new", "acc_old")
 
 
@@ -53,6 +47,8 @@ class Runs:
     """The same runs by data set, each part with its heading."""
     notes: tuple[str, ...]
     """Notes on the records and the comparison, each once."""
+    chosen: tuple[str, ...] = ()
+    """Settings that `best_of` chose."""
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -65,11 +61,6 @@ class Runs:
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
-
-    @property
-    def report(self) -> Runs:
-        """The runs themselves, for code that was written when reports were separate objects."""
-        return self
 
     def table(self) -> pl.DataFrame:
         """Return one row per run: settings, accuracies in percent, efficiency gains, seconds.
@@ -92,6 +83,47 @@ class Runs:
         single value) and the number of values as `NAME_count`.
         """
         return means_table(self.runs, self.data)
+
+    def best_of(self, fields: str | Sequence[str], by: str | Sequence[str] = "init") -> Runs:
+        """Return the runs with the best settings, chosen by the mean A_all over seeds.
+
+        If there are runs on held-out training images (`clinit sweep --held-out`), these decide, and
+        the runs on test images with the chosen settings are returned. Otherwise the test images
+        decide, and a note states that the accuracies are therefore too high.
+
+        Args:
+            fields: The settings to choose.
+            by: The settings of which each combination of values has its own choice.
+
+        Raises:
+            RecordError: If no run reads a setting, or no run on test images has the chosen values.
+        """
+        runs, note = chosen_runs(self.runs, fields, by)
+        return dataclasses.replace(_compared(runs, [note]), chosen=tuple(words_of(fields)))
+
+    def compare(self, field: str, baseline: str, columns: str | Sequence[str] = "") -> pl.DataFrame:
+        """Return paired differences over seeds from the runs with one value of a setting.
+
+        Args:
+            field: The setting, such as `init`.
+            baseline: The value of the runs to compare with, such as `random`.
+            columns: Names of measures; by default `acc_all`, `acc_new`, `acc_new_start`, `acc_old`.
+
+        Returns:
+            A row per group of seeds and measure, with the columns `difference`, `half_width` (of
+            the 95 % interval), `wins` of `seeds`, `p_value` (paired t-test), `p_adjusted` (Holm)
+            and `result` (higher, lower, open; - for fewer than three seeds).
+
+        Raises:
+            RecordError: If no two groups of runs differ only in the setting.
+        """
+        return self.comparison(field, baseline, columns).frame()
+
+    def comparison(
+        self, field: str, baseline: str, columns: str | Sequence[str] = ""
+    ) -> Comparison:
+        """Return what `compare` returns, as a result that also makes a table."""
+        return compare(self.runs, field, baseline, columns=columns, chosen=self.chosen)
 
     @property
     def steps(self) -> pl.DataFrame:
@@ -135,49 +167,59 @@ class Runs:
         seeds = {run.config.get("seed") for run in self.runs}
         ranked = view.means or len(seeds) > 1 or any(run.is_held_out for run in self.runs)
         if ranked:
-            yield self._each(ranking)
+            yield self._each(partial(ranking, columns=view.columns))
         if view.by_seed or not ranked:
-            yield self._each(run_table)
-        if view.metrics:
-            yield from ("", self._each(partial(metrics_table, ranked=ranked)))
+            yield self._each(partial(run_table, columns=view.columns))
         if view.per_task:
             yield self._each(task_table)
-        if measured := [run for run in self.runs if run.is_diagnosed]:
-            table = partial(diagnosis_table, per_task=view.per_task)
-            yield from ("", self._each(table, by_data(measured)))
+        if diagnosed := [run for run in self.runs if run.is_diagnosed]:
+            measured = by_data(diagnosed)
+            yield from ("", self._each(collapse_table, measured))
+            if view.per_task:
+                yield self._each(partial(task_table, columns=COLLAPSE), measured)
         yield Text("Columns: clinit report --help", style="dim")
-        for line in self.legend:
-            yield Text(line, style="dim", no_wrap=True, overflow="ignore")
+        yield from self.told(view)
+        if view.curves:
+            yield from ("", self.curves(width=width))
+        yield from (Text(visible(sentence)) for sentence in conclusions(self.data))
+
+    def told(self, view: View) -> Iterator[RenderableType]:
+        """Yield the first notes, and the number of the others."""
         notes = [note for note in self.notes if note not in view.said]
         for note in notes[:MOST_NOTES]:
             yield Text.assemble(("Note: ", "bold cyan"), visible(note))
         if len(notes) > MOST_NOTES:
             more = number_of(len(notes) - MOST_NOTES, "more note")
             yield Text(f"{more}: clinit report --html FILE", style="dim")
-        if view.curves:
-            yield from ("", self.curves(width=width))
-        yield from (Text(visible(sentence)) for sentence in conclusions(self.data))
 
     def as_text(self, view: View) -> str:
-        """Return the runs or their means over seeds as JSON, CSV or Markdown."""
+        """Return the runs or their means over seeds as JSON, CSV, Markdown or LaTeX."""
         if view.format == "json":
             rows = means(self.data) if view.means else self.rows()
-            return json.dumps(finite(rows), indent=2, ensure_ascii=False, allow_nan=False)
+            return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False)
         if view.format == "csv":
             if view.means:
-                return means_table(self.runs, self.data).write_csv()
-            return frame_of(self._lines(per_task=view.per_task)).write_csv()
-        tables = [text_table(part, metrics=view.metrics) for part in self.data.values()]
-        return "\n".join(each.markdown() for each in tables)
+                table = means_table(self.runs, self.data)
+            else:
+                table = frame_of(self._lines(per_task=view.per_task))
+            return self._narrowed(table, view.columns).write_csv()
+        tables = [ranking(part, view.columns, is_seeded=True) for part in self.data.values()]
+        return "\n".join(
+            each.latex() if view.format == "latex" else each.markdown() for each in tables
+        )
+
+    def _narrowed(self, table: pl.DataFrame, columns: str | Sequence[str]) -> pl.DataFrame:
+        """Return the settings that tell runs apart and the chosen measures; all without choice."""
+        if not columns:
+            return table
+        names = [each.name for each in measures_of(columns)]
+        own = ["init", *Names.of(self.runs).settings, "seed", "seeds", "task"]
+        names += [f"{name}_{of}" for name in names for of in ("deviation", "count")]
+        return table.select([*dict.fromkeys(n for n in (*own, *names) if n in table.columns)])
 
     def rows(self) -> list[Row]:
         """Return one row of plain values per run, with its tasks."""
         return [run.row() for run in self.runs]
-
-    @property
-    def legend(self) -> list[str]:
-        """One line for each run that tables, figures and notes name by a number: its path."""
-        return [f"run {run.number}: {run.path}" for run in self.runs if run.number is not None]
 
     def _lines(self, *, per_task: bool) -> list[Row]:
         lines = []
@@ -214,9 +256,11 @@ class Runs:
     def figure(self, name: str = "curves") -> Figure:
         """Return a figure for a paper.
 
+        Args:
+            name: `curves`, `efficiency`, or a measure, such as `acc_old` or `forgetting`.
+
         Raises:
-            ValueError: If there is no figure of this name; `FigureName` lists them.
-            RecordError: If no record contains its data.
+            RecordError: If there is no figure of this name, or no record contains its data.
         """
         from clinit.analysis.figures.gallery import figure_of
 
@@ -242,9 +286,7 @@ class Runs:
         save_page(Path(path), self.html)
 
 
-def load_runs(
-    path: str | Path, *more: str | Path, skip_start: bool = False, reading: Reading = "equal-level"
-) -> Runs:
+def load_runs(path: str | Path, *more: str | Path, skip_start: bool = False) -> Runs:
     """Read the records at or below folders, and compare each run with its random run.
 
     Args:
@@ -252,31 +294,32 @@ def load_runs(
         more: Further records or folders.
         skip_start: Whether to leave the points before the first step out of the averages, but not
             out of the curves and the values at the start of a task.
-        reading: Reading of the gain that tables show.
 
     Raises:
         RecordError: If a folder contains no record, or a record that cannot be read.
     """
     records = read_records([Path(each) for each in (path, *more)])
-    return runs_of(records, skip_start=skip_start, reading=reading)
+    return runs_of(records, skip_start=skip_start)
 
 
-def runs_of(
-    records: Sequence[RunRecord], *, skip_start: bool = False, reading: Reading = "equal-level"
-) -> Runs:
+def runs_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Runs:
     """Compare each run with its random run; see `load_runs`."""
-    runs = [RunSummary.of(each, skip_start=skip_start, reading=reading) for each in records]
+    runs, notes = without_copies([RunSummary.of(each, skip_start=skip_start) for each in records])
+    return _compared(runs, notes)
+
+
+def _compared(runs: Sequence[RunSummary], notes: Sequence[str]) -> Runs:
+    """Compare each run with its random run, if this is one of the runs."""
     randoms = {run.key: run for run in reversed(runs) if run.init == "random"}
     groups = list(dict.fromkeys(run.key for run in runs))
     compared = []
     for run in runs:
-        if (random := randoms.get(run.key)) is not None:
-            run = dataclasses.replace(run, gain=gain(run.joined, random.joined))
-        compared.append(run)
+        random = randoms.get(run.key)
+        found = None if random is None else gain(run.joined, random.joined)
+        compared.append(dataclasses.replace(run, gain=found))
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
-    ordered = tuple(numbered(compared))
-    data = by_data(ordered)
-    return Runs(ordered, data, notes_of(ordered, data))
+    data = by_data(compared)
+    return Runs(tuple(compared), data, (*notes, *notes_of(compared, data)))
 
 
 def _order(run: RunSummary) -> tuple[bool, str, int, Path]:

@@ -15,10 +15,11 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
 from clinit.errors import CacheError
-from clinit.extract.arrays import import_features as module
-from clinit.extract.arrays.import_features import ImportConfig, import_features
-from clinit.extract.arrays.numpy_files import NpyFile
 from clinit.extract.cache.read import CacheSplit
+from clinit.extract.work import import_features as module
+from clinit.extract.work.import_features import import_features
+from clinit.extract.work.options import ImportConfig
+from clinit.files.arrays import open_arrays
 
 ROWS, DIM = 23, 5
 RNG = np.random.default_rng(0)
@@ -90,7 +91,8 @@ def test_features_and_labels_come_back_with_their_bits(
     leftover.write_bytes(b"half")  # of a killed import
     split = imported(tmp_path / name)
     check(split, features)
-    assert split.dtype == dtype
+    assert (split.dtype, split.class_names) == (dtype, ("0", "1", "2"))
+    assert split.manifest.table["path"].to_list() == [f"{row:02d}" for row in ORDER]
     assert not list((tmp_path / "cache").rglob("*.tmp-*"))
 
 
@@ -209,8 +211,8 @@ def test_missing_values_and_rows_of_different_lengths_are_refused(tmp_path: Path
     path = tmp_path / "a.parquet"
     whole = FEATURES[:3].astype(np.float32).tolist()
     for rows, message in (
-        ([*whole, None], "`features` has missing values"),
-        ([*whole, [1.0, None, 1.0, 1.0, 1.0]], "`features` has missing values"),
+        ([*whole, None], "`features`: missing values"),
+        ([*whole, [1.0, None, 1.0, 1.0, 1.0]], "`features`: missing values"),
         ([*whole, [1.0]], "cannot read .* as a table of features"),
     ):
         features = pl.Series(rows, dtype=pl.List(pl.Float32))
@@ -218,7 +220,7 @@ def test_missing_values_and_rows_of_different_lengths_are_refused(tmp_path: Path
         with pytest.raises(CacheError, match=message):
             imported(path)
     pl.DataFrame({"features": whole, "label": [0, None, 1]}).write_parquet(path)
-    with pytest.raises(CacheError, match="`label` has missing values"):
+    with pytest.raises(CacheError, match="`label`: missing values"):
         imported(path)
 
 
@@ -251,7 +253,7 @@ def npy(shape: object, descr: str = "'<f4'", data: bytes = bytes(64), version: i
 def test_what_is_no_array_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.npy").write_bytes(content)
     with pytest.raises(CacheError, match=r"a\.npy") as caught:
-        NpyFile(tmp_path / "a.npy").labels("")
+        open_arrays(tmp_path / "a.npy").labels("")
     assert "array" in caught.value.remedy or "label" in caught.value.remedy
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("features.npy", content)

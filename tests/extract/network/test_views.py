@@ -15,8 +15,7 @@ from torchvision.transforms import functional as pil_functional
 from clinit.errors import CacheError, ManifestError
 from clinit.extract.cache.read import open_cache
 from clinit.extract.dataset.decode import decode
-from clinit.extract.network.transform import make_transform
-from clinit.extract.views import Box, View, crop_box
+from clinit.extract.network.transform import Box, View, crop_box, make_transform
 from clinit.extract.work.run import ExtractConfig
 from tests.conftest import TINY_ARGS, TINY_MODEL
 from tests.extract.work.made import extracted, files, tiny_config

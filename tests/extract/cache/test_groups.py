@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from clinit.errors import CacheError
-from clinit.extract.arrays.groups import GROUPS_FILE
+from clinit.extract.cache.groups import GROUPS_FILE
 from clinit.extract.cache.read import open_cache, stored_features
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.protocol.stream.source import read_source

@@ -14,12 +14,12 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
-from clinit.errors import CacheError, unreadable
+from clinit.errors import CacheError
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.dataset.parquet import DAMAGE, read_table, scan_parquet
 from clinit.extract.dataset.scan import Scan
 from clinit.files.commit import commit_file
 from clinit.files.paths import is_file
+from clinit.files.tables import read_table, reading, scan_parquet
 
 GROUPS_FILE = "groups.parquet"
 _FORMAT = "clinit-groups/1"
@@ -93,7 +93,8 @@ def record_scanned(folder: Path, scans: Iterable[Scan], labels: str | None) -> N
 
 
 def _read(source: Path, column: str, digits: int) -> pl.DataFrame:
-    try:
+    remedy = "Give a CSV or Parquet file, and a column with equal values for each group."
+    with reading(source, "a table of images", CacheError, remedy):
         table = read_table(source)
         names = table.columns
         if column not in names:
@@ -102,13 +103,6 @@ def _read(source: Path, column: str, digits: int) -> pl.DataFrame:
             number = pl.int_range(pl.len()).cast(pl.String)
             table = table.with_columns(path=number.str.zfill(digits))
         return table.select("path", column).unique("path", keep="first", maintain_order=True)
-    except OSError as error:
-        raise unreadable(source, error) from error
-    except DAMAGE as error:
-        raise CacheError(
-            f"{source} cannot be read as a table of images: {error}",
-            remedy="Give a CSV or Parquet file, and a column with equal values for each group.",
-        ) from error
 
 
 def read_groups(folder: Path, manifest: Manifest) -> Int[np.ndarray, " rows"] | None:
@@ -120,7 +114,8 @@ def read_groups(folder: Path, manifest: Manifest) -> Int[np.ndarray, " rows"] | 
     path = folder / GROUPS_FILE
     if not is_file(path):
         return None
-    try:
+    remedy = "Record the groups again with `clinit cache group`, or remove the file."
+    with reading(path, "groups", CacheError, remedy):
         metadata = pl.read_parquet_metadata(path)
         told = metadata.get("format"), metadata.get("manifest")
         if told != (_FORMAT, manifest.digest):
@@ -128,9 +123,4 @@ def read_groups(folder: Path, manifest: Manifest) -> Int[np.ndarray, " rows"] | 
         numbers = scan_parquet(path).collect()["group"].cast(pl.Int64)
         if len(numbers) != len(manifest.table) or numbers.null_count():
             raise ValueError(f"it has {len(numbers):,} of {len(manifest.table):,} rows")
-    except (OSError, KeyError, *DAMAGE) as error:
-        raise CacheError(
-            f"{path} cannot be used: {error}",
-            remedy="Record the groups again with `clinit cache group`, or remove the file.",
-        ) from error
     return numbers.to_numpy().astype(np.int64)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, ClinitError, HeadError
-from clinit.extract.arrays import import_features as module
-from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache
+from clinit.extract.work import import_features as module
+from clinit.extract.work.import_features import import_features
+from clinit.extract.work.options import ImportConfig
 from clinit.headtrain.protocol.stream.source import read_source
 from tests.conftest import unwritten
 
@@ -71,20 +72,6 @@ def test_values_too_small_for_a_type_come_back_as_they_were_or_are_invalid(
     assert split.load().features.tolist() == [[1, 0], [0, 0], [0, np.float32(1e-30)]]
 
 
-@pytest.mark.parametrize("shard_rows", [7, 50, 1000])
-def test_rows_come_back_with_their_labels(
-    tmp_path: Path, arrays: Arrays, monkeypatch: pytest.MonkeyPatch, shard_rows: int
-) -> None:
-    monkeypatch.setattr(module, "SHARD_ROWS", shard_rows)
-    features, labels = arrays
-    split = imported(tmp_path / "c", arrays)
-    loaded, order = split.load(), np.argsort(labels, kind="stable")
-    np.testing.assert_array_equal(loaded.features, features[order])
-    np.testing.assert_array_equal(loaded.labels, labels[order])
-    assert loaded.class_names == ("0", "1", "2", "3")
-    assert split.manifest.table["path"].to_list() == [f"{row:02d}" for row in order]
-
-
 @pytest.mark.parametrize("names", [("0", "1", "2", "3"), None])
 def test_a_head_is_stored_and_its_accuracy_told_for_both_splits(
     tmp_path: Path, arrays: Arrays, names: tuple[str, ...] | None
@@ -138,8 +125,8 @@ def test_files_of_another_content_are_refused(
 @pytest.mark.parametrize(
     ("labels", "settings", "fact"),
     [
-        (WORDS, {"split": "train"}, "already contains a complete split"),
-        (WORDS, {"backbone": "dino"}, "backbone = clip, but this split has backbone = dino"),
+        (WORDS[::-1], {"split": "train"}, "begun with other images, features or classes"),
+        (WORDS, {"backbone": "dino"}, "backbone = clip, but this command has backbone = dino"),
         (np.array(["a", "b", "d", "e"]), {}, "this split has classes = a, b, d, e"),
         (WORDS, {"classes": "cba"}, "classes = a, b, c, but this split has classes = c, b, a"),
         (WORDS, {"classes": "abcd"}, "classes = a, b, c, but this split has classes = a, b, c, d"),
@@ -220,6 +207,7 @@ def test_a_killed_import_goes_on_and_ends_the_same(
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
+        ("plan.json", lambda path: None),
         ("shard-00002.h5", lambda path: path.write_bytes(path.read_bytes()[:-9])),
         ("shard-00005.h5", Path.unlink),
         ("manifest.parquet", lambda path: path.write_bytes(path.read_bytes()[:-9])),

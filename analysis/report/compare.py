@@ -1,0 +1,257 @@
+"""Paired comparisons: the same seeds with one setting changed, and what may be concluded.
+
+Runs of one seed share class order, images and batches, so their difference has less noise than
+either value. With n differences of mean m and sample deviation s,
+
+    t = m / sqrt((s^2 + q^2 / 6) / n),     n - 1 degrees of freedom,
+
+where q is the change of the metric by one test image. An accuracy is rounded to whole images, and
+the difference of two rounded numbers has the variance q^2 / 6; without this term, equal differences
+would have the p-value 0. P-values are adjusted by Holm for all tests of a table. Fewer than
+`FEWEST` seeds give numbers and no p-value: two of them find no effect, whatever its size.
+
+Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+Statistics 6(2), 1979.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import polars as pl
+from scipy.stats import t as student
+
+from clinit.analysis.report.measures import COMPARED, Measure, captions, measures_of, remarks_of
+from clinit.analysis.report.run import RunSummary, frame_of
+from clinit.analysis.report.seeds import SeedGroup, seed_groups
+from clinit.analysis.report.settings import Names, phrase
+from clinit.analysis.report.table import Cell, Cells, Column, Table
+from clinit.errors import RecordError
+from clinit.words import number_of
+
+FEWEST = 3
+"""Least number of seeds with a p-value."""
+LEVEL = 0.05
+Result = Literal["higher", "lower", "open", "-"]
+Values = Mapping[Any, float]
+"""Values by seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Paired differences of one metric over seeds."""
+
+    mean: float | None = None
+    """None without a common seed."""
+    half_width: float | None = None
+    """Half of the 95 % interval of this difference; None for fewer than two seeds."""
+    number: int = 0
+    p_value: float | None = None
+    adjusted: float | None = None
+    """P-value adjusted for all tests of a table."""
+
+    @classmethod
+    def of(cls, values: Values, others: Values, *, step: float = 0.0) -> Difference:
+        """Return the differences of the seeds that both have; `step` is q."""
+        found = [values[seed] - others[seed] for seed in sorted(values.keys() & others.keys())]
+        if not found:
+            return cls()
+        mean, n = statistics.fmean(found), len(found)
+        if n < 2:
+            return cls(mean, None, n)
+        error = math.sqrt((statistics.variance(found) + step**2 / 6) / n)
+        half = float(student.ppf(0.975, n - 1)) * error
+        # Equal differences without rounding: there is no deviation to test with.
+        tested = n >= FEWEST and error > 1e-9 * max(1.0, abs(mean))
+        p_value = 2 * float(student.sf(abs(mean) / error, n - 1)) if tested else None
+        return cls(mean, half, n, p_value)
+
+    @property
+    def result(self) -> Result:
+        """Whether the adjusted test finds a difference."""
+        if self.adjusted is None or self.mean is None:
+            return "-"
+        if self.adjusted >= LEVEL:
+            return "open"
+        return "higher" if self.mean > 0 else "lower"
+
+
+def adjusted_by_holm(found: Sequence[Difference]) -> list[Difference]:
+    """Return differences with adjusted p-values; those with a p-value are one family of tests."""
+    result = list(found)
+    known = {n: each.p_value for n, each in enumerate(found) if each.p_value is not None}
+    adjusted = 0.0
+    for rank, index in enumerate(sorted(known, key=known.__getitem__)):
+        adjusted = max(adjusted, min(1.0, (len(known) - rank) * known[index]))
+        result[index] = replace(found[index], adjusted=adjusted)
+    return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """The runs with other values of a setting less those with a baseline, seed by seed."""
+
+    title: str
+    names: Names
+    """Names of the runs with other values."""
+    lines: Sequence[tuple[RunSummary, str, Measure, int, Difference]]
+    """The first run of a group, its baseline in words, a measure, the number of seeds in which the
+    group is better, and its differences."""
+    left_out: Sequence[str]
+    """Groups that differ from every baseline in more than the setting, with why."""
+
+    def frame(self) -> pl.DataFrame:
+        """Return one row per group and measure."""
+        return frame_of(
+            [
+                {
+                    **{name: run.texts.get(name) for name in self.names.settings},
+                    "baseline": baseline,
+                    "measure": measure.name,
+                    "seeds": found.number,
+                    "difference": found.mean,
+                    "half_width": found.half_width,
+                    "wins": wins,
+                    "p_value": found.p_value,
+                    "p_adjusted": found.adjusted,
+                    "result": found.result,
+                }
+                for run, baseline, measure, wins, found in self.lines
+            ]
+        )
+
+    def table(self) -> Table:
+        """Return the same as a table for readers."""
+        lines: list[Cells] = []
+        for run, _, measure, wins, found in self.lines:
+            half = None if found.half_width is None else measure.text(found.half_width)
+            value = Cell(signed(found.mean, measure), half, value=found.mean)
+            told = [f"{wins} of {found.number}", p_text(found.adjusted), found.result]
+            lines.append([*self.names.cells(run), measure.heading, value, *told])
+        heads = ("difference", "wins", "p", "result")
+        columns = [Column("measure"), *(Column(each, "number") for each in heads)]
+        tests = sum(found.adjusted is not None for *_, found in self.lines)
+        words = (
+            "Differences of equal seeds, ± half of the 95 % interval; p: t-test with the rounding"
+            f" of one test image, adjusted by Holm for {number_of(tests, 'test')}."
+        )
+        if any(found.number < FEWEST for *_, found in self.lines):
+            words += f" Fewer than {FEWEST} seeds have no p-value."
+        if self.left_out:
+            words += f" Left out: {'; '.join(self.left_out)}."
+        runs, measures = [run for run, *_ in self.lines], [line[2] for line in self.lines]
+        meanings = captions([*dict.fromkeys(measures)], runs)
+        caption = f"{words} {meanings} {remarks_of(runs)}".rstrip()
+        columns = [*self.names.columns, *columns]
+        return Table(columns, [lines], True, self.title, caption=caption, remarks=[words])
+
+
+def compare(
+    runs: Sequence[RunSummary],
+    field: str,
+    baseline: str,
+    *,
+    columns: str | Sequence[str] = "",
+    chosen: Collection[str] = (),
+) -> Comparison:
+    """Compare the runs with other values of a setting with those of a baseline, seed by seed.
+
+    Settings that only one of two runs reads, such as the scale of computed rows next to random
+    rows, do not count as differences.
+
+    Args:
+        runs: Runs, possibly on several data.
+        field: The setting, such as `init`.
+        baseline: Its value in the baseline, as printed.
+        columns: Names of the measures to compare.
+        chosen: Settings that may differ too, because each value of `field` has its own best.
+
+    Raises:
+        RecordError: If no run has the baseline value, or no other run equals one but for `field`.
+    """
+    name = field.replace("-", "_")
+    groups = seed_groups(runs)
+    values = {text for run in runs if (text := run.texts.get(name)) is not None}
+    rivals = [group for group in groups if group.runs[0].texts.get(name) == baseline]
+    if not rivals:
+        known = ", ".join(sorted(values)) or "no value, because no run reads it"
+        raise RecordError(
+            f"no run has {name} {baseline}", remedy=f"In these runs, {name} has {known}."
+        )
+    pairs: list[tuple[SeedGroup, SeedGroup]] = []
+    left_out: list[str] = []
+    for group in groups:
+        if group.runs[0].texts.get(name) in (None, baseline):
+            continue
+        own = [each for each in rivals if each.runs[0].data == group.runs[0].data]
+        more = [differing(group.runs[0], each.runs[0], {name, *chosen}) for each in own]
+        pairs += [(group, rival) for rival, names in zip(own, more, strict=True) if not names]
+        if all(more):
+            words = [phrase(group.runs[0], each) for each in min(more, key=len, default=["data"])]
+            left_out.append(f"{group.runs[0].texts[name]} ({', '.join(words)})")
+    if not pairs:
+        why = "; ".join(left_out) or "the others differ in nothing or in seeds"
+        raise RecordError(
+            f"no run differs from {name} {baseline} in {name} alone: {why}",
+            remedy="Train them in one command, such as `clinit train-head --init random --init"
+            " least-square`, or let `--best-of` choose the other settings for each.",
+        )
+    found = [(*pair, each) for pair in pairs for each in measures_of(columns or COMPARED)]
+    seeded = [(_values(a, each), _values(b, each)) for a, b, each in found]
+    steps = [step_of(group.runs[0], each) for group, _, each in found]
+    made = [Difference.of(*v, step=step) for v, step in zip(seeded, steps, strict=True)]
+    names, others = (
+        Names.of([*{id(each): each.runs[0] for each in own}.values()], without=("seed",))
+        for own in zip(*pairs, strict=True)
+    )
+    lines = [
+        (a.runs[0], others.label(b.runs[0]), measure, _wins(*own, measure), difference)
+        for (a, b, measure), own, difference in zip(
+            found, seeded, adjusted_by_holm(made), strict=True
+        )
+        if difference.number
+    ]
+    title = f"{name} less {baseline}; {names.title}"
+    return Comparison(title, names, lines, tuple(dict.fromkeys(left_out)))
+
+
+def _wins(values: Values, others: Values, measure: Measure) -> int:
+    """Return the number of seeds with a better value; with a higher one, if neither is better."""
+    sign = -1 if measure.better == "low" else 1
+    return sum(sign * values[seed] > sign * others[seed] for seed in values.keys() & others.keys())
+
+
+def differing(run: RunSummary, other: RunSummary, left_out: Collection[str]) -> list[str]:
+    """Return the settings that both runs read and in which they differ."""
+    pairs = {name: (text, other.texts.get(name)) for name, text in run.texts.items()}
+    left_out = {"seed", *left_out, *(["init"] if "method" in left_out else [])}
+    return [n for n, (a, b) in pairs.items() if n not in left_out and None not in (a, b) and a != b]
+
+
+def signed(value: float | None, measure: Measure) -> str:
+    """Return a difference with its sign."""
+    text = "-" if value is None else measure.text(value)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def p_text(value: float | None) -> str:
+    """Return a p-value as printed."""
+    return "-" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _values(group: SeedGroup, measure: Measure) -> dict[Any, float]:
+    return {
+        row["seed"]: measure.factor * row[measure.name]
+        for row in group.rows
+        if row.get(measure.name) is not None
+    }
+
+
+def step_of(run: RunSummary, measure: Measure) -> float:
+    """Return the change of an accuracy in percent by one test image."""
+    is_accuracy = measure.unit == "%" and measure.factor == 1.0
+    return 100 / max(1, run.images(measure.name)) if is_accuracy else 0.0

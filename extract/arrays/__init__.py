@@ -1,1 +1,0 @@
-"""Import features from files of other programs, and export features for them."""

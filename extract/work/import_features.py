@@ -1,0 +1,324 @@
+"""Make a cache from features that another program computed.
+
+Any extractor works (CLIP, DINO, audio, text): each sample is a row of numbers and a label. As in
+every manifest, rows are sorted by label; within a class, they keep their order. The path of a row
+in the manifest is its row number in the imported file.
+
+A killed import resumes: complete shards are not written again. A finished import is only checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int
+
+from clinit.errors import CacheError, HeadError
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
+from clinit.extract.cache.plan import (
+    PLAN_FILE,
+    SUMMARY_FILE,
+    Plan,
+    read_plan,
+    refuse_other_backbone,
+    settle_plan,
+    shard_name,
+)
+from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
+from clinit.extract.cache.shard import assemble, write_shard
+from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_summary
+from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
+from clinit.extract.dataset.names import near_names, read_class_names
+from clinit.extract.work.options import ImportConfig
+from clinit.files.arrays import FEATURES, LABELS, ONE_PER_ROW, open_arrays, widened
+from clinit.files.lock import claim_folder
+from clinit.files.paths import is_file
+from clinit.files.text import MAX_NAME, is_text
+from clinit.words import contrast, examples
+
+SHARD_ROWS = 16_384
+
+
+def import_features(
+    features_path: Path,
+    labels_path: Path | None,
+    out: Path,
+    config: ImportConfig,
+    *,
+    on_rows: Callable[[int, int], None] = lambda done, total: None,
+    on_note: Callable[[str], None] = lambda note: None,
+) -> CacheSplit:
+    """Write one split of a cache from files of arrays, a shard at a time.
+
+    A killed import resumes, and a finished one is checked; damaged parts are written again. Shards
+    of an unfinished import of other files are removed.
+
+    Args:
+        features_path: A file of one of `files.arrays.FORMATS` with an array (rows, dim). float16
+            and float32 keep their type; float64 and bfloat16 become float32. Rows that are not
+            finite are marked invalid.
+        labels_path: A file with an array (rows,) of integers from 0, or of texts; None if the
+            labels are in `features_path`.
+        out: The folder of the cache.
+        config: Names of the extractor, the split, the classes and the arrays.
+        on_rows: Called after every shard with the number of rows written so far and in total.
+        on_note: Called with remarks on the head.
+
+    Raises:
+        CacheError: If a file is not as described, or the split is of other files.
+        HeadError: If the head does not fit the features.
+        StorageError: If a file cannot be read.
+    """
+    source = open_arrays(features_path)
+    name = source.find(config.features_name, FEATURES, "--features-name")
+    if labels_path is None and not name:
+        raise CacheError(
+            f"{features_path} contains only one array: the labels of its rows are missing",
+            remedy="Give a second file with one label per row.",
+        )
+    target = source if labels_path is None else open_arrays(labels_path)
+    label_name = target.find(config.labels_name, LABELS, "--labels-name")
+    features = source.features(name)
+    rows, dim = features.shape
+    names = read_class_names(config.classes) if config.classes else target.class_names()
+    shared = () if config.classes else _other_classes(out, config.stored)[1]
+    told, origin = target.labels(label_name), target.origin(label_name)
+    labels, names = number_labels(told, rows, names, origin, shared)
+    order = np.argsort(labels, kind="stable")
+    manifest = _manifest(order, labels, names, dim * features.dtype.itemsize, config)
+    dtype = "float16" if features.dtype.name == "float16" else "float32"
+    fingerprint = Fingerprint.of_import(backbone=config.backbone, dtype=dtype)
+    stored = out / HEAD_FILE
+    there = stored if is_file(stored) else None
+    head, head_classes = _head(config.head or there, dim, names, fingerprint, on_note)
+    digested = FileFacts.of(features_path, name)
+    plan = Plan(
+        dataset=config.dataset,
+        split=config.stored,
+        num_rows=rows,
+        dim=dim,
+        dtype=dtype,
+        shard_rows=SHARD_ROWS,
+        batch_size=SHARD_ROWS,
+        fingerprint=fingerprint.of_rows(manifest.digest, features=digested.sha256),
+    )
+    with _claimed(out, plan, manifest, head) as folder:
+        write_manifest(manifest, folder / MANIFEST_FILE)
+        if head is not None:
+            store_head(head, stored)
+        for index in range(plan.num_shards):
+            if shard_problem(folder, plan, index) is not None:
+                picked = order[plan.rows(index).start : plan.rows(index).stop]
+                shard = assemble(widened(features[picked]), labels[picked], {}, dtype=dtype)
+                write_shard(shard, folder / shard_name(index), plan=plan, index=index)
+            on_rows(plan.rows(index).stop, rows)
+        run = RunFacts(
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            features=digested,
+            labels=replace(digested, name=label_name)
+            if labels_path is None
+            else FileFacts.of(labels_path, label_name),
+            classes=FileFacts.of(config.classes) if config.classes else None,
+            head=FileFacts.of(config.head) if config.head else None,
+            versions={"clinit": version("clinit")},
+            command=config.command,
+        )
+        write_summary(folder, plan, manifest, head=head, head_classes=head_classes, run=run)
+        return open_split(folder)
+
+
+def _other_classes(out: Path, split: str) -> tuple[Path, tuple[str, ...]]:
+    """Return the folder of the other split of the cache at `out`, and its class names, if any."""
+    other = out / ("val" if split == "train" else "train")
+    path = other / MANIFEST_FILE
+    return other, read_manifest(path).class_names if is_file(path) else ()
+
+
+_Numbered = tuple[Int[np.ndarray, " rows"], tuple[str, ...]]
+"""Labels as int64 in [0, classes), and one name per class."""
+
+
+def number_labels(
+    told: Any, rows: int, names: tuple[str, ...] | None, origin: str, shared: tuple[str, ...] = ()
+) -> _Numbered:
+    """Return labels, an array of integers or a list of texts, as numbers of class names.
+
+    Args:
+        told: The labels.
+        rows: Required number of labels.
+        names: The class names; None takes the labels themselves.
+        origin: Source of the labels, for messages.
+        shared: Classes of the cache's other split.
+
+    Raises:
+        CacheError: If there are not `rows` labels, or a label has no name.
+    """
+    if len(told) != rows:
+        raise CacheError(
+            f"{origin} contains {'text' if isinstance(told, list) else told.dtype} of shape"
+            f" ({len(told)},), expected integers or text of shape ({rows},)",
+            remedy=ONE_PER_ROW,
+        )
+    numbered = _numbered_texts if isinstance(told, list) else _numbered
+    return numbered(told, names, shared, origin)
+
+
+def _numbered(
+    labels: Any, names: tuple[str, ...] | None, shared: tuple[str, ...], origin: str
+) -> _Numbered:
+    """Check labels that are integers.
+
+    Args:
+        labels: Integers from 0.
+        names: The class names; None takes the labels themselves.
+        shared: Classes of the cache's other split, whose names are taken if they begin with those
+            of these rows. Labels below their number are allowed even if there are fewer rows.
+        origin: Source of the labels, for messages.
+
+    Raises:
+        CacheError: If a label has no name.
+    """
+    most, least, rows = int(labels.max()), int(labels.min()), len(labels)
+    if names is None and most >= max(rows, len(shared)):
+        raise CacheError(
+            f"{origin} contains the label {most:,}, but only {rows:,} rows",
+            remedy="Number the classes from 0 without gaps, name them with `--classes`, or first"
+            " import the split with rows of all classes.",
+        )
+    if names is None:
+        names = tuple(map(str, range(most + 1)))
+    if least < 0 or most >= len(names):
+        raise CacheError(
+            f"{origin} contains labels from {least} to {most}, expected 0 to {len(names) - 1}",
+            remedy="Number the classes from 0, and name all of them in the file of `--classes`.",
+        )
+    return labels.astype(np.int64), shared if shared[: len(names)] == names else names
+
+
+def _numbered_texts(
+    labels: Any, names: tuple[str, ...] | None, shared: tuple[str, ...], origin: str
+) -> _Numbered:
+    """Number labels that are texts, in sorted order without `names`.
+
+    The classes of the cache's other split are taken if they contain all classes of these rows.
+    """
+    told = sorted(set(labels))
+    wrong = [text for text in told if len(text) > MAX_NAME or not is_text(text)]
+    if wrong:
+        raise CacheError(
+            f"{origin} contains a text that is not a class name: {wrong[0][:30]!r}",
+            remedy=f"Save texts of at most {MAX_NAME:,} characters.",
+        )
+    names = tuple(told) if names is None else names
+    names = shared if set(shared) >= set(names) else names
+    number = {name: label for label, name in enumerate(names)}
+    unknown = [name[:60] for name in told if name not in number]
+    if unknown:
+        near = near_names(unknown, names, "the file", "the list")
+        raise CacheError(
+            f"{origin} contains {len(unknown):,} labels that are not among the {len(names):,} class"
+            f" names: {'; '.join(filter(None, (examples(unknown), near)))}",
+            remedy="Name all classes in the file of `--classes`, one per line.",
+        )
+    return np.array([number[name] for name in labels], dtype=np.int64), names
+
+
+def _manifest(
+    order: np.ndarray,
+    labels: np.ndarray,
+    names: tuple[str, ...],
+    row_bytes: int,
+    config: ImportConfig,
+) -> Manifest:
+    label = pl.Series(labels[order], dtype=pl.Int64)
+    table = pl.DataFrame(
+        {
+            "path": pl.Series(order).cast(pl.String).str.zfill(len(str(len(order)))),
+            "label": label,
+            "class_name": pl.Series(names, dtype=pl.String).gather(label),
+            "size_bytes": pl.repeat(row_bytes, len(order), dtype=pl.Int64, eager=True),
+        }
+    )
+    return Manifest(config.dataset, config.stored, names, table)
+
+
+def _head(
+    path: Path | None,
+    dim: int,
+    names: tuple[str, ...],
+    fingerprint: Fingerprint,
+    on_note: Callable[[str], None],
+) -> tuple[Head | None, str]:
+    """Return the head in a file, and the source of its class names.
+
+    A head without class names gets the names of the data set if their number fits.
+    """
+    if path is None:
+        return None, UNKNOWN
+    head = read_head(path, on_note=on_note)
+    if head.dim != dim:
+        raise HeadError(
+            f"{path} reads features of width {head.dim}, but imported features have width {dim}",
+            remedy="Give the head that belongs to these features, or leave out `--head`.",
+        )
+    head = replace(head, fingerprint=fingerprint.backbone_identifier)
+    if head.class_names is not None:
+        return head, "stored with the head"
+    if head.num_classes != len(names):
+        return head, UNKNOWN
+    return replace(head, class_names=names), "the classes of the data set"
+
+
+@contextmanager
+def _claimed(out: Path, plan: Plan, manifest: Manifest, head: Head | None) -> Iterator[Path]:
+    """Lock a cache and the folder of a split, after checks that both fit; yield the folder.
+
+    Raises:
+        CacheError: If the split is of other files, or the cache has another backbone, other classes
+            or another head. Nothing is written then.
+        ClinitError: If another process writes to the cache, or it cannot be written.
+    """
+    folder = out / plan.split
+    with claim_folder(out, leaves_lock=False):
+        other, names = _other_classes(out, plan.split)
+        refuse_other_backbone([other], plan.fingerprint, plan.dim)
+        if names and names != manifest.class_names:
+            one, two = contrast(", ".join(names), ", ".join(manifest.class_names))
+            raise CacheError(
+                f"{other} has classes = {one}, but this split has classes = {two}",
+                remedy="Import both splits with the same `--classes FILE`, or use another folder.",
+            )
+        _refuse_other_head(out / HEAD_FILE, head)
+        with claim_folder(folder):
+            if is_file(folder / PLAN_FILE) and not is_file(folder / SUMMARY_FILE):
+                found = read_plan(folder)
+                if found != plan and found.fingerprint.is_imported:
+                    # An unfinished import of other files, which the user may have corrected since.
+                    for path in (*folder.glob("shard-*.h5"), folder / PLAN_FILE):
+                        path.unlink()
+            settle_plan(plan, folder)
+            yield folder
+
+
+def _refuse_other_head(path: Path, head: Head | None) -> None:
+    """Refuse a head other than the stored head; a damaged stored head is written again."""
+    there = None
+    with suppress(HeadError):
+        there = read_head(path)
+    if there is None or head is None:
+        return
+    stored, given = ((each.class_names, tensors_sha256(each)) for each in (there, head))
+    if stored != given:
+        raise HeadError(
+            f"{path} is another head than the one given",
+            remedy="Leave out `--head` for the second split, or use another folder.",
+        )

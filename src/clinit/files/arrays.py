@@ -1,0 +1,324 @@
+"""Read files of arrays that other programs wrote, in one of the formats of `FORMATS`.
+
+Arrays of `.npy` and safetensors files stay on the disk. An array of a `.npz` archive, which may be
+compressed, and a column of a Parquet file are read into memory as a whole.
+
+Sources: "A simple file format for NumPy arrays", `numpy.lib.format`; "Format" in the README of
+huggingface/safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+
+from clinit.errors import CacheError
+from clinit.files.paths import check_readable, exists, instead_of
+from clinit.files.tables import DAMAGE, row_count, scan_parquet
+from clinit.files.text import MAX_NAME, is_text
+from clinit.words import size_text
+
+FEATURES, LABELS = ("features",), ("labels", "label")
+"""Array names to look for if the user gives no name."""
+ONE_PER_ROW = "Save one label per feature vector, in the same order."
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""NumPy has no bfloat16, which is the upper half of a float32."""
+_TYPES: dict[str, Any] = {
+    **{"F16": "<f2", "BF16": BFLOAT16, "F32": "<f4", "F64": "<f8"},
+    **{f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
+}
+"""Types of safetensors files."""
+_MOST_TIMES, _SMALL = 50, 2**20
+"""Features are random bits, which compress little; labels compress well, and are small."""
+_DAMAGE = (
+    *DAMAGE,
+    *(OSError, SafetensorError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError),
+    *(KeyError, TypeError, EOFError, OverflowError, ZeroDivisionError, MemoryError),
+    *(SyntaxError, tokenize.TokenError, RecursionError),
+)
+"""Errors of reading a damaged file: offsets may be impossible and arrays missing, and the header of
+a `.npy` file is a Python expression."""
+
+
+def _npy(path: Path, name: str) -> np.ndarray:
+    """Map the array into memory; NumPy checks that the file is large enough for it."""
+    with np.errstate(over="ignore"):  # a shape beyond 64 bits is refused as too large
+        array = np.lib.format.open_memmap(path, mode="r")
+    if not array.dtype.itemsize:
+        raise ValueError(f"it declares {array.dtype} of shape {array.shape}")
+    return array
+
+
+def _names_of_npz(path: Path) -> tuple[str, ...]:
+    with zipfile.ZipFile(path) as archive:
+        return tuple(name.removesuffix(".npy") for name in archive.namelist())
+
+
+def _npz(path: Path, name: str) -> np.ndarray:
+    """Read an array; refuse one that is much larger than its file."""
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        told = archive.getinfo(f"{name}.npy")
+        if told.file_size > max(_MOST_TIMES * size, _SMALL) or told.compress_size > size:
+            raise ValueError(
+                f"it declares {size_text(told.file_size)} in a file of {size_text(size)}"
+            )
+        with archive.open(told) as file:
+            array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+            return array
+
+
+def _names_of_safetensors(path: Path) -> tuple[str, ...]:
+    with safe_open(path, framework="numpy") as file:  # checks the header
+        return tuple(sorted(file.keys()))
+
+
+def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the header, and the byte of the file at which the tensors begin."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        return json.loads(file.read(length)), 8 + length
+
+
+def _safetensors(path: Path, name: str) -> np.ndarray:
+    """Map a tensor into memory."""
+    header, start = _safetensors_header(path)
+    kind, shape, (begin, end) = (header[name][k] for k in ("dtype", "shape", "data_offsets"))
+    if kind not in _TYPES or begin == end:
+        raise ValueError(f"{kind} of shape {tuple(shape)}, expected floats or integers")
+    return np.memmap(path, _TYPES[kind], "r", start + begin, tuple(shape))
+
+
+def _columns(path: Path) -> tuple[str, ...]:
+    table = scan_parquet(path)
+    if not row_count(table, path.stat().st_size):
+        raise ValueError("it contains no rows")
+    return tuple(table.collect_schema())
+
+
+def _column(path: Path, name: str) -> np.ndarray:
+    """Read a column; texts become Python objects."""
+    column = scan_parquet(path).select(name).collect().to_series()
+    nested = isinstance(column.dtype, pl.List | pl.Array)
+    inner = column.explode(empty_as_null=True) if nested else column
+    if column.null_count() or inner.null_count():
+        raise ValueError("missing values")
+    if isinstance(column.dtype, pl.List):
+        column = column.list.to_array(len(column[0]))
+    if isinstance(column.dtype, pl.Categorical | pl.Enum):
+        column = column.cast(pl.String)
+    array: np.ndarray = column.to_numpy()
+    if array.dtype == object and column.dtype != pl.String:
+        raise ValueError(f"{column.dtype}, expected numbers or texts")
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How to read files with one suffix."""
+
+    title: str
+    remedy: str
+    names: Callable[[Path], tuple[str, ...] | None]
+    """Returns the names of the arrays; None for a single array without a name."""
+    array: Callable[[Path, str], np.ndarray]
+    metadata: Callable[[Path], Mapping[str, str]] = lambda path: {}
+    """Returns the texts next to the arrays."""
+
+
+FORMATS = {
+    ".npy": Format(
+        "a .npy file",
+        "Write it with `numpy.save(path, array)`; pickled objects are not read.",
+        lambda path: None,
+        _npy,
+    ),
+    ".npz": Format(
+        "a .npz file",
+        "Write it with `numpy.savez(path, features=…, labels=…)`.",
+        _names_of_npz,
+        _npz,
+    ),
+    ".parquet": Format(
+        "a table of features",
+        "Write one row per sample: a column of arrays of floats, all of one length, and a column"
+        " of labels that are integers or texts.",
+        _columns,
+        _column,
+        pl.read_parquet_metadata,
+    ),
+    ".safetensors": Format(
+        "a safetensors file",
+        "Write it with `safetensors.numpy.save_file` or `safetensors.torch.save_file`.",
+        _names_of_safetensors,
+        _safetensors,
+        lambda path: _safetensors_header(path)[0].get("__metadata__") or {},
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """A file of arrays. All methods raise `CacheError` if the file is damaged."""
+
+    path: Path
+    format: Format
+
+    def names(self) -> tuple[str, ...] | None:
+        """Return the names of the arrays; None for a single array without a name."""
+        with self._reading():
+            return self.format.names(self.path)
+
+    def array(self, name: str) -> np.ndarray:
+        """Return an array, on disk if the format allows that; numbers may be `BFLOAT16`."""
+        with self._reading(f"`{name}`: " if name else ""):
+            return self.format.array(self.path, name)
+
+    def metadata(self) -> Mapping[str, str]:
+        """Return the texts next to the arrays, if the format has a place for them."""
+        with self._reading():
+            return self.format.metadata(self.path)
+
+    def find(self, given: str | None, usual: Sequence[str], option: str) -> str:
+        """Return the name of the array that contains the features, or the labels.
+
+        Args:
+            given: The name that the user gives; None looks for the usual names.
+            usual: The usual names.
+            option: The option for the name, for messages.
+
+        Raises:
+            CacheError: If the file contains no such array; the message lists the existing arrays.
+        """
+        names = self.names()
+        if names is None and given is None:
+            return ""
+        wanted = usual if given is None else (given,)
+        for name in wanted:
+            if name in (names or ()):
+                return name
+        there = "one array without a name" if names is None else ", ".join(names[:20]) or "no array"
+        raise CacheError(
+            f"{self.path} contains no {' or '.join(map(repr, wanted))}; it contains {there}",
+            remedy=f"Choose an array with `{option} NAME`, or give another file.",
+        )
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """Return the JSON list `class_names` in the metadata, if any.
+
+        Raises:
+            CacheError: If it is not a list of texts, or a name occurs twice.
+        """
+        if (text := self.metadata().get("class_names")) is None:
+            return None
+        with suppress(msgspec.DecodeError, RecursionError):
+            names = msgspec.json.decode(text, type=tuple[str, ...])
+            wrong = any(len(name) > MAX_NAME or not is_text(name) for name in names)
+            if names and not wrong and len(set(names)) == len(names):
+                return names
+        raise CacheError(
+            f"`class_names` in the metadata of {self.path} is not a JSON list of different texts",
+            remedy="Name the classes with `--classes FILE`, one per line.",
+        )
+
+    def features(self, name: str) -> Float[np.ndarray, "rows dim"] | np.ndarray:
+        """Return an array of features, as `array` does.
+
+        Raises:
+            CacheError: If it does not contain rows of floats.
+        """
+        array = self.array(name)
+        kind = "bfloat16" if array.dtype == BFLOAT16 else array.dtype.name
+        floats = ("bfloat16", "float16", "float32", "float64")
+        if array.ndim != 2 or 0 in array.shape or kind not in floats:
+            raise CacheError(
+                f"{self.origin(name)} contains {kind} of shape {array.shape}, expected floats"
+                " (rows, dim)",
+                remedy="Save one feature vector per row: `numpy.save(path, features)`.",
+            )
+        return array
+
+    def labels(self, name: str) -> np.ndarray | list[str]:
+        """Return an array of labels; texts become a list.
+
+        Raises:
+            CacheError: If it does not contain one integer or text per row.
+        """
+        array, origin = self.array(name), self.origin(name)
+        if array.ndim != 1 or array.dtype.kind not in "iuUO":
+            raise CacheError(
+                f"{origin} contains {array.dtype} of shape {array.shape}, expected integers or"
+                " text (rows,)",
+                remedy=ONE_PER_ROW,
+            )
+        try:
+            return list(map(str, array.tolist())) if array.dtype.kind in "UO" else np.array(array)
+        except (SystemError, ValueError) as error:  # invalid Unicode code points
+            raise CacheError(
+                f"{origin} contains a label of invalid Unicode: {error}",
+                remedy="Save valid Unicode.",
+            ) from error
+
+    def origin(self, name: str) -> str:
+        """Return the array and the file, for messages."""
+        return f"`{name}` of {self.path}" if name else f"{self.path}"
+
+    @contextmanager
+    def _reading(self, what: str = "") -> Iterator[None]:
+        try:
+            yield
+        except _DAMAGE as error:
+            raise CacheError(
+                f"cannot read {self.path} as {self.format.title}: {what}{str(error)[:200]}",
+                remedy=self.format.remedy,
+            ) from error
+
+
+def open_arrays(path: Path) -> ArrayFile:
+    """Return the file of arrays at `path`, whose format is its suffix.
+
+    Raises:
+        CacheError: If there is no file, or its suffix is not among `FORMATS`.
+        StorageError: If the file cannot be read.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        raise CacheError(
+            f"{path} has {f'the suffix {path.suffix!r}' if suffix else 'no suffix'}, expected one"
+            f" of {', '.join(FORMATS)}",
+            remedy="Save the features in one of these formats, such as with"
+            " `numpy.save(path, tensor.numpy())` or `safetensors.torch.save_file`.",
+        )
+    if not exists(path):
+        raise CacheError(f"no file at {path}", remedy=instead_of(path, "Check the spelling."))
+    check_readable(path, CacheError)
+    return ArrayFile(path, FORMATS[suffix])
+
+
+def widened(features: np.ndarray) -> Float[np.ndarray, ...]:
+    """Return features in float32, in the byte order of this machine.
+
+    Values that float32 cannot represent become infinite, and their row invalid: a value that is too
+    large, or all values of a row if all are so small that they would lose most of their bits.
+    """
+    if features.dtype == BFLOAT16:
+        return (features["bfloat16"].astype(np.uint32) << 16).view(np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = np.asarray(features, dtype=np.float32)
+    if features.dtype.itemsize > 4:
+        largest = np.abs(features).max(axis=-1, initial=0)
+        narrow[(largest > 0) & (largest < np.finfo(np.float32).smallest_normal)] = np.inf
+    return narrow
