@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from clinit.errors import ImageError, MachineError, ManifestError
+from clinit.extract.dataset import decode as decode_module
 from clinit.extract.dataset.images import ImageFiles
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import load_backbone
@@ -84,6 +85,82 @@ def test_a_device_decodes_upright_jpeg_files_and_the_host_all_others(tmp_path: P
     difference = (batch.pixels.int() - plain.pixels.int()).abs().float()
     assert float(difference.mean()) < 1  # of 255 steps: on a device, another decoder
     assert batch.reasons.keys() == plain.reasons.keys() == {5}
+
+
+def refuses(contents: list[bytes], real: Any) -> Any:
+    """Refuse one file, as a whole batch if it is among others; this was nvJPEG on an H200."""
+    if any(b"bad" in each for each in contents):
+        raise RuntimeError("Failed to decode batch: 3")
+    return real(contents)
+
+
+def lacks_memory(contents: list[bytes], real: Any) -> Any:
+    if len(contents) > 1:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return real(contents)
+
+
+def poisoned(contents: list[bytes], real: Any) -> Any:
+    """Report a file as decoded without writing into its memory."""
+    return [
+        image.fill_(119) if b"bad" in c else image for c, image in zip(contents, real(contents))
+    ]
+
+
+def works(contents: list[bytes], real: Any) -> Any:
+    return real(contents)
+
+
+@pytest.mark.parametrize(
+    ("device", "bad", "calls", "retreats"),
+    [
+        (works, [], [12], 0),
+        (refuses, [2], [12] + [1] * 12, 1),
+        (lacks_memory, [], [12] + [1] * 12, 0),
+        (poisoned, [0], [12], 1),
+        (refuses, range(12), "decodes none of 8 JPEG files", 0),
+        (poisoned, [0, 1, 2], "gives wrong pixels of ", 0),
+    ],
+)
+def test_a_file_that_a_device_gets_wrong_costs_no_other_file_its_decoder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: Any,
+    bad: Any,
+    calls: Any,
+    retreats: int,
+) -> None:
+    names, asked, real = [f"{row}.jpg" for row in range(13)], list[int](), decode_module.decode_jpeg
+    for row, name in enumerate(names):
+        settings = {"comment": b"bad"} if row in bad else {}
+        Image.new("RGB", (40, 40), (9 * row, 50, 60)).save(tmp_path / name, **settings)
+    cut = tmp_path / names.pop()
+    cut.write_bytes(cut.read_bytes()[:-2])  # an H200 decodes it; the CPU refuses it
+
+    def decoded(contents: list[bytes], **options: Any) -> Any:
+        asked.append(len(contents))
+        return device(contents, lambda given: real(given, **options))
+
+    monkeypatch.setattr(decode_module, "decode_jpeg", decoded)
+    files = ImageFiles(tmp_path, [*names, cut.name], None)
+    plain = Decoder(images=files, transform=TRANSFORM, workers=1)
+    (expected,) = plain.batches([range(13)])
+    decoder = replaced(plain, for_device=True)
+    (batch,) = decoder.batches([range(13)])
+    assert batch.finish is not None
+    if isinstance(calls, str):
+        with pytest.raises(MachineError, match=calls):
+            batch.finish(batch.pixels)
+        return
+    batch.finish(batch.pixels)
+    assert torch.equal(batch.pixels, expected.pixels)
+    assert batch.reasons.keys() == {12}
+    assert (asked, decoder.retreats.total()) == (calls, retreats)
+    asked.clear()
+    monkeypatch.setattr(decode_module, "_MOST_TOGETHER", 3 * 40 * 40)
+    if device is works:
+        batch.finish(batch.pixels)
+        assert asked == [3] * 4
 
 
 def test_sizes_are_compared_and_an_unknown_one_is_not(root: Path) -> None:

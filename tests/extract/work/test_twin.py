@@ -1,15 +1,12 @@
 """The pipeline of extraction on a device that executes late (`tests.twin`)."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
-from clinit.extract.work import pipeline
-from clinit.extract.work.pipeline import ImageBatch, Timing, overlapped
+from clinit.extract.work.pipeline import HALVED, ImageBatch, Timing, overlapped
 from tests.twin import CUDA, Event, Machine, Stream, twin
 
 __all__ = ["twin"]
@@ -52,3 +49,17 @@ def test_the_device_notices_a_stream_that_nobody_waits_for(
     monkeypatch.setattr(where, name, lambda *args: None)
     right = [torch.equal(one, two) for one, two in zip(found(twin), EXPECTED, strict=True)]
     assert not all(right)
+
+
+def test_a_batch_that_does_not_fit_is_computed_in_halves_and_counted(twin: Machine) -> None:
+    def small(pixels: Tensor) -> Tensor:
+        if len(pixels) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return means(pixels)
+
+    timing = Timing()
+    with twin:
+        halves = [kept.clone() for _, kept in overlapped(batches(), small, CUDA, timing)]
+    for one, other in zip(halves, EXPECTED, strict=True):
+        torch.testing.assert_close(one, other)
+    assert timing.retreats == {HALVED: 5}
