@@ -47,7 +47,9 @@ class Twin(torch.Tensor):
         return found  # type: ignore[no-any-return]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return Machine.now.call(func, args, kwargs or {})
 
     def tolist(self) -> Any:
@@ -67,7 +69,7 @@ class Machine(TorchDispatchMode):
     now: Machine
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         Machine.now = self
         self.tape: list[Any] | None = None
         self.saved: dict[int, tuple[Any, Any]] = {}

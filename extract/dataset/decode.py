@@ -226,8 +226,8 @@ def for_device(content: bytes, *, max_pixels: int = MAX_PIXELS) -> ForDevice | N
 
 
 def decode_on(
-    device: torch.device, files: Sequence[ForDevice], *, max_pixels: int = MAX_PIXELS
-) -> Iterator[UInt8[Tensor, "3 _h _w"] | ImageError | None]:
+    device: torch.device, files: Sequence[ForDevice]
+) -> Iterator[UInt8[Tensor, "3 _h _w"] | None]:
     """Yield the pixels of each file on a CUDA device; None if it refuses a file.
 
     Files are decoded together; if one is refused, or memory is short, each alone, so that pixels do
@@ -256,12 +256,12 @@ def decode_on(
 
 def _decoded_on(device: torch.device, files: Sequence[ForDevice]) -> list[Tensor] | None:
     try:
-        found: list[Tensor] = decode_jpeg([f.content for f in files], mode="RGB", device=device)
+        found = decode_jpeg([each.content for each in files], mode="RGB", device=device)
     except (RuntimeError, ValueError) as error:
         if out_of_memory(error) and len(files) == 1:
             raise MemoryError from error
         return None
-    return found
+    return list(found)
 
 
 def wrong_decoder(what: str) -> MachineError:

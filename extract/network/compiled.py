@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -51,6 +52,11 @@ LEAST_GAIN = 1.05
 @runtime_checkable
 class Network(Protocol):
     """A network that can be compiled: a dataclass with the field `program`."""
+
+    @property
+    def config(self) -> Any:
+        """Which network, and how it computes (`BackboneConfig`)."""
+        ...
 
     @property
     def program(self) -> Forward | None:
@@ -109,7 +115,9 @@ def compiled(
     # On a CPU this module warns that it finds no CUDA.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # Freezing folds weights. It is set only here, because weights in training must not be folded.
-    with torch._inductor.config.patch(freezing=True):
+    with torch._inductor.config.patch(freezing=True), warnings.catch_warnings():
+        # The precision is chosen, and the deprecated function is PyTorch's own.
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores|.*torch.jit.script_method")
         made.append(call(batch))
     return call
 
@@ -171,7 +179,10 @@ def on_its_way(
 
         def done(work: Callable[..., T], *given: Any) -> T:
             """Work in the thread that calls the program, or on a CPU in one like it."""
-            return alone.submit(work, *given).result() if device.type == "cpu" else work(*given)
+            if device.type == "cpu":
+                return alone.submit(work, *given).result()
+            with network.config.float32():
+                return work(*given)
 
         if wanted == "auto":
             few_s = done(seconds_of, network.forward, batch[:2], 1)

@@ -215,7 +215,7 @@ class Decoder:
         """Let the device decode; the CPU decodes what it refuses, and looks at a sample."""
         limit, wrong = self.max_pixels, 0
         with _machine_errors(self.images, rows[0]):
-            found = decode_on(pixels.device, [*encoded.values()], max_pixels=limit)
+            found = decode_on(pixels.device, [*encoded.values()])
             for (place, file), image in zip(encoded.items(), found, strict=True):
                 row = rows[place]
                 try:

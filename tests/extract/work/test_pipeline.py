@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torchcodec.decoders
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
@@ -103,7 +104,8 @@ def lacks_memory(contents: list[bytes], real: Any) -> Any:
 def poisoned(contents: list[bytes], real: Any) -> Any:
     """Report a file as decoded without writing into its memory."""
     return [
-        image.fill_(119) if b"bad" in c else image for c, image in zip(contents, real(contents))
+        image.fill_(119) if b"bad" in c else image
+        for c, image in zip(contents, real(contents), strict=True)
     ]
 
 
@@ -130,9 +132,13 @@ def test_a_file_that_a_device_gets_wrong_costs_no_other_file_its_decoder(
     calls: Any,
     retreats: int,
 ) -> None:
-    names, asked, real = [f"{row}.jpg" for row in range(13)], list[int](), decode_module.decode_jpeg
+    names, asked, real = (
+        [f"{row}.jpg" for row in range(13)],
+        list[int](),
+        torchcodec.decoders.decode_jpeg,
+    )
     for row, name in enumerate(names):
-        settings = {"comment": b"bad"} if row in bad else {}
+        settings: dict[str, Any] = {"comment": b"bad"} if row in bad else {}
         Image.new("RGB", (40, 40), (9 * row, 50, 60)).save(tmp_path / name, **settings)
     cut = tmp_path / names.pop()
     cut.write_bytes(cut.read_bytes()[:-2])  # an H200 decodes it; the CPU refuses it
@@ -161,6 +167,35 @@ def test_a_file_that_a_device_gets_wrong_costs_no_other_file_its_decoder(
     if device is works:
         batch.finish(batch.pixels)
         assert asked == [3] * 4
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_images_of_the_cpu_and_leaves_cut_files_to_it(tmp_path: Path) -> None:
+    """Its memory is poisoned, because nvJPEG calls files decoded that it has not written."""
+    rng, names, cuda = np.random.default_rng(0), [], torch.device("cuda")
+    kinds: list[dict[str, Any]] = [{}, {"progressive": True}, {"subsampling": 0}, {"quality": 30}]
+    for number, settings in enumerate(kinds * 3):
+        coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+        names.append(f"{number}.jpg")
+        coarse.resize((500, 375)).save(tmp_path / names[-1], **settings)
+    for share in (0.1, 0.5, 0.99):
+        content = (tmp_path / "0.jpg").read_bytes()
+        names.append(f"cut {share}.jpg")
+        (tmp_path / names[-1]).write_bytes(content[: int(share * len(content))])
+    Image.fromarray(rng.integers(0, 256, (40, 8000, 3), dtype=np.uint8)).save(tmp_path / "wide.jpg")
+    files, rows = ImageFiles(tmp_path, [*names, "wide.jpg"], None), range(16)
+    plain = Decoder(images=files, transform=TRANSFORM, workers=2)
+    (expected,) = plain.batches([rows])
+    decoder = replaced(plain, for_device=True)
+    (batch,) = decoder.batches([rows])
+    assert batch.finish is not None
+    poison = [torch.full((2**24,), 119, dtype=torch.uint8, device=cuda) for _ in range(16)]
+    del poison
+    pixels = batch.pixels.to(cuda)
+    batch.finish(pixels)
+    assert not any(map(decode_module.differs, pixels, expected.pixels))
+    assert batch.reasons.keys() == expected.reasons.keys() == {12, 13, 14}
+    assert not decoder.retreats
 
 
 def test_sizes_are_compared_and_an_unknown_one_is_not(root: Path) -> None:

@@ -20,11 +20,11 @@ from tests.twin import Graph, Machine, twin
 
 __all__ = ["twin"]
 SMALL = {"tasks": 2, "iterations": 12, "eval_every": 6, "batch_size": 16, "buffer": 60}
-BANK = [
+BANK: list[dict[str, Any]] = [
     *({"init": "random"}, {"init": "class-mean"}, {"lam": "auto"}, {"lr": 1e-2}),
     *({"loss": "mse"}, {"loss": "sqen"}),
 ]
-ANCHORS = [{"anchor": "l2", "anchor_strength": 0.02}, {"anchor": "moments"}]
+ANCHORS: list[dict[str, Any]] = [{"anchor": "l2", "anchor_strength": 0.02}, {"anchor": "moments"}]
 CASES: dict[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]] = {
     "bank": (BANK, {}),
     "linear": ([{}, {"loss": "mse"}], {"schedule": "linear"}),
