@@ -217,17 +217,18 @@ class BackboneConfig:
         """Let CUDA convolve and multiply float32 alike, exactly or in TF32, within the block.
 
         By PyTorch's default, convolutions use TF32 and products do not. The switches are global;
-        their previous values are restored after the block.
+        their previous values are restored after the block. The newer switches `fp32_precision`
+        are not used, because `torch.export` and older compilers refuse to read them.
         """
-        switches: Any = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
-        before = [each.fp32_precision for each in switches]
-        for each in switches:
-            each.fp32_precision = "tf32" if self.autocast == "tf32" else "ieee"
+        switches: Any = (torch.backends.cudnn, torch.backends.cuda.matmul)
+        before = [each.allow_tf32 for each in switches]
         try:
+            for each in switches:
+                each.allow_tf32 = self.autocast == "tf32"
             yield
         finally:
-            for each, precision in zip(switches, before, strict=True):
-                each.fp32_precision = precision
+            for each, is_allowed in zip(switches, before, strict=True):
+                each.allow_tf32 = is_allowed
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -92,13 +92,13 @@ def compiled(
     On a CPU, any number of threads may call the program. PyTorch must be set to one thread in each
     of them, and in the calling thread. On CUDA, only the calling thread may call it.
     """
-    from torch._inductor import compile_fx
-
     keep_programs_private()
     size, device, made = len(batch), batch.device, list[Tensor]()
     options = {"triton.cudagraphs": True} if device.type == "cuda" else {"cpp.threads": 1}
 
     def compile_once(graph: Any, inputs: Any) -> Any:
+        from torch._inductor import compile_fx
+
         if made:
             raise RuntimeError("the program was called in another thread than it was compiled for")
         return compile_fx.compile_fx(graph, inputs, config_patches=options)

@@ -202,8 +202,8 @@ class NetworkOptions(Settings, _Network):
 
     panel: ClassVar = COMPUTATION
 
-    device: Literal["auto", "cuda", "cpu"] = setting(
-        "auto", "Device to compute on; auto: CUDA if available."
+    device: str = setting(
+        "auto", "Device to compute on: auto (CUDA if available), cpu, cuda or cuda:N."
     )
 
 

@@ -94,7 +94,7 @@ def test_a_model_that_does_more_than_its_classifier_is_refused(
     tiny_weights: Path, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone = load_backbone(tiny_backbone(tiny_weights))
-    classifier = backbone.network.get_classifier()  # type: ignore[operator]
+    classifier = backbone.network.get_classifier()  # type: ignore[operator, no-any-return]
     classifier.register_forward_hook(lambda module, inputs, output: 2 * output)
     with pytest.raises(BackboneError, match="does not give the model's own logits"):
         check_features(backbone, images)
@@ -169,30 +169,29 @@ def test_a_map_of_features_is_refused(tmp_path: Path, images: torch.Tensor) -> N
     assert "--model-arg global_pool=avg" in caught.value.remedy
 
 
-@pytest.mark.parametrize(("autocast", "expected"), [("off", "ieee"), ("tf32", "tf32")])
+@pytest.mark.parametrize(("autocast", "expected"), [("off", False), ("tf32", True)])
 def test_products_and_convolutions_have_one_precision_which_is_restored(
     tiny_weights: Path,
     images: torch.Tensor,
     monkeypatch: pytest.MonkeyPatch,
     autocast: str,
-    expected: str,
+    expected: bool,
 ) -> None:
-    switches: Any = torch.backends
-    switches = (switches.cudnn.conv, switches.cuda.matmul)
-    before, seen = [each.fp32_precision for each in switches], list[str]()
+    switches: Any = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before, seen = [each.allow_tf32 for each in switches], list[bool]()
     backbone = load_backbone(tiny_backbone(tiny_weights, autocast=autocast))
     forward = backbone.network.forward_features
 
     def look(batch: torch.Tensor) -> torch.Tensor:
-        seen.extend(each.fp32_precision for each in switches)
-        return forward(batch)  # type: ignore[operator]
+        seen.extend(each.allow_tf32 for each in switches)
+        return forward(batch)  # type: ignore[operator, no-any-return]
 
     monkeypatch.setattr(backbone.network, "forward_features", look)
     backbone.features(images)
     backbone.logits(images)
     dataclasses.replace(backbone, program=backbone.forward).features(images)
     assert seen == [expected] * 6
-    assert [each.fp32_precision for each in switches] == before
+    assert [each.allow_tf32 for each in switches] == before
 
 
 def test_bfloat16_autocast_changes_little(tiny_weights: Path, images: torch.Tensor) -> None:
