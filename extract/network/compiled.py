@@ -116,8 +116,9 @@ def compiled(
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # Freezing folds weights. It is set only here, because weights in training must not be folded.
     with torch._inductor.config.patch(freezing=True), warnings.catch_warnings():
-        # The precision is chosen, and the deprecated function is PyTorch's own.
-        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores|.*torch.jit.script_method")
+        # The precision is chosen; what is deprecated or empty is PyTorch's own.
+        for known in ("TensorFloat32 tensor", ".*torch.jit.script_method", "The CUDA Graph is emp"):
+            warnings.filterwarnings("ignore", known)
         made.append(call(batch))
     return call
 
