@@ -81,7 +81,7 @@ def collapsed() -> tuple[Head, FeatureSet, np.ndarray]:
 def test_the_class_means_behind_a_collapsed_head_are_found() -> None:
     head, new, means = collapsed()
     found = memory_of_head(head, new)
-    assert np.corrcoef(found.means.ravel(), means.ravel())[0, 1] > 0.98
+    assert np.corrcoef(found.means.ravel(), means.ravel())[0, 1] > 0.95
     centre = means.mean(axis=0)
     assert np.linalg.norm(found.means.mean(axis=0) - centre) < 0.2 * np.linalg.norm(centre)
     spreads = [np.square(each - each.mean(axis=0)).sum() for each in (found.means, means)]
