@@ -17,8 +17,7 @@ from rich.text import Text
 from clinit.analysis.metrics.classes import predictions
 from clinit.analysis.metrics.efficiency import gain
 from clinit.analysis.report import View
-from clinit.analysis.report.best import chosen_runs
-from clinit.analysis.report.compare import Comparison, compare
+from clinit.analysis.report.compare import Comparison, chosen_runs, compare
 from clinit.analysis.report.measures import COLLAPSE, measures_of, words_of
 from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
@@ -203,7 +202,7 @@ class Runs:
             else:
                 table = frame_of(self._lines(per_task=view.per_task))
             return self._narrowed(table, view.columns).write_csv()
-        tables = [ranking(part, view.columns, is_seeded=True) for part in self.data.values()]
+        tables = [ranking(part, view.columns) for part in self.data.values()]
         return "\n".join(
             each.latex() if view.format == "latex" else each.markdown() for each in tables
         )

@@ -244,10 +244,10 @@ def tiny_run(make_run: Callable[..., Path], once: Once) -> Path:
 @pytest.fixture(scope="session")
 def tiny_onnx(tiny_run: Path, once: Once) -> Any:
     """The export of that run as a folder with an ONNX form."""
-    from clinit.headtrain.model.export import export_run
+    from clinit.headtrain.model.export import export_model
 
     def make(folder: Path) -> None:
-        export = export_run(tiny_run, folder / "scenes", onnx=True)
+        export = export_model(tiny_run, folder / "scenes", onnx=True)
         (folder / "export").write_bytes(pickle.dumps(export))
 
     return pickle.loads((once("onnx", make) / "export").read_bytes())

@@ -243,23 +243,24 @@ def test_rows_of_features_are_named(tmp_path: Path) -> None:
     weight, path = np.eye(3, dtype=np.float32), tmp_path / "head.npz"
     head = clinit.save_head(path, weight, None, ["ant", "bee", "cat"])
     rows = np.array([[0, 2, 1], [3, 0, 0]], dtype=np.float16)
-    found = clinit.predict_features(head, rows, top=2)
+    model = clinit.Model.of(head)
+    found = model.predict(rows, top=2)
     names = [[guess.name for guess in each.guesses] for each in found]
     assert names == [["bee", "cat"], ["ant", "bee"]]
     expected = np.exp(rows[0]) / np.exp(rows[0].astype(float)).sum()
     assert found[0].guesses[0].probability == pytest.approx(expected[1], rel=1e-3)
     np.save(tmp_path / "rows.npy", rows)
-    from_files = clinit.predict_features(str(path), str(tmp_path / "rows.npy"), top=2)
+    from_files = clinit.load(path).predict(tmp_path / "rows.npy", top=2)
     assert [each.guesses for each in from_files] == [each.guesses for each in found]
-    assert clinit.predict_features(head, torch.from_numpy(rows), top=2) == found
+    assert model.predict(torch.from_numpy(rows), top=2) == found
     with pytest.raises(ValueError, match=r"features have shape \(2, 2\), expected \(rows, 3\)"):
-        clinit.predict_features(head, rows[:, :2])
+        model.predict(rows[:, :2])
 
 
 def test_rows_whose_logits_overflow_are_named_and_do_not_affect_others(tmp_path: Path) -> None:
     head = clinit.save_head(tmp_path / "head.npz", 10 * np.eye(2, 3), None, ["ant", "bee"])
     rows = np.array([[1, 0, 0], [1e38, 0, 0], [0, 1e38, 1e38], [0, np.inf, 0], [0, 1, 1e300]])
-    found = clinit.predict_features(head, rows)
+    found = clinit.Model.of(head).predict(rows)
     words = [each.reason and each.reason.split()[1:3] for each in found]
     overflow = ["logits", "overflow:"]
     assert words == [None, overflow, overflow, ["features", "are"], None]
@@ -274,7 +275,7 @@ def test_rows_of_later_blocks_keep_their_numbers(
     rows = np.random.default_rng(0).standard_normal((8, 2))
     np.save(tmp_path / "rows.npy", rows)
     for given in (rows, tmp_path / "rows.npy"):
-        found = clinit.predict_features(head, given)
+        found = clinit.Model.of(head).predict(given)
         assert [each.row for each in found] == list(range(8))
         answers = [each.guesses[0].name == "bee" for each in found]
         assert answers == (rows[:, 1] > rows[:, 0]).tolist()

@@ -19,10 +19,6 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
             {"contender", "clinit"},
         ),
         (
-            "threads.py --small --repeats=1 --busy=1 --commands train-head --settings spin-1000",
-            {"command", "train-head"},
-        ),
-        (
             "heads.py --iterations=2 --block=2 --banks 1 --per-class=4 --no-avalanche"
             " --no-protocol --threads=1",
             {"contender", "clinit, one head, float32", "PyTorch, DataLoader"},

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Literal
 
 from matplotlib import style
 from matplotlib.figure import Figure
@@ -83,6 +84,15 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
             f"cannot plot to {path}: its ending is {path.suffix or 'missing'!r}",
             remedy=f"Give a file name that ends in one of {', '.join(FORMATS)}.",
         )
+    content = picture(runs, name, path.suffix.lower()[1:])
+    with claim_file(path, on_busy=lambda: None):
+        commit_file(path, lambda draft: draft.write_bytes(content))
+
+
+def picture(
+    runs: Sequence[RunSummary], name: str, form: str, dpi: float | Literal["figure"] = "figure"
+) -> bytes:
+    """Return a figure as the content of a file: png, pdf or svg."""
     installed = {font.name for font in fontManager.ttflist}
     fonts = ["DejaVu Sans", *(font for font in _FURTHER_FONTS if font in installed)]
     # Letters stay letters in PDF and SVG files: they can be searched and edited.
@@ -92,9 +102,8 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         drawn = figure_of(name, runs)
         content = io.BytesIO()  # matplotlib's PDF writer raises its own error for a full disk
-        drawn.savefig(content, format=path.suffix.lower()[1:])
-    with claim_file(path, on_busy=lambda: None):
-        commit_file(path, lambda draft: draft.write_bytes(content.getbuffer()))
+        drawn.savefig(content, format=form, dpi=dpi)
+    return content.getvalue()
 
 
 def save_figures(data: ByData, path: Path, names: Sequence[str]) -> list[str]:

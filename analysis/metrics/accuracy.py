@@ -107,20 +107,6 @@ def forgetting(matrix: pl.DataFrame) -> float | None:
     return mean(drops["drop"])
 
 
-def last_accuracy(points: pl.DataFrame) -> float | None:
-    """Return the accuracy on all seen classes at the end of the last task; None if unknown.
-
-    The last task is the last task that was learnt; `--stop-after` ends a stream early.
-    """
-    last: float | None = at_end(points)["acc_all"].last()  # type: ignore[assignment]
-    return last
-
-
-def average_incremental_accuracy(points: pl.DataFrame) -> float | None:
-    """Return the mean over tasks of the accuracy on all seen classes at the task's end."""
-    return mean(at_end(points)["acc_all"])
-
-
 def at_start(points: pl.DataFrame) -> pl.DataFrame:
     """Return the evaluation before the first step of each task."""
     return points.filter(pl.col("iteration") == 0)

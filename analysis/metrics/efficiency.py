@@ -23,16 +23,39 @@ are equally good, the first of them is the best point of the random run.
 If both runs are above their levels at the first evaluation after the start, say at 50, the grid of
 evaluations decides: the gain is between 1/50 and 50, and the task has only this upper bound. The
 gain of the random run itself is 1.
+
+The cost of learning the tasks is the spike of the training loss, and seconds of initialisation.
+
+New rows often start with a high loss, which training reduces. Let l(i) be the loss of the batch
+before update i = 0 ... n - 1 of a task, and `settled` the mean of the last max(1, n // 10) losses:
+
+    area    sum over i of max(0, l(i) - settled)    in loss x iterations
+    height  max over i of l(i) - settled
+
+`l` is the loss of the whole batch (`loss` of the steps), without weight decay and the terms of a
+method, as in the paper's Figure 1. Old and new images both contribute to the spike, because old
+images are classified as new classes. If the loss of a run does not settle within the task, the area
+is too small, so read it next to `loss_new`.
+
+A task without an update, or with a loss that is not finite, has neither value. The value of a run
+is the mean over its tasks; if a task has no value, the run has no value, so that means of different
+runs are over the same tasks. The definition is ours.
+
+The seconds of initialisation are the sum over tasks of `initialisation.seconds`: features,
+statistics, the choice of lambda, the solve and the calibration, without reading caches. Work that
+heads trained side by side share is counted in full for each head that needs it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
 READINGS = {"gain_equal_level": "random_reached_at", "gain_random_best": "random_best_at"}
 """The gain by each reading, and I_r."""
+GAINS = [f"{name}{of}" for name in READINGS for of in ("", "_bounded", "_below")]
 SHARE = 0.95
 """Share of the random run's best accuracy at which a task counts as learnt."""
 NO_TEST_IMAGE = "there is no test image of the new classes"
@@ -93,9 +116,8 @@ def mean_gain(found: pl.DataFrame | None) -> dict[str, Any]:
 
     `NAME_below` is the largest upper bound. All values are None without a random run.
     """
-    names = [each.format(name) for name in READINGS for each in ("{}", "{}_bounded", "{}_below")]
     if found is None:
-        return dict.fromkeys([*names, "gain_tasks_reached", "gain_tasks"])
+        return dict.fromkeys([*GAINS, "gain_tasks_reached", "gain_tasks"])
     known = found.filter(pl.col("reason").is_null())
     means: dict[str, Any] = known.select(
         pl.col(*READINGS).mean(),
@@ -105,3 +127,31 @@ def mean_gain(found: pl.DataFrame | None) -> dict[str, Any]:
         gain_tasks=pl.len(),
     ).row(0, named=True)
     return means
+
+
+SETTLED_SHARE = 10
+"""The last 1 / SETTLED_SHARE of the steps of a task give its settled loss."""
+
+
+def spikes(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return `spike_area` and `spike_height` of each task from the steps of a record."""
+    # float64: a sum over 10,000 steps in float32 loses digits. A missing loss is no number.
+    loss = pl.col("loss").cast(pl.Float64).fill_null(float("nan"))
+    last = pl.max_horizontal(1, pl.len() // SETTLED_SHARE)
+    above = loss - loss.tail(last).mean()
+    known = loss.is_finite().all()
+    return (
+        steps.sort("task", "iteration")
+        .group_by("task")
+        .agg(
+            spike_area=pl.when(known).then(above.clip(lower_bound=0).sum()),
+            spike_height=pl.when(known).then(above.max()),
+        )
+    )
+
+
+def initialisation_seconds(tasks: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the seconds of initialisation over all tasks of run.json."""
+    found = [(task.get("initialisation") or {}).get("seconds") for task in tasks]
+    known = [seconds for seconds in found if seconds is not None]
+    return float(sum(known)) if known and len(known) == len(found) else None

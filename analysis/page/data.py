@@ -6,6 +6,7 @@ separator) become escapes, as on a terminal.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import shlex
@@ -105,6 +106,9 @@ def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
             for each, look in zip(starts, looks_of(starts), strict=True)
         ],
         "curves": curves(runs),
+        "means": [
+            _means(part) for part in by_data(runs).values() if len(starts_of(part)) < len(part)
+        ],
         "runs": [
             {
                 "label": label,
@@ -122,6 +126,14 @@ def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
     }
     printed: PageData = _printable(content)
     return printed
+
+
+def _means(runs: Sequence[RunSummary]) -> str:
+    """Return the figure of means over seeds and their range, as an address of its content."""
+    from clinit.analysis.figures.gallery import picture  # matplotlib, for several seeds only
+
+    content = base64.b64encode(picture(runs, "curves", "png", dpi=150)).decode()
+    return f"data:image/png;base64,{content}"
 
 
 def _printable(value: Any) -> Any:
@@ -197,7 +209,7 @@ def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
         below = f". {heading}" if heading else ""
         tables = {"Runs": run_table(part)}
         if len({run.config.get("seed") for run in part}) > 1:
-            tables = {"Means over seeds": ranking(part, is_seeded=True), **tables}
+            tables = {"Means over seeds": ranking(part), **tables}
         if diagnosed := [run for run in part if run.is_diagnosed]:
             collapse = collapse_table(diagnosed)
             tables[collapse.title] = collapse

@@ -15,10 +15,10 @@ from pathlib import Path
 import polars as pl
 from PIL import Image
 
-from clinit.analysis.metrics.evaluation import Evaluation, cells_of
 from clinit.analysis.page.page import fill, policy, read
 from clinit.extract.dataset.decode import decode, read_whole
 from clinit.extract.dataset.names import in_words
+from clinit.headtrain.model.evaluation import Evaluation, cells_of
 from clinit.words import visible
 
 PAIRS, IMAGES, LOST = 12, 6, 24
@@ -27,13 +27,13 @@ SIDE = 112
 """Largest side of a thumbnail in pixels."""
 
 
-def evaluation_page(title: str, found: Evaluation, root: Path) -> str:
+def evaluation_page(title: str, found: Evaluation, root: Path | None) -> str:
     """Return the page.
 
     Args:
         title: Heading of the page.
         found: Predictions of a model, possibly compared with another model.
-        root: Folder of the images.
+        root: Folder of the images; None for features, which have no thumbnails.
     """
     shots: dict[str, Sequence[str]] = {}
     if (lost := found.tables.get("Lost")) is not None:
@@ -50,7 +50,9 @@ def evaluation_page(title: str, found: Evaluation, root: Path) -> str:
         "title": _text(title),
         "style": style,
         "facts": "".join(facts),
-        "shots": "".join(
+        "shots": ""
+        if root is None
+        else "".join(
             f"<h2>{_text(above)}</h2>{''.join(_figure(root, image) for image in images)}"
             for above, images in shots.items()
         ),

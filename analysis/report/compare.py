@@ -1,4 +1,4 @@
-"""Paired comparisons: the same seeds with one setting changed, and what may be concluded.
+"""Paired comparisons of seeds, and the choice of settings for tables of each method at its best.
 
 Runs of one seed share class order, images and batches, so their difference has less noise than
 either value. With n differences of mean m and sample deviation s,
@@ -25,13 +25,20 @@ from typing import Any, Literal
 import polars as pl
 from scipy.stats import t as student
 
-from clinit.analysis.report.measures import COMPARED, Measure, captions, measures_of, remarks_of
+from clinit.analysis.report.measures import (
+    COMPARED,
+    Measure,
+    captions,
+    measures_of,
+    remarks_of,
+    words_of,
+)
 from clinit.analysis.report.run import RunSummary, frame_of
 from clinit.analysis.report.seeds import SeedGroup, seed_groups
-from clinit.analysis.report.settings import Names, phrase
+from clinit.analysis.report.settings import Names, phrase, said
 from clinit.analysis.report.table import Cell, Cells, Column, Table
 from clinit.errors import RecordError
-from clinit.words import number_of
+from clinit.words import listed, number_of
 
 FEWEST = 3
 """Least number of seeds with a p-value."""
@@ -255,3 +262,60 @@ def step_of(run: RunSummary, measure: Measure) -> float:
     """Return the change of an accuracy in percent by one test image."""
     is_accuracy = measure.unit == "%" and measure.factor == 1.0
     return 100 / max(1, run.images(measure.name)) if is_accuracy else 0.0
+
+
+Texts = tuple[str | None, ...]
+
+
+def chosen_runs(
+    runs: Sequence[RunSummary], fields: str | Sequence[str], by: str | Sequence[str]
+) -> tuple[tuple[RunSummary, ...], str]:
+    """Return the runs with the best values of `fields` for each value of `by`, and a note.
+
+    Raises:
+        RecordError: If no run reads a setting, or no run on test images has the chosen values.
+    """
+    names, groups = words_of(fields), words_of(by)
+    known = Names.of(runs, without=("seed",)).settings  # a choice among seeds would be luck
+    if unknown := {*names} - {*known} | {*groups} - {name for run in runs for name in run.texts}:
+        raise RecordError(
+            f"{min(unknown)!r} is no setting to choose",
+            remedy=f"Settings in which the runs differ: {', '.join(known)}.",
+        )
+
+    def values(run: RunSummary, of: Sequence[str]) -> Texts:
+        return tuple(run.texts.get(name) for name in of)
+
+    deciding = [run for run in runs if run.is_held_out]
+    scores: dict[Texts, dict[Texts, list[float]]] = {}
+    for run in deciding or runs:
+        if (score := run.row()["acc_all"]) is not None:
+            own = scores.setdefault(values(run, groups), {})
+            own.setdefault(values(run, names), []).append(score)
+    best = {
+        key: max(own, key=lambda each: statistics.fmean(own[each])) for key, own in scores.items()
+    }
+    told = "; ".join(
+        f"{_words(groups, key)}: {_words(names, value)}" for key, value in best.items()
+    )
+    words = f"For each {listed(groups)}, {listed(names)} with the best A_all"
+    note = f"{words} on {(deciding or runs)[0].measured_on} ({told})."
+    if not deciding:
+        note += (
+            " The same images measure the accuracies of this table, which are therefore too high:"
+            " choose on held-out training images (`clinit sweep --held-out 0.1`)."
+        )
+    tested = [run for run in runs if not run.is_held_out]
+    kept = [run for run in tested if values(run, names) == best.get(values(run, groups))]
+    missing = best.keys() - {values(run, groups) for run in kept}
+    if missing:
+        raise RecordError(
+            f"no run on test images has the settings that held-out images chose: {told}",
+            remedy="Train them with `clinit train-head`, and give their records too.",
+        )
+    return tuple(replace(run, remarks=(note,)) for run in kept), note
+
+
+def _words(names: Sequence[str], values: Texts) -> str:
+    pairs = zip(names, values, strict=True)
+    return ", ".join(said(name, value) for name, value in pairs if value is not None)

@@ -20,16 +20,20 @@ from clinit.analysis.metrics.accuracy import (
     accuracy_points,
     at_end,
     at_start,
-    average_incremental_accuracy,
     backward_transfer,
     forgetting,
-    last_accuracy,
     mean,
     transfers,
 )
 from clinit.analysis.metrics.classes import confusions
-from clinit.analysis.metrics.cost import initialisation_seconds, spikes
-from clinit.analysis.metrics.efficiency import READINGS, mean_gain
+from clinit.analysis.metrics.efficiency import (
+    GAINS,
+    READINGS,
+    initialisation_seconds,
+    mean_gain,
+    spikes,
+)
+from clinit.analysis.report.measures import COLLAPSE
 from clinit.analysis.report.table import NOTHING
 from clinit.errors import RecordError
 from clinit.headtrain.heads.start.settings import Start
@@ -59,12 +63,6 @@ OF_TASK = (
 )
 """Facts about a task that its row repeats from the record."""
 SPIKES = ("spike_area", "spike_height")
-GAINS = (
-    *("target", "reached_at", "random_reached_at", "random_best_at"),
-    *(each.format(name) for name in READINGS for each in ("{}", "{}_bounded", "{}_below")),
-)
-COLLAPSE = ("nc1", "nc2", "nc3", "nc4", "nc2_floor", "d_ls", "d_ls_relative", "d_ls_angle")
-"""Measures of a diagnosis that the row of a run repeats from its last task."""
 
 
 def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) -> Row:
@@ -72,16 +70,16 @@ def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) ->
     matrix = accuracy_matrix(record.evaluations, record.classes)
     tasks = points["task"].unique().sort().to_list()
     cells = {(after, on): value for after, on, value in matrix.iter_rows()}
-    first, wrong = at_start(joined), record.mistakes
+    first, last, wrong = at_start(joined), at_end(points)["acc_all"], record.mistakes
     pairs = None if wrong is None else confusions(wrong, record.classes, top=MOST_CONFUSED)
     return {
         "acc_new_start": mean(first["acc_new"]),
         "loss_new_start": mean(first["loss_new"]),
         "acc_pre_before": accuracy_before(record, points),
-        "last_accuracy": last_accuracy(points),
+        "last_accuracy": last.last(),  # of the last task that was learnt
         "forgetting": forgetting(matrix),
         "backward_transfer": backward_transfer(matrix),
-        "average_incremental_accuracy": average_incremental_accuracy(points),
+        "average_incremental_accuracy": mean(last),
         # Row: after task 1, 2, ...; column: on the base classes, on task 1, 2, ...
         "accuracy_matrix": [[cells.get((after, on)) for on in [0, *tasks]] for after in tasks],
         "confusions": None if pairs is None else pairs.to_dicts(),
@@ -337,7 +335,7 @@ class RunSummary:
         task = values["task"]
         about: Mapping[str, Any] = next((each for each in told if each["task"] == task), {})
         return {
-            **dict.fromkeys(GAINS),
+            **dict.fromkeys(["target", "reached_at", *READINGS.values(), *GAINS]),
             **values,
             "forward_transfer": probes[task][1] if task in probes else None,
             "forward_transfer_into": next((p for to, p in probes.values() if to == task), None),

@@ -35,21 +35,16 @@ if TYPE_CHECKING:
     from clinit.analysis.metrics.diagnosis import Diagnosis
 
 
-def ranking(
-    runs: Sequence[RunSummary], columns: str | Sequence[str] = "", *, is_seeded: bool = False
-) -> Table:
+def ranking(runs: Sequence[RunSummary], columns: str | Sequence[str] = "") -> Table:
     """Return one line per group of seeds on the same data, the best A_all first.
 
     Args:
         runs: Runs on the same data.
         columns: Names of measures; by default those that some run has, in the default order.
-        is_seeded: Whether there is a column for the number of seeds even if each group has one.
     """
     groups = seed_groups(runs)
     measures = _chosen(groups, RANKED, columns)
-    found = table_of(
-        groups, measures, without=("seed",), key=lambda each: each.comparable, is_seeded=is_seeded
-    )
+    found = table_of(groups, measures, without=("seed",), key=lambda each: each.comparable)
     ranked = f"Ranked by A_all on {runs[0].measured_on}{_over_seeds(groups)}."
     caption = f"{ranked} {captions(measures, runs)} {remarks_of(runs)}".rstrip()
     told = captions(measures, runs) if columns else ""
@@ -128,22 +123,20 @@ def table_of(
     without: Sequence[str] = (),
     key: Callable[[SeedGroup], str] | None = None,
     names_of: Sequence[RunSummary] = (),
-    is_seeded: bool = False,
 ) -> Table:
     """Return one line per group: its names, its number of seeds and its measures.
 
     Args:
         groups: Runs of different seeds, or single runs.
         measures: Measures from left to right.
-        without: Settings that names do not contain.
+        without: Settings that names do not contain; `seed`: of groups of seeds.
         key: Returns the facts shared by comparable groups, of which the best is bold. With
             `_of_run`, they also form a section.
         names_of: The runs that the names must distinguish; by default, the runs of the groups.
-        is_seeded: Whether there is a column for the number of seeds even if each group has one.
     """
     runs = [group.runs[0] for group in groups]
     names = Names.of(names_of or runs, without=without)
-    seeded = is_seeded or any(len(group.runs) > 1 for group in groups)
+    seeded = "seed" in without
     cells = [cells_of(groups, each, key or (lambda group: str(id(group)))) for each in measures]
     lines: list[Cells] = [
         [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,20 +15,18 @@ from clinit.cli.frame.model_source import (
     check_file,
     check_images,
     check_model,
+    listener,
     save_csv,
 )
 from clinit.cli.frame.options import AsJson, DeviceOption, Labels, described
 from clinit.cli.frame.progress import counting, doing
 from clinit.cli.frame.results import print_content
-from clinit.errors import ModelError
-from clinit.extract.dataset.names import in_words, near_names
+from clinit.extract.dataset.names import in_words
 from clinit.words import examples, number_of
 
 if TYPE_CHECKING:
-    from clinit.analysis.metrics.evaluation import Evaluation
+    from clinit.headtrain.model.evaluation import Evaluation, Questions
 
-RATE = 0.05
-"""Share of the model's held-out images that the threshold for rejection by energy rejects."""
 MOST_LINES = 10
 
 
@@ -39,7 +37,8 @@ def evaluate(
         Path,
         typer.Argument(
             help="Folder of images: class folders named as the classes, or val/<class>; images in"
-            " train/<class> are not used if val exists."
+            " train/<class> are not used if val exists. Or features: a feature cache, or a file of"
+            " arrays with labels."
         ),
     ],
     against: Annotated[
@@ -54,7 +53,7 @@ def evaluate(
     device: DeviceOption = "auto",
     labels: Labels = None,
 ) -> None:
-    """Measure a model on a folder of images: accuracy, confusions, calibration, rejection.
+    """Measure a model on labelled images: accuracy, confusions, calibration, rejection.
 
     Folders that are not named as a class of the model are only used to measure
     rejection. With --against MODEL, both models classify the same images, and the
@@ -70,11 +69,13 @@ def evaluate(
     for kind, file in written.items():
         if file is not None:
             check_file(file, kind)
-    classes = _listed(images, labels)
-    found = _answered(model, images, classes, device, is_checked=True)
+    from clinit.headtrain.model.evaluation import Questions
+
+    asked = Questions.of(images, labels, listener())
+    found = _answered(model, asked, device, is_checked=True)
     if against is not None:
-        found = found.against(_answered(against, images, classes, device))
-    _write(found, f"{model} on {images}" + f", against {against}" * bool(against), images, written)
+        found = found.against(_answered(against, asked, device))
+    _write(found, f"{model} on {images}" + f", against {against}" * bool(against), asked, written)
     if as_json:
         content = {"model": str(model), "folder": str(images), "other": against and str(against)}
         print_content(content | found.content)
@@ -82,86 +83,45 @@ def evaluate(
         _show(found)
     if bad := found.content["unreadable"]:
         told = examples([f"{each['image']}: {each['error']}" for each in bad])
-        warn(f"{len(bad):,} of {len(classes):,} images cannot be read ({told})")
+        kind = number_of(len(asked.classes), asked.noun)
+        warn(f"{len(bad):,} of {kind} cannot be read ({told})")
         raise typer.Exit(1)
 
 
-def _listed(images: Path, labels: str | None) -> Mapping[str, str]:
-    from clinit.extract.dataset.known import FOLDER
-    from clinit.extract.dataset.scan import available_splits, scan
+def _answered(path: Path, asked: Questions, device: str, *, is_checked: bool = False) -> Evaluation:
+    from clinit.headtrain.model.classifier import Reading
+    from clinit.headtrain.model.evaluation import evaluate
+    from clinit.headtrain.model.model import load_model
 
-    with doing("Listing the images …"):
-        split = "val" if "val" in available_splits(FOLDER, images, labels) else "train"
-        found = scan(FOLDER, images, split, labels=labels)
-    found.tell(warn, note)
-    return dict(found.manifest.table.select("path", "class_name").iter_rows())
-
-
-def _answered(
-    path: Path, root: Path, classes: Mapping[str, str], device: str, *, is_checked: bool = False
-) -> Evaluation:
-    from clinit.analysis.metrics.evaluation import evaluate
-    from clinit.headtrain.model.classifier import Classifier
-    from clinit.headtrain.model.onnx import load_onnx
-    from clinit.headtrain.model.predict import Predictor, Rejection
-    from clinit.headtrain.model.reading import open_model
-
-    rejection = None
     with doing("Loading the model …"):
-        if path.suffix == ".onnx":
-            predictor: Predictor = load_onnx(path, device=device)
-        else:
-            opened = open_model(path, device=device)
-            predictor = Classifier(opened.facts, opened.backbone)
-            memory, known = opened.memory, opened.facts.known
-            if known or (memory is not None and len(memory.held_out.labels)):
-                rejection = Rejection.at_rate("energy", RATE, opened.head, memory, known)
+        model = load_model(path, device=device)
     if is_checked:
-        _check_known(classes, predictor.facts.class_names, path)
-    with counting("images") as count:
-        batches = predictor.batches(
-            [root / image for image in classes],
-            on_note=note,
-            on_images=lambda done: count("Evaluating", done, len(classes)),
-        )
-        return evaluate(predictor.facts, classes, batches, rejection)
+        asked.check(model, listener())
+    with counting(f"{asked.noun}s") as count:
+        total = len(asked.classes)
+        reading = Reading(on_note=note, on_images=lambda done: count("Evaluating", done, total))
+        return evaluate(model, asked, reading)
 
 
-def _check_known(classes: Mapping[str, str], known: Sequence[str], model: Path) -> None:
-    """Note the folders that are not classes of the model; refuse if there is no other folder."""
-    every = {*known}
-    strangers = [name for name in classes.values() if name not in every]
-    names = list(dict.fromkeys(strangers))
-    if near := near_names(names, known, "the folder", "the model"):
-        warn(near)
-    told = examples(list(map(in_words, names)))
-    if names and len(strangers) == len(classes):
-        raise ModelError(
-            f"none of the {len(names):,} folders ({told}) is named as a class of the model",
-            remedy=f"Rename the folders: `clinit model show {model}` lists the class names.",
-        )
-    if names:
-        note(
-            f"{number_of(len(names), 'folder')} not named as a class of the model ({told}):"
-            f" {number_of(len(strangers), 'image')}, which only measure rejection"
-        )
-
-
-def _write(found: Evaluation, title: str, images: Path, files: Mapping[str, Path | None]) -> None:
+def _write(
+    found: Evaluation, title: str, asked: Questions, files: Mapping[str, Path | None]
+) -> None:
     if (csv := files["csv"]) is not None:
         save_csv(csv, found.table)
     if (html := files["html"]) is not None:
         from clinit.analysis.page.evaluation import evaluation_page
         from clinit.analysis.page.page import save_page
 
-        save_page(html, lambda: evaluation_page(title, found, images))
+        root = asked.place if asked.rows is None else None
+
+        save_page(html, lambda: evaluation_page(title, found, root))
     for file in filter(None, files.values()):
         note(f"written: {file}")
 
 
 def _show(found: Evaluation) -> None:
-    from clinit.analysis.metrics.evaluation import cells_of
     from clinit.analysis.report.table import Column, Table
+    from clinit.headtrain.model.evaluation import cells_of
 
     for name, words in found.summary.items():
         say(f"{name}: {words}")

@@ -1,8 +1,9 @@
-"""`clinit export`: write the backbone and the head of a run as one network that timm loads."""
+"""`clinit export`: write a run or a model as a network that timm loads, or its head alone."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,11 @@ from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, given, refuse_idle
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.model_source import FILE_SUFFIXES, check_onnx_out
+from clinit.cli.frame.model_source import (
+    FILE_SUFFIXES,
+    check_onnx_out,
+    looks_like_model,
+)
 from clinit.cli.frame.options import Overwrite, RecordedBase, RecordedNew, described
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.run_data import check_run
@@ -22,11 +27,16 @@ from clinit.words import number_of
 if TYPE_CHECKING:
     from clinit.headtrain.model.export import Export
 
+_READING = ("memory", "temperature")
+
 
 @keeps("No partial model is left: it is written completely or not at all.")
 def export(
     context: Context,
-    run: Annotated[Path, typer.Argument(help="Run record of train-head or train-top.")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="Run record of train-head or train-top; or a model.", metavar="RUN"),
+    ],
     out: Annotated[
         Path,
         described(
@@ -74,70 +84,101 @@ def export(
     other file. A folder has the layout of models on the Hugging Face Hub. Before
     anything is written, the network is compared with the trained network. For
     imported features there is no network: use --head-only to write the head.
+    A model is written in another form: as a file, with ONNX, or its head alone.
     """
-    check_run(run)
+    is_model = looks_like_model(run)
+    if not is_model:
+        check_run(run)
     check_writable(out)
     if out.absolute().resolve().is_relative_to(run.resolve()):
         raise typer.BadParameter(f"--out must be outside the run record, got {out}")
     head_only = head_only or out.suffix == ".npz"
-    is_folder = out.suffix not in (".npz", ".safetensors")
-    reads_features = temperature or (memory and is_folder and not head_only)
-    _check_options(context, out, head_only=head_only, reads_features=reads_features)
-    from clinit.headtrain.model.export import export_run
+    _check_options(context, out, is_model=is_model, head_only=head_only)
+    if is_model:
+        _export_model(run, out, onnx=onnx, alone=head_only, memory=memory, overwrite=overwrite)
+        return
+    from clinit.headtrain.model.export import TrainedRun, export_head, export_model
 
     with claimed_file(out), doing("Putting backbone and head together …"):
-        exported = export_run(
-            run,
-            out,
-            base=base,
-            new=new,
-            weights=weights,
-            onnx=onnx,
-            remembers=memory,
-            calibrated=temperature,
-            overwrite=overwrite,
-            head_only=head_only,
-        )
+        trained = TrainedRun.read(run, base, new)
+        if head_only:
+            exported = export_head(trained, out, calibrated=temperature, overwrite=overwrite)
+        else:
+            exported = export_model(
+                trained,
+                out,
+                weights=weights,
+                onnx=onnx,
+                remembers=memory,
+                calibrated=temperature,
+                overwrite=overwrite,
+            )
     for text in exported.notes:
         note(text)
-    (_show_head if exported.network is None else _show_network)(exported)
+    (_show_head if head_only else _show_network)(exported)
 
 
-def _check_options(context: Context, out: Path, *, head_only: bool, reads_features: bool) -> None:
+def _export_model(
+    path: Path, out: Path, *, onnx: bool, alone: bool, memory: bool, overwrite: bool
+) -> None:
+    """Write a model in another form."""
+    from clinit.headtrain.model.model import load_model
+
+    with claimed_file(out), doing("Putting backbone and head together …"):
+        model = load_model(path, device="cpu")
+        model = model if memory else replace(model, memory=None)
+        written = model.export(out, onnx=onnx, head_only=alone, overwrite=overwrite)
+    kind = "folder" if is_folder(out) else "file"
+    say(f"{written.model.facts.name}, {number_of(written.model.facts.num_classes, 'class')}")
+    if written.onnx is not None:
+        say(written.onnx.describe())
+    say(f"Model {kind} at {out}")
+
+
+def _check_options(context: Context, out: Path, *, is_model: bool, head_only: bool) -> None:
     forms = (".npz", ".safetensors")
     if (head_only or out.suffix.lower() in FILE_SUFFIXES) and out.suffix not in forms:
         kind = "a file that ends in .npz or" if head_only else "a folder, or a file that ends in"
         raise typer.BadParameter(f"--out must be {kind} .safetensors, got {out}")
-    alone = ["weights", "onnx", "memory"] if head_only else []
-    idle = dict.fromkeys(alone, "has no effect if only the head is written")
-    if not reads_features:
-        read = ["base", "new"] if head_only else ["new"]
-        idle |= dict.fromkeys(read, "has no effect if no features are read")
+    idle = dict[str, str]()
+    if is_model:
+        names = ("weights", "base", "new", "temperature")
+        idle = dict.fromkeys(names, "has no effect: a model is given, not a run")
+    elif head_only:
+        idle = dict.fromkeys(("weights", "memory"), "has no effect if only the head is written")
+    if head_only:
+        idle["onnx"] = "has no effect if only the head is written"
+    chosen = {name: given(context, name) is None or context.params[name] for name in _READING}
+    if not is_model and not chosen["temperature"]:
+        if head_only:
+            idle |= dict.fromkeys(("base", "new"), "has no effect if no features are read")
+        elif out.suffix in forms or not chosen["memory"]:
+            idle["new"] = "has no effect if no features are read"
     refuse_idle(context, idle)
     if given(context, "onnx") is not None:
         check_onnx_out(out)
 
 
 def _show_head(exported: Export) -> None:
-    arrived = sum(task > 0 for task in exported.run.tasks)
-    backbone = exported.run.record.info["new"]["fingerprint"].get("backbone")
-    later = f", {arrived:,} of which are new," if arrived < exported.head.num_classes else ""
+    facts, head = exported.facts, exported.written.model.head
+    arrived = sum(task > 0 for task in facts.tasks)
+    later = f", {arrived:,} of which are new," if arrived < head.num_classes else ""
     say(
-        f"A head of {exported.head.num_classes:,} classes{later}"
-        f" on {exported.head.dim:,} features of {backbone or 'an unknown backbone'}"
+        f"A head of {head.num_classes:,} classes{later}"
+        f" on {head.dim:,} features of {facts.backbone or 'an unknown backbone'}"
     )
     if (ended := exported.run.accuracies()["all"]).percent is not None:
         say(f"The run ended with top-1 {ended.percent:.2f} %")
-    if exported.temperature is not None:
-        say(f"Probabilities: {exported.temperature.describe()}")
+    if facts.temperature is not None:
+        say(f"Probabilities: {facts.temperature.describe()}")
     say(f"Head file at {exported.path}; classify features with it:")
     say(f"clinit predict {shlex.quote(str(exported.path))} FEATURES.npy")
 
 
 def _show_network(exported: Export) -> None:
-    network = exported.network
-    assert network is not None
-    facts, ended = network.facts, exported.run.accuracies()
+    from clinit.headtrain.model.network import engine_of, loading_line
+
+    written, facts, ended = exported.written, exported.facts, exported.run.accuracies()
     arrived, tasks = sum(task > 0 for task in facts.tasks), max(facts.tasks)
     old = facts.num_classes - arrived
     of_base = f"{old:,} of the base, " if old else ""
@@ -146,7 +187,7 @@ def _show_network(exported: Export) -> None:
     changed = "the backbone unchanged"
     if num_changed := sum(value.size for value in exported.run.changed.values()):
         changed = f"{num_changed:,} of the backbone changed in training"
-    say(f"{network.num_parameters:,} parameters, {changed}")
+    say(f"{written.num_parameters:,} parameters, {changed}")
     if ended["all"].percent is None:
         say("The run has no test images, so its accuracy is unknown")
     else:
@@ -157,14 +198,14 @@ def _show_network(exported: Export) -> None:
         ]
         top1 = f"top-1 {ended['all'].percent:.2f} % on {ended['all'].total:,} test images"
         say(f"The run ended with {top1}" + (f" ({', '.join(parts)})" if parts else ""))
-    say(f"Images: {facts.transform.describe()}")
+    say(f"Images: {engine_of(written.model).transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
-    for part in (exported.memory, network.onnx):
+    for part in (written.model.memory, written.onnx):
         if part is not None:
             say(part.describe())
     as_folder, path = is_folder(exported.path), shlex.quote(str(exported.path))
-    say(f"In Python: model = {facts.loading_line(exported.path)}.eval()")
+    say(f"In Python: model = {loading_line(written.model, exported.path)}.eval()")
     say()
     say(f"Model {'folder' if as_folder else 'file'} at {exported.path}; try it:")
     say(f"clinit predict {path} IMAGE…")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -31,18 +31,16 @@ from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import in_words
+from clinit.files.paths import is_folder
 from clinit.headtrain.model.settings import AddConfig, RememberConfig
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.extract.cache.head import Top1
-    from clinit.headtrain.model.add import Addition
+    from clinit.headtrain.model.addition import Addition
     from clinit.headtrain.model.facts import ModelFacts
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model import Model
 
-FEW = 30
-"""With fewer test images, accuracies are printed as counts: 30 images give an error of 9 points."""
 SHOWN = 12
 """Maximum number of class names in one line."""
 KEPT_FEATURES = "The features computed so far are kept: run the same command again to resume."
@@ -96,6 +94,9 @@ def add(
 ) -> None:
     """Add classes to a model, from a folder with a folder of images for each.
 
+    Or from features of them, to a head that reads such features: MODEL is then a
+    head file, IMAGES a feature cache or a file of arrays with labels.
+
     The rows of the new classes are computed from the features of their images;
     old images are not needed. The rows of other classes do not change unless
     --iterations trains the head. MODEL is not changed. With --backbone and a
@@ -110,95 +111,42 @@ def add(
     """
     if more and replace:
         raise typer.BadParameter("--more keeps earlier images, --replace forgets them: give one")
-    with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as (model, job):
-        from clinit.headtrain.model.add import add_images
+    with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as (model, inputs):
+        from clinit.headtrain.model.add import Purpose, add
 
-        added = add_images(
-            model, job, config, old=old, replacing=replace, more=more, onnx=onnx, strict=strict
+        kind: Literal["add", "replace", "more"] = (
+            "more" if more else "replace" if replace else "add"
         )
+        purpose = Purpose(config=config, kind=kind, old=old, strict=strict)
+        added = add(model, inputs, purpose, listener())
+        _save(added, out, onnx=onnx, overwrite=overwrite, as_json=as_json)
     if as_json:
-        data = added.model.facts.history[-1].data
+        data = added.change.data
         left_out = {name: data.get(name) for name in ("listing", "unreadable")}
-        content = {"model": str(out), **left_out, **data["audit"]}
-        print_content(content)
+        print_content({"model": str(out), **left_out, **data["audit"]})
+
+
+def _save(added: Addition[Any], out: Path, *, onnx: bool, overwrite: bool, as_json: bool) -> None:
+    """Write the model with added classes, and print what was added."""
+    with doing("Putting backbone and head together …"):
+        written = added.save(out, onnx=onnx, overwrite=overwrite)
+    if as_json:
         return
-    _tell(added, out, f"; their features are at {job.folder}")
-
-
-def _tell(added: Addition, out: Path, where: str = "") -> None:
-    from clinit.headtrain.heads.groups import repeats_in_words
-
-    facts, change = added.model.facts, added.model.facts.history[-1]
-    is_first = len(change.classes) == facts.num_classes
-    again = "computed anew" if change.action in ("more", "merge") else "replaced"
-    arrived = {again: added.replaced, "added": len(change.classes) - added.replaced}
-    done = [f"{number_of(count, 'class')} {what}" for what, count in arrived.items() if count]
-    if not change.classes:
-        say(f"No class was added: {facts.backbone} has {number_of(facts.num_classes, 'class')}")
-        say(f"Model at {out}")
-        return
-    if more := change.data.get("more"):
-        done.insert(0, f"{sum(more.values()):,} more images of {number_of(len(more), 'class')}")
-    say(f"{', '.join(done)}: {facts.backbone} now has {number_of(facts.num_classes, 'class')}")
-    aside = 0 if added.left_out else added.new.total
-    say(f"Images: {sum(change.images.values()):,} to learn from, {aside:,} kept aside{where}")
-    if change.data["repeats"]:
-        say(f"Repeats: {repeats_in_words(change.data['repeats'])}")
-    say(f"In place of old images: {change.data['old_rows']}")
-    old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
-    if not added.old.total:
-        old_top1 = ["-", "not measured"]
-    of_old = [] if is_first else [["old classes, held out", f"{added.old.total:,}", *old_top1]]
-    how = "image left out" if added.left_out else "held out"
-    of_new = [f"added classes, {how}", f"{added.new.total:,}", "-", accuracy_in_words(added.new)]
-    _print_table(["top-1 on images of", "images", "before", "now"], [*of_old, of_new])
-    if len({each[1:] for each in added.prices}) > 1 and added.new.total:
-        lines = []
-        for each in added.prices:
-            used = " (used)" if each.points == change.settings["max_old_loss"] else ""
-            both = map(accuracy_in_words, (each.old, each.new))
-            lines.append([f"--max-old-loss {each.points:g}{used}", *both])
-        heading = "points that old classes may lose"
-        _print_table([heading, "old classes", "added classes"], lines)
-    if not added.new.total:
-        note(
-            "no image of added classes was tested: it takes a second image of a class, which does"
-            " not repeat the first, or a folder val"
-        )
-    elif added.new.total < FEW:
-        note(
-            f"{number_of(added.new.total, 'image')} of added classes tested: too few for an"
-            " accuracy; give more in a folder val"
-        )
-    if not added.old.total and not is_first:
-        estimate = ""
-        if added.taken is not None and added.taken.total:
-            estimate = (
-                f"; of {added.taken.total:,} features that stand in for old images, new classes"
-                f" take an estimated {added.taken.correct:,}"
-            )
-        note(
-            f"accuracy on old classes was not measured{estimate}: give the model images of them"
-            " (`clinit remember`), or --old CACHE"
-        )
-    is_folder = out.suffix != ".safetensors"
-    if facts.temperature is not None:
-        say(f"Probabilities: {facts.temperature.describe()}")
-    if is_folder and added.model.memory is not None:
-        say(added.model.memory.describe())
-    if added.onnx is not None:
-        say(added.onnx.describe())
-    say(f"Model {'folder' if is_folder else 'file'} at {out}; try it:")
-    say(f"clinit predict {shlex.quote(str(out))} IMAGE…")
-
-
-def accuracy_in_words(part: Top1 | None) -> str:
-    """Return the accuracy in percent; for few images, as counts, which suggest no precision."""
-    if part is None or part.percent is None:
-        return "-"
-    if part.total < FEW:
-        return f"{part.correct} of {part.total}"
-    return f"{part.percent:.2f} %"
+    for line in added.lines():
+        say(line)
+    for heads, lines in added.tables():
+        _print_table(heads, lines)
+    for text in added.notes():
+        note(text)
+    memory = added.model.memory
+    if memory is not None and (added.model.engine is None or out.suffix != ".safetensors"):
+        say(memory.describe())
+    if written.onnx is not None:
+        say(written.onnx.describe())
+    kind = "file" if out.suffix in (".safetensors", ".npz") else "folder"
+    say(f"Model {kind} at {out}; try it:")
+    what = "IMAGE…" if added.model.engine is not None else "FEATURES…"
+    say(f"clinit predict {shlex.quote(str(out))} {what}")
 
 
 @keeps(KEPT_FEATURES)
@@ -221,25 +169,28 @@ def remember(
 
     clinit remember scenes/ photographs/ --out scenes-with-memory/
     """
-    if out.suffix == ".safetensors":
-        raise typer.BadParameter(f"--out must be a folder: a file has no memory, got {out}")
-    with opened(paths, network, out, overwrite=overwrite) as (model, job):
-        from clinit.headtrain.model.images import remember_images
+    with opened(paths, network, out, overwrite=overwrite) as (model, inputs):
+        from clinit.headtrain.model.inputs import remember
+        from clinit.headtrain.model.writing import write_model
 
-        found = remember_images(model, job, config)
+        if out.suffix == ".safetensors" and model.engine is not None:
+            raise typer.BadParameter(f"--out must be a folder: a file has no memory, got {out}")
+        found = remember(model, inputs, config, listener())
+        with doing("Putting backbone and head together …"):
+            write_model(found, out, overwrite=overwrite)
     facts, memory = found.facts, found.memory
     assert memory is not None
     change = facts.history[-1]
-    say(
-        f"{len(change.classes):,} of {facts.num_classes:,} classes remembered, of"
-        f" {number_of(sum(change.images.values()), 'image')}; their features are at {job.folder}"
-    )
+    images = number_of(sum(change.images.values()), "image")
+    place = getattr(inputs, "features", None) if model.engine is not None else None
+    where = f"; their features are at {place}" if isinstance(place, Path) else ""
+    say(f"{len(change.classes):,} of {facts.num_classes:,} classes remembered, of {images}{where}")
     if others := int(memory.known.sum()) - len(change.classes):
         say(f"{others:,} other classes remembered as before")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} kept aside")
     say(memory.describe())
-    say(f"Model folder at {out}")
+    say(f"Model {'folder' if is_folder(out) else 'file'} at {out}")
 
 
 @keeps(WHOLE)
@@ -257,11 +208,11 @@ def remove(
     clinit remove scenes/ campsite iceberg --out fewer-scenes/
     """
     left = _changed(
-        model, out, lambda opened, data: opened.removed(classes, data), overwrite=overwrite
+        model, out, lambda opened, data: opened.remove(classes, data), overwrite=overwrite
     )
     facts = left.facts
     say(
-        f"{len(set(classes)):,} removed: {facts.backbone} now has"
+        f"{len(set(classes)):,} removed: {facts.name} now has"
         f" {number_of(facts.num_classes, 'class')}"
     )
     if left.memory is not None and not left.memory.exact:
@@ -294,7 +245,7 @@ def rename(
         if not (old and new) or old in pairs:
             raise typer.BadParameter(f"expected OLD=NEW, each OLD once, got {text!r}")
         pairs[old] = new
-    _changed(model, out, lambda opened, data: opened.renamed(pairs, data), overwrite=overwrite)
+    _changed(model, out, lambda opened, data: opened.rename(pairs, data), overwrite=overwrite)
     say(f"{len(pairs):,} renamed. Model at {out}")
 
 
@@ -304,15 +255,14 @@ def _changed(
     """Open the model at `path`, apply `change` and write the result to `out`; return it."""
     check_model(path)
     check_out(out, overwrite=overwrite)
-    from clinit.headtrain.model.images import check_apart
-    from clinit.headtrain.model.reading import open_model
-    from clinit.headtrain.model.writing import write_model
+    from clinit.headtrain.model.model import load_model
+    from clinit.headtrain.model.writing import check_apart
 
     with claimed_file(out), doing("Putting backbone and head together …"):
-        opened = open_model(path, device="cpu")
+        opened = load_model(path, device="cpu")
         check_apart(out, path)
         found = change(opened, {**command_data(), "model": opened.origin})
-        write_model(found, out, overwrite=overwrite)
+        found.save(out, overwrite=overwrite)
     return found
 
 
@@ -345,24 +295,26 @@ def merge(
     check_model(model)
     check_model(other)
     check_out(out, overwrite=overwrite)
-    from clinit.headtrain.model.add import merge_models
-    from clinit.headtrain.model.reading import open_model
+    from clinit.headtrain.model.add import merge as merged
+    from clinit.headtrain.model.model import load_model
+    from clinit.headtrain.model.writing import check_apart
 
     with claimed_file(out):
+        for path in (model, other):
+            check_apart(out, path)
         with doing("Loading the models …"):
-            one, two = (open_model(path, device="cpu") for path in (model, other))
-        data = command_data()
-        added = merge_models(one, two, out, config, data, listener(), overwrite=overwrite)
+            one, two = (load_model(path, device="cpu") for path in (model, other))
+        added = merged(one, two, config, command_data(), listener())
+        _save(added, out, onnx=False, overwrite=overwrite, as_json=as_json)
     if as_json:
         show(out, as_json=True)
-    else:
-        _tell(added, out)
 
 
 @app.command()
 def show(model: ModelArgument, as_json: AsJson = False) -> None:
     """Show the classes of a model, their history, and its memory."""
     check_model(model)
+    from clinit.headtrain.model.facts import accuracy_in_words
     from clinit.headtrain.model.reading import memory_of, read_facts
 
     with doing("Reading the model …"):
@@ -371,8 +323,11 @@ def show(model: ModelArgument, as_json: AsJson = False) -> None:
     if as_json:
         print_content(_as_json(facts, memory))
         return
-    say(f"{model}: {facts.backbone}, {number_of(facts.num_classes, 'class')}")
-    say(f"Images: {facts.transform.describe()}")
+    say(f"{model}: {facts.name}, {number_of(facts.num_classes, 'class')}")
+    if transform := facts.fingerprint.fields.get("transform"):
+        say(f"Images: {transform}")
+    if facts.activation != "softmax":
+        say(f"Probabilities: a {facts.activation} for each class")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
     if facts.assumed is not None:
@@ -422,7 +377,8 @@ def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
     }
     return {
         "backbone": facts.backbone,
-        "transform": facts.transform.describe(),
+        "transform": facts.fingerprint.fields.get("transform"),
+        "activation": facts.activation,
         "assumed_names": facts.record.get("assumed_names"),
         "temperature": facts.temperature and asdict(facts.temperature),
         "classes": [{"class": name, "task": task} for name, task in named],

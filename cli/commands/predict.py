@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,8 +22,8 @@ from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.words import examples, number_of, printable, visible
 
 if TYPE_CHECKING:
-    from clinit.extract.cache.head import Head
-    from clinit.headtrain.model.predict import Guess, Prediction, Predictor, Rejection
+    from clinit.headtrain.model.model import Model
+    from clinit.headtrain.model.predict import Guess, Prediction, Rejection
 
 
 RejectRule = Literal["auto", "energy", "max-logit", "probability"]
@@ -37,14 +36,14 @@ def predict(
     model: Annotated[
         Path,
         typer.Argument(
-            help="Model of `clinit export`: its folder, or a file, .safetensors or .onnx. A head"
-            " without a network, .npz or .safetensors, classifies rows of features."
+            help="Model of `clinit export` or `clinit add`: its folder, or a file, .safetensors or"
+            " .onnx. A head without a network, .npz or .safetensors, classifies rows of features."
         ),
     ],
     images: Annotated[
         list[Path],
         typer.Argument(
-            help="Images, or folders with images; for a head, files of features: .npy, .npz,"
+            help="Images, or folders with images. Or features: feature caches, or files .npy, .npz,"
             " .safetensors, .parquet.",
             metavar="IMAGE...",
         ),
@@ -82,7 +81,7 @@ def predict(
     ] = None,
     features_name: Annotated[
         str | None,
-        described("For a head: array, tensor or column of the features.", default="features"),
+        described("For features: their array, tensor or column in a file.", default="features"),
     ] = None,
     device: DeviceOption = "auto",
     batch_size: Annotated[int, described("Images per forward pass.", min=1)] = 64,
@@ -95,48 +94,51 @@ def predict(
     learnt after the base classes are marked with their task. With --reject, images
     that seem to belong to none of the classes are called unknown. Files that
     cannot be read are listed at the end with the reason, and the exit code is
-    then 1. A head without a network classifies rows of feature files.
+    then 1. A head without a network classifies rows of features.
     """
     check_model(model, images)
     if csv_file is not None:
         check_file(csv_file, "csv")
     with doing("Loading the model …"):
-        from clinit.extract.cache.head import Head
-        from clinit.headtrain.model.predict import (
-            caution_of_head,
-            find_images,
-            is_head_file,
-            predict_features,
-        )
+        from clinit.headtrain.model.classifier import Reading
+        from clinit.headtrain.model.inputs import features_in, is_features
+        from clinit.headtrain.model.model import load_model
+        from clinit.headtrain.model.predict import find_images
+        from clinit.headtrain.model.predict import predict as predicted
+        from clinit.headtrain.model.reading import is_head_file
 
-        is_head = is_head_file(model)
-        _check_options(context, model, is_head=is_head)
-        predictor, rejection = _open(model, is_head, reject, reject_rate, threshold, device)
-        paths = images if is_head else find_images(images, _note_left_out)
-    if isinstance(predictor, Head):
+        kinds, of_features = [is_features(each) for each in images], is_features(images[0])
+        if len({*kinds}) > 1:
+            raise typer.BadParameter("give images or features, not both")
+        _check_options(context, model, of_features=of_features, is_head=is_head_file(model))
+        opened = load_model(model, device=device)
+        rejection = _rejection(opened, reject, reject_rate, threshold)
+    if of_features:
+        what = "rows"
         with doing("Naming rows …"):
-            named = partial(predict_features, top=top, features_name=features_name)
             predictions = [
-                each for file in paths for each in named(predictor, file, reject=rejection)
+                each
+                for path in images
+                for each in predicted(
+                    opened, features_in(path, name=features_name), top=top, reject=rejection
+                )
             ]
-        warning, what = caution_of_head(predictor), "rows"
     else:
+        opened.need_engine()
+        what, paths = "images", find_images(images, _note_left_out)
         with counting("images") as count:
-            predictions = predictor.predict(
-                paths,
-                top=top,
+            reading = Reading(
                 batch_size=batch_size,
                 max_pixels=max_pixels,
-                reject=rejection,
                 compile=compile,
                 on_note=note,
                 on_images=lambda done: count("Predicting", done, len(paths)),
             )
-        facts, what = predictor.facts, "images"
-        warning = facts.caution or facts.uncalibrated
+            predictions = predicted(opened, paths, top=top, reject=rejection, reading=reading)
+    warning = opened.facts.caution or opened.facts.uncalibrated
     content = [_content(each, rejection) for each in predictions]
     if csv_file is not None:
-        columns = (*OF_FEATURES, *COLUMNS[1:]) if is_head else COLUMNS
+        columns = (*OF_FEATURES, *COLUMNS[1:]) if of_features else COLUMNS
         columns = columns if rejection is None else (*columns, *OF_REJECTION)
         _write_table(content, csv_file, columns)
     good = [each for each in predictions if each.reason is None]
@@ -160,10 +162,13 @@ def predict(
         raise typer.Exit(1)
 
 
-def _check_options(context: Context, model: Path, *, is_head: bool) -> None:
+def _check_options(context: Context, model: Path, *, of_features: bool, is_head: bool) -> None:
+    of_images = ("batch_size", "compile", "max_pixels", *(["device"] if is_head else []))
     idle = dict.fromkeys(
-        ("device", "batch_size", "compile", "max_pixels") if is_head else ("features_name",),
-        f"here: {model} is a {'head for features' if is_head else 'model for images'}",
+        of_images if of_features else ("features_name",),
+        f"here: {model} is a head for features"
+        if is_head
+        else f"here: {'features' if of_features else 'images'} are given",
     )
     if given(context, "reject") is None:
         idle |= dict.fromkeys(("reject_rate", "threshold"), "without --reject")
@@ -172,38 +177,17 @@ def _check_options(context: Context, model: Path, *, is_head: bool) -> None:
     refuse_idle(context, {name: f"has no effect {why}" for name, why in idle.items()})
 
 
-def _open(
-    path: Path,
-    is_head: bool,
-    reject: RejectRule | None,
-    rate: float,
-    threshold: float | None,
-    device: str,
-) -> tuple[Predictor | Head, Rejection | None]:
-    """Open a model or a head, and the rule that rejects inputs of unknown classes."""
-    from clinit.extract.cache.head import read_head
-    from clinit.headtrain.model.classifier import Classifier, load_model
-    from clinit.headtrain.model.onnx import load_onnx
-    from clinit.headtrain.model.predict import Rejection
-    from clinit.headtrain.model.reading import open_model
+def _rejection(
+    model: Model, reject: RejectRule | None, rate: float, threshold: float | None
+) -> Rejection | None:
+    """Return the rule that rejects inputs of unknown classes, if the user wants one."""
+    from clinit.headtrain.model.predict import Rejection, default_rule
 
-    rejection = None
-    if reject is not None and threshold is not None:
-        if not math.isfinite(threshold):
-            raise typer.BadParameter(f"--threshold must be a finite number, got {threshold}")
-        rejection = Rejection("energy" if reject == "auto" else reject, threshold)
-    elif reject is not None:
-        if path.suffix == ".onnx":
-            onnx = load_onnx(path, device=device)
-            return onnx, Rejection.at_rate(reject, rate, None, None, onnx.facts.known)
-        opened = None if is_head else open_model(path, device=device)
-        of = (None, None) if opened is None else (opened.head, opened.memory, opened.facts.known)
-        rejection = Rejection.at_rate(reject, rate, *of)
-        assert opened is not None
-        return Classifier(opened.facts, opened.backbone), rejection
-    if is_head:
-        return read_head(path), rejection
-    return (load_onnx if path.suffix == ".onnx" else load_model)(path, device=device), rejection
+    if reject is None or threshold is None:
+        return None if reject is None else Rejection.at_rate(model, reject, rate)
+    if not math.isfinite(threshold):
+        raise typer.BadParameter(f"--threshold must be a finite number, got {threshold}")
+    return Rejection(default_rule(model.facts) if reject == "auto" else reject, threshold)
 
 
 def _note_left_out(files: Sequence[str]) -> None:
@@ -215,7 +199,6 @@ COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
 """Columns of a CSV file. An image that cannot be read has a single row, with its error."""
 OF_FEATURES = ("features", "row")
 """Columns that replace `image` for rows of features."""
-OF_GUESS = ("title", "probability", "task")
 OF_REJECTION = ("score", "threshold", "unknown")
 DIGITS = {"probability": 6, "score": 8, "threshold": 8}
 """Significant digits of columns of a CSV file."""
@@ -234,12 +217,7 @@ def _content(prediction: Prediction, rejection: Rejection | None) -> dict[str, A
         values = (prediction.score, rejection.threshold, unknown)
         score = dict(zip(OF_REJECTION, values, strict=True))
     classes = [
-        {
-            "class": each.name,
-            "title": each.title,
-            "probability": each.probability,
-            "task": each.task,
-        }
+        {"class": each.name, **{name: getattr(each, name) for name in COLUMNS[3:6]}}
         for each in prediction.guesses
     ]
     return {**place, "error": prediction.reason, **score, "classes": classes}

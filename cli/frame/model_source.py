@@ -1,4 +1,4 @@
-"""Arguments of commands that change a model: the model, the images, and the path of the new model.
+"""Arguments of commands that change a model: the model, images or features, and the new model.
 
     @takes_network
     def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
@@ -12,7 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -36,8 +36,8 @@ from clinit.setting import fields_of, setting
 if TYPE_CHECKING:
     import polars as pl
 
-    from clinit.headtrain.model.images import ImageJob, Listener
-    from clinit.headtrain.model.model import Model
+    from clinit.headtrain.model.classifier import Classifier
+    from clinit.headtrain.model.inputs import Inputs, Listener
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE_SUFFIXES = {
@@ -45,20 +45,23 @@ FILE_SUFFIXES = {
     *(".pickle", ".pkl", ".pt", ".pth", ".safetensors"),
 }
 """Suffixes of files: an --out with such a suffix is probably not meant to be a folder."""
+FEATURE_SUFFIXES = (".npy", ".npz", ".parquet", ".safetensors")
 
 ModelAndImages = Annotated[
     list[Path],
     typer.Argument(
-        help="Folder or file of a model, and a folder of images: class folders, or train/<class>"
-        " and val/<class>. With --backbone, only the images.",
+        help="Folder or file of a model, or a head file; and a folder of images: class folders, or"
+        " train/<class> and val/<class>. Or features in place of images: a feature cache, or a file"
+        " of arrays. With --backbone, only the images.",
         metavar="[MODEL] IMAGES",
     ),
 ]
-ModelArgument = Annotated[Path, typer.Argument(help="Folder or file of a model.")]
+ModelArgument = Annotated[Path, typer.Argument(help="Folder or file of a model, or a head file.")]
 ModelOut = Annotated[
     Path,
     described(
-        "Model to write: a folder, or a file that ends in .safetensors and stores no memory."
+        "Model to write: a folder, or a file that ends in .safetensors and stores no memory of a"
+        " network's images. A head on features may also be a file that ends in .npz."
     ),
 ]
 
@@ -74,7 +77,12 @@ class NetworkOptions(options.NetworkOptions):
         metavar="FILE",
         otherwise="stored with the weights; ImageNet-1K for 1,000 rows",
     )
-    labels: str | None = setting(None, options.LABELS, panel=COMPUTATION, metavar="FILE")
+    labels: str | None = setting(
+        None,
+        f"{options.LABELS} For features: a file with one label per row.",
+        panel=COMPUTATION,
+        metavar="FILE",
+    )
     features: Path | None = setting(
         None,
         "Folder of the feature cache; existing features are not computed again.",
@@ -104,7 +112,7 @@ def command_data() -> dict[str, Any]:
 
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Check that a model can be written to `out`, and that a file has the right suffix."""
-    if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
+    if out.suffix not in (".safetensors", ".npz") and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
             f"--out must be a folder, or a file that ends in .safetensors, got {out}"
         )
@@ -117,7 +125,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
 
 def check_onnx_out(out: Path) -> None:
     """Check that `out` is not a file, because ONNX files are written into a folder."""
-    if out.suffix == ".safetensors":
+    if out.suffix in (".safetensors", ".npz"):
         raise typer.BadParameter(f"--onnx writes into a folder: --out must be a folder, got {out}")
 
 
@@ -152,9 +160,12 @@ def save_csv(path: Path, table: pl.DataFrame) -> None:
 
 
 def check_images(path: Path) -> None:
-    """Check that a path is a folder, which may contain images."""
-    if not is_folder(path):
-        remedy = "Give a folder that contains a folder of images for each class."
+    """Check that a path is a folder, which may contain images, or a file of features."""
+    if not is_folder(path) and not (path.suffix.lower() in FEATURE_SUFFIXES and is_file(path)):
+        remedy = (
+            "Give a folder that contains a folder of images for each class; or features: a feature"
+            f" cache, or a file that ends in {', '.join(FEATURE_SUFFIXES)}."
+        )
         raise ManifestError(
             f"no folder of images at {path}", remedy=instead_of(path, remedy, Path.is_dir)
         )
@@ -172,17 +183,18 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
     """
     if not exists(path):
         raise ModelError(
-            f"no model at {path}", remedy=instead_of(path, WRITES_MODELS, _looks_like_model)
+            f"no model at {path}", remedy=instead_of(path, WRITES_MODELS, looks_like_model)
         )
-    model = next(filter(_looks_like_model, images), None)
-    if model is not None and not _looks_like_model(path):
+    model = next(filter(looks_like_model, images), None)
+    if model is not None and not looks_like_model(path):
         raise ModelError(
             f"{path} is not a model, but {model} is: are they swapped?",
             remedy=f"Give the model first: {shlex.quote(str(model))} {shlex.quote(str(path))}",
         )
 
 
-def _looks_like_model(path: Path) -> bool:
+def looks_like_model(path: Path) -> bool:
+    """Return whether a path has the form of a model or of a head."""
     if is_folder(path):
         return is_file(path / "model.safetensors")
     return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and is_file(path)
@@ -196,7 +208,7 @@ def opened(
     *,
     overwrite: bool,
     onnx: bool = False,
-) -> Iterator[tuple[Model, ImageJob]]:
+) -> Iterator[tuple[Classifier, Inputs]]:
     """Claim `out`, and open the model in the arguments of a command.
 
     Wrong arguments are refused before PyTorch is loaded, which takes seconds.
@@ -209,7 +221,7 @@ def opened(
         onnx: Whether the network will also be written as ONNX.
 
     Yields:
-        The model, and the job that reads the images and writes `out`.
+        The model, and the images or features.
     """
     check_source(paths, network)
     check_out(out, overwrite=overwrite)
@@ -219,34 +231,55 @@ def opened(
         check_onnx_out(out)
         check_installed()
     with claimed_file(out):
-        from clinit.extract.work.run import ExtractConfig
-        from clinit.headtrain.model.images import ImageJob
-        from clinit.headtrain.model.model import stock_model
-        from clinit.headtrain.model.reading import open_model
+        from clinit.headtrain.model.model import load_model
+        from clinit.headtrain.model.writing import check_apart, check_kind
 
-        job = ImageJob(
-            images=paths[-1],
-            out=out,
-            extraction=ExtractConfig.of(network),
-            labels=network.labels,
-            features=network.features,
-            overwrite=overwrite,
-            data=command_data(),
-            listener=listener(),
-        )
         with doing("Loading the model …"):
             if network.backbone is not None:
-                model = stock_model(job.extraction)
+                from clinit.extract.work.run import ExtractConfig
+                from clinit.headtrain.model.network import stock_model
+
+                model: Classifier = stock_model(ExtractConfig.of(network))
                 if model.facts.assumed is not None:
                     note(f"{model.facts.assumed} (other names: --head-classes FILE)")
             else:
-                model = open_model(paths[0], device=network.device)
-        yield model, job
+                model = load_model(paths[0], device=network.device)
+        check_kind(model, out, onnx=onnx)
+        for reads in (paths[-1], Path(model.origin)):
+            check_apart(out, reads)
+        yield model, _inputs(model, paths[-1], network, out)
+
+
+def _inputs(model: Classifier, path: Path, network: NetworkOptions, out: Path) -> Inputs:
+    """Return the images or features at `path`; refuse options that features leave idle."""
+    from clinit.headtrain.model.inputs import features_in, is_features
+
+    if not is_features(path):
+        model.need_engine()
+        from clinit.extract.work.run import ExtractConfig
+        from clinit.headtrain.model.images import ImageFolder
+
+        return ImageFolder(
+            root=path,
+            labels=network.labels,
+            features=network.features or out.with_name(f"{out.name}-features"),
+            extraction=ExtractConfig.of(network),
+            data=command_data(),
+            listener=listener(),
+        )
+    defaults = NetworkOptions()
+    for name, each in fields_of(NetworkOptions).items():
+        used = each.panel == NETWORK or name in ("labels", "device")
+        if not used and getattr(network, name) != getattr(defaults, name):
+            raise typer.BadParameter(f"{each.option} has no effect: {path} contains features")
+    with doing("Reading the features …"):
+        found = features_in(path, network.labels)
+    return replace(found, data={**found.data, **command_data()})
 
 
 def listener() -> Listener:
     """Return callbacks that show the work on a model in the terminal."""
-    from clinit.headtrain.model.images import Listener
+    from clinit.headtrain.model.inputs import Listener
 
     training = partial(training_progress, notes=False)  # notes refer to options of experiments
     return Listener(

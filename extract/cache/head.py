@@ -160,28 +160,38 @@ def tensors_sha256(head: Head) -> str:
     return digest.hexdigest()
 
 
-def write_head(head: Head, path: Path) -> None:
+def write_head(head: Head, path: Path, beside: Mapping[str, np.ndarray] = {}) -> None:
     """Write `head` to `path` atomically: as NumPy arrays if the name ends in .npz.
+
+    Args:
+        head: The head.
+        path: The file.
+        beside: Further arrays of the file, which `read_head` does not read.
 
     Raises:
         ClinitError: If the file cannot be written.
     """
-    content = _npz(head) if path.suffix == ".npz" else _safetensors(head)
+    content = head_bytes(head, path.suffix, beside)
     commit_file(path, lambda draft: draft.write_bytes(content))
 
 
-def _npz(head: Head) -> bytes:
-    arrays = _stored(head)
+def head_bytes(head: Head, suffix: str, beside: Mapping[str, np.ndarray] = {}) -> bytes:
+    """Return the content of a file of `write_head` whose name ends in `suffix`."""
+    return (_npz if suffix == ".npz" else _safetensors)(head, beside)
+
+
+def _npz(head: Head, beside: Mapping[str, np.ndarray]) -> bytes:
+    arrays = {**_stored(head), **beside}
     if head.class_names is not None:
         arrays["class_names"] = np.array(head.class_names, dtype=np.str_)
     if head.origin is not None:
-        arrays["origin"] = np.array([json.dumps(head.origin, ensure_ascii=False)], dtype=np.str_)
+        arrays["origin"] = np.array([json.dumps(head.origin)], dtype=np.str_)
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]
     return file.getvalue()
 
 
-def _safetensors(head: Head) -> bytes:
+def _safetensors(head: Head, beside: Mapping[str, np.ndarray]) -> bytes:
     facts: dict[str, Any] = {
         "fingerprint": head.fingerprint,
         "class_names": head.class_names,
@@ -191,7 +201,9 @@ def _safetensors(head: Head) -> bytes:
         if (told := getattr(head, name)) is not None:
             facts[name] = dict(told)
     # `save` and not `save_file`, whose files only their owner can read.
-    return save(_stored(head), metadata={_KEY: _DOCUMENT.text(facts, indent=None)})
+    # A path that is not UTF-8 contains surrogates, which JSON must escape.
+    text = _DOCUMENT.text(facts, indent=None).encode(errors="backslashreplace").decode()
+    return save({**_stored(head), **beside}, metadata={_KEY: text})
 
 
 def store_head(head: Head, path: Path) -> Head:

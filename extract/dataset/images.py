@@ -5,7 +5,7 @@ The code that decodes images need not know which of the two it reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,17 +105,43 @@ class ContainedImages:
         return content
 
 
-Images = ImageFiles | ContainedImages
+@dataclass(frozen=True, slots=True)
+class WatchedImages:
+    """Images whose content is also given to a function, in the thread that reads it."""
+
+    images: ImageFiles | ContainedImages
+    paths: Sequence[str]
+    look: Callable[[str, bytes], object]
+
+    def place(self, row: int) -> Path:
+        """Return the path of an image for messages."""
+        return self.images.place(row)
+
+    def read(self, row: int) -> bytes:
+        """Return the content of an image, once `look` has seen it; errors as of `images`."""
+        content = self.images.read(row)
+        self.look(self.paths[row], content)
+        return content
+
+
+Images = ImageFiles | ContainedImages | WatchedImages
 """Images by row number; several threads may read at the same time."""
 
 
-def images_of(table: pl.DataFrame, root: Path) -> Images:
+def images_of(
+    table: pl.DataFrame, root: Path, look: Callable[[str, bytes], object] | None = None
+) -> Images:
     """Return the images of rows of a manifest.
 
     Args:
         table: Rows of `Manifest.table`, in any order.
         root: The folder that the paths start from.
+        look: Called with path and content of each image that is read, by several threads.
     """
-    if is_contained(table):
-        return ContainedImages(root, table)
-    return ImageFiles(root, table["path"].to_list(), table["size_bytes"].to_list())
+    paths = table["path"].to_list()
+    found = (
+        ContainedImages(root, table)
+        if is_contained(table)
+        else ImageFiles(root, paths, table["size_bytes"].to_list())
+    )
+    return found if look is None else WatchedImages(found, paths, look)

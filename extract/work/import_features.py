@@ -92,15 +92,7 @@ def import_features(
     names = read_class_names(config.classes) if config.classes else target.class_names()
     shared = () if config.classes else _other_classes(out, config.stored)[1]
     told, origin = target.labels(label_name), target.origin(label_name)
-    if len(told) != rows:
-        raise CacheError(
-            f"{origin} contains {'text' if isinstance(told, list) else told.dtype} of shape"
-            f" ({len(told)},), expected integers or text of shape ({rows},)",
-            remedy=ONE_PER_ROW,
-        )
-    labels, names = (_numbered_texts if isinstance(told, list) else _numbered)(
-        told, names, shared, origin
-    )
+    labels, names = number_labels(told, rows, names, origin, shared)
     order = np.argsort(labels, kind="stable")
     manifest = _manifest(order, labels, names, dim * features.dtype.itemsize, config)
     dtype = "float16" if features.dtype.name == "float16" else "float32"
@@ -153,6 +145,31 @@ def _other_classes(out: Path, split: str) -> tuple[Path, tuple[str, ...]]:
 
 _Numbered = tuple[Int[np.ndarray, " rows"], tuple[str, ...]]
 """Labels as int64 in [0, classes), and one name per class."""
+
+
+def number_labels(
+    told: Any, rows: int, names: tuple[str, ...] | None, origin: str, shared: tuple[str, ...] = ()
+) -> _Numbered:
+    """Return labels, an array of integers or a list of texts, as numbers of class names.
+
+    Args:
+        told: The labels.
+        rows: Required number of labels.
+        names: The class names; None takes the labels themselves.
+        origin: Source of the labels, for messages.
+        shared: Classes of the cache's other split.
+
+    Raises:
+        CacheError: If there are not `rows` labels, or a label has no name.
+    """
+    if len(told) != rows:
+        raise CacheError(
+            f"{origin} contains {'text' if isinstance(told, list) else told.dtype} of shape"
+            f" ({len(told)},), expected integers or text of shape ({rows},)",
+            remedy=ONE_PER_ROW,
+        )
+    numbered = _numbered_texts if isinstance(told, list) else _numbered
+    return numbered(told, names, shared, origin)
 
 
 def _numbered(

@@ -133,6 +133,7 @@ def extract(
     network: Network | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     on_note: Callable[[str], object] = lambda note: None,
+    on_image: Callable[[str, bytes], object] | None = None,
 ) -> Iterator[SplitResult]:
     """Extract the splits of a data set into the cache `out`; yield one result per split and view.
 
@@ -150,6 +151,7 @@ def extract(
         network: The network that `config` describes, if it is loaded already.
         on_progress: Called after every batch.
         on_note: Called with whether the network is compiled, if this call has decided that.
+        on_image: Called with path and content of each image that is read, by several threads.
 
     Raises:
         ClinitError: If the backbone cannot be used, the cache belongs to another extraction,
@@ -201,6 +203,7 @@ def extract(
                 head=head,
                 head_names=names,
                 on_progress=on_progress,
+                on_image=on_image,
             )
             for manifest, folder, view in places
         ]

@@ -128,6 +128,8 @@ class SplitRun:
     features in the summary."""
     head_names: HeadNames
     on_progress: Callable[[Progress], None]
+    on_image: Callable[[str, bytes], object] | None = None
+    """Called with path and content of each image that is read, by several threads."""
 
     def run(self) -> SplitResult:
         """Compute the missing shards of this part; if all parts exist, complete the split.
@@ -297,7 +299,7 @@ class SplitRun:
         """Yield batches of the images of `shards`; no batch contains images of two shards."""
         size = self.plan.batch_size
         decoder = Decoder(
-            images=images_of(self.manifest.table, self.root),
+            images=images_of(self.manifest.table, self.root, self.on_image),
             transform=self.transform,
             workers=self.settings.threads,
             max_pixels=self.settings.max_pixels,

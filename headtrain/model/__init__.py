@@ -1,10 +1,14 @@
-"""Models: export them, classify images with them, add classes to them.
+"""Models: classifiers in use, which predict, are measured, and get classes.
 
-facts, model       facts about classes, history and transform; a model with all its parts
+facts, model       facts about classes and history; a model and its verbs
 reading, writing   read and write a model file or folder; card writes its README
-export             the model of a recorded run; onnx writes its network for other runtimes
-classifier         a loaded model; predict classifies images or features
-add                add classes: settings, images (features and memory), old_rows, audit, measure
+network, onnx      the engines: a timm network, an ONNX graph
+inputs, images     features or images that are given to a model
+predict            classify images or features; evaluation measures the answers
+add                add classes: settings, growth (rows, old_rows), measure, audit, addition
 again              repeat an addition with more images, or to merge two models
 memory             statistics and features of the images of a model's classes
+export             the model of a recorded run
+
+Only images, network, onnx and export import timm; of the others, only add imports PyTorch.
 """

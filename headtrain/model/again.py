@@ -18,7 +18,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -26,9 +26,9 @@ from jaxtyping import Float
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.model.audit import Images
-from clinit.headtrain.model.images import Listener
+from clinit.headtrain.model.classifier import Classifier, M
+from clinit.headtrain.model.inputs import QUIET, Arrived, Listener
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model import Model
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.words import examples, number_of
 
@@ -38,8 +38,8 @@ rows differ by rounding, because they are stored divided by the temperatures of 
 
 
 def with_more(
-    model: Model, images: Source, old: Source | None, listener: Listener, listed: Images | None
-) -> tuple[Model, Source, dict[str, Any]]:
+    model: M, images: Arrived, old: Source | None, listener: Listener = QUIET
+) -> tuple[M, Arrived, dict[str, Any]]:
     """Remove classes from a model, and return all their images, so that they can be added again.
 
     Args:
@@ -47,7 +47,6 @@ def with_more(
         images: Features of more images of its classes.
         old: Features of earlier images of these classes, if available.
         listener: Notes images that the model has already seen.
-        listed: The same images with their paths, if they have any.
 
     Returns:
         The model without these classes and without classes of the same tasks; the features of all
@@ -57,16 +56,16 @@ def with_more(
     Raises:
         ModelError: If training rows of a class are missing, or if no image is new.
     """
-    arrived = [*zip(model.facts.class_names, model.facts.tasks, strict=True)]
+    arrived = [*zip(model.class_names, model.facts.tasks, strict=True)]
     tasks = {task for name, task in arrived if task and name in images.class_names}
     names = tuple(n for n, task in arrived if n in images.class_names or task in tasks)
-    earlier = _learnt(model, names, old)
-    seen = FeatureSet.joined([earlier.train, earlier.val], names)
+    learnt, aside = _learnt(model, names, old)
+    seen = FeatureSet.joined([learnt, aside], names)
     train, val = (each.without(seen) for each in (images.train, images.val))
     facts: dict[str, Any] = {}
     if repeated := len(images.train.labels) - len(train.labels):
-        facts["seen"] = listed.of(seen) if listed else []
-        which = f" ({examples(facts['seen'])})" if listed else ""
+        facts["seen"] = images.listed.of(seen)
+        which = f" ({examples(facts['seen'])})"
         if not len(train.labels):
             raise ModelError(
                 f"the model has seen all of these {number_of(repeated, 'image')} already{which}",
@@ -78,27 +77,27 @@ def with_more(
         )
     every = replace(
         images,
-        train=FeatureSet.joined([earlier.train, train.named(names)], names),
-        val=FeatureSet.joined([earlier.val, val.named(names)], names),
+        train=FeatureSet.joined([learnt, train.named(names)], names),
+        val=FeatureSet.joined([aside, val.named(names)], names),
     )
     facts["more"] = dict(zip(images.class_names, train.counts().tolist(), strict=True))
-    return _before(model, earlier.train), every, facts
+    return _before(model, learnt), every, facts
 
 
-class Merge(NamedTuple):
+class Merge(NamedTuple, Generic[M]):
     """Parts from which a model with the classes of two models is made."""
 
-    left: Model
+    left: M
     """A model of the shared classes."""
-    images: Source | None
+    images: Arrived | None
     """The features of all images of all other classes; None if there are no other classes."""
-    model: Model
+    model: M
     """The first model, with the history of both."""
     notes: list[str]
     """Which classes have one name now, and what became of removed classes."""
 
 
-def of_both(model: Model, other: Model) -> Merge:
+def of_both(model: M, other: M) -> Merge[M]:
     """Return the parts from which a model with the classes of two models is made.
 
     Equal stored features are one class, whatever its names; a name from `clinit rename` comes
@@ -109,7 +108,8 @@ def of_both(model: Model, other: Model) -> Merge:
             remember the training rows of all classes that the other model lacks.
     """
     one, two = model.depends_on, other.depends_on
-    if differing := [name for name in one if one[name] != two[name]]:
+    differing = [name for name in {**one, **two} if one.get(name) != two.get(name)]
+    if one and two and differing:
         raise ModelError(
             f"{model.origin} and {other.origin} have different networks: they differ in"
             f" {', '.join(differing)}",
@@ -123,7 +123,7 @@ def of_both(model: Model, other: Model) -> Merge:
     )
     model, other = pair = _with_one_name(pair, pasts, notes)
     shared = _shared(model, other)
-    own = [tuple(n for n in each.facts.class_names if n not in shared) for each in pair]
+    own = [tuple(n for n in each.class_names if n not in shared) for each in pair]
     if not (all(own) or notes):
         raise ModelError(
             f"one of {model.origin} and {other.origin} has all classes of the other",
@@ -131,11 +131,11 @@ def of_both(model: Model, other: Model) -> Merge:
         )
     parts = [_learnt(each, n, None) if n else None for each, n in zip(pair, own, strict=True)]
     left, there = (
-        each if part is None else _before(each, part.train)
+        each if part is None else _before(each, part[0])
         for each, part in zip(pair, parts, strict=True)
     )
     if there.memory is not None:
-        memory = there.memory.of_rows([there.facts.class_names.index(name) for name in shared])
+        memory = there.memory.of_rows([there.class_names.index(name) for name in shared])
         left = replace(left, memory=memory if left.memory is None else memory.updated(left.memory))
     for change in other.facts.history:
         if change not in model.facts.history:
@@ -144,12 +144,13 @@ def of_both(model: Model, other: Model) -> Merge:
     if not names:
         return Merge(left, None, model, notes)
     sides = [  # a class of both is taken from the first
-        [split.named(mine).named(names) for split in (part.train, part.val)]
+        [split.named(mine).named(names) for split in part]
         for part, mine in zip(parts, (own[0], names[len(own[0]) :]), strict=True)
         if part is not None
     ]
     train, val = (FeatureSet.joined(split, names) for split in zip(*sides, strict=True))
-    return Merge(left, Source(train, val), model, notes)
+    images = Arrived(train=train, val=val, listed=Images.stored(train, val))
+    return Merge(left, images, model, notes)
 
 
 class _Past(NamedTuple):
@@ -165,7 +166,7 @@ class _Past(NamedTuple):
     """Date of each name that `clinit rename` has given, in the whole history."""
 
 
-def _pasts(model: Model, other: Model) -> tuple[_Past, _Past]:
+def _pasts(model: Classifier, other: Classifier) -> tuple[_Past, _Past]:
     histories = [each.facts.history for each in (model, other)]
     pairs = zip(*histories, strict=False)
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -187,14 +188,12 @@ def _pasts(model: Model, other: Model) -> tuple[_Past, _Past]:
     return pasts[0], pasts[1]
 
 
-def _without_removed(
-    model: Model, other: Model, own: _Past, others: _Past, notes: list[str]
-) -> Model:
+def _without_removed(model: M, other: M, own: _Past, others: _Past, notes: list[str]) -> M:
     """Return the model without the classes that the other model has removed."""
     candidates = [
         name
-        for name in model.facts.class_names
-        if own.origins.get(name, name) in others.removed and name not in other.facts.class_names
+        for name in model.class_names
+        if own.origins.get(name, name) in others.removed and name not in other.class_names
     ]
     for name in (name for name in candidates if name in own.added):
         notes.append(
@@ -207,16 +206,14 @@ def _without_removed(
         f"left out {number_of(len(gone), 'class')} that {other.origin} has removed"
         f" ({examples(gone)}); `clinit add` adds their images again"
     )
-    return model.removed(gone, {"merged_with": other.origin})
+    return model.remove(gone, {"merged_with": other.origin})
 
 
-def _with_one_name(
-    pair: tuple[Model, Model], pasts: Sequence[_Past], notes: list[str]
-) -> tuple[Model, Model]:
+def _with_one_name(pair: tuple[M, M], pasts: Sequence[_Past], notes: list[str]) -> tuple[M, M]:
     """Return the models with one name for each class of both."""
     model, other = pair
     alike = {*_equal_rows(model, other)}
-    mine, theirs = ([n for n in each.facts.class_names if n not in alike] for each in pair)
+    mine, theirs = ([n for n in each.class_names if n not in alike] for each in pair)
     new: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for name, same in _equal_classes(model, mine, other, theirs):
         if name == same:
@@ -232,13 +229,13 @@ def _with_one_name(
         )
     facts = {"merged": [each.origin for each in pair]}
     return (
-        model.renamed(new[0], facts) if new[0] else model,
-        other.renamed(new[1], facts) if new[1] else other,
+        model.rename(new[0], facts) if new[0] else model,
+        other.rename(new[1], facts) if new[1] else other,
     )
 
 
 def _equal_classes(
-    model: Model, mine: Sequence[str], other: Model, theirs: Sequence[str]
+    model: Classifier, mine: Sequence[str], other: Classifier, theirs: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield pairs of classes of equal stored features or, if a class has none, of equal rows."""
     stored, others = _digests(model, mine), _digests(other, theirs)
@@ -255,7 +252,7 @@ def _equal_classes(
                 yield mine[nearest], name
 
 
-def _digests(model: Model, names: Collection[str]) -> dict[str, str]:
+def _digests(model: Classifier, names: Collection[str]) -> dict[str, str]:
     """Return a digest of the stored training features of each class that has any, in any order."""
     if model.memory is None:
         return {}
@@ -269,21 +266,21 @@ def _digests(model: Model, names: Collection[str]) -> dict[str, str]:
     return found
 
 
-def _rows(model: Model, names: Sequence[str]) -> Float[np.ndarray, "classes dim_and_1"]:
+def _rows(model: Classifier, names: Sequence[str]) -> Float[np.ndarray, "classes dim_and_1"]:
     rows = np.column_stack([model.head.weight, model.head.bias])
-    found: np.ndarray = rows[[*map(model.facts.class_names.index, names)]]
+    found: np.ndarray = rows[[*map(model.class_names.index, names)]]
     return found
 
 
-def _equal_rows(model: Model, other: Model) -> list[str]:
+def _equal_rows(model: Classifier, other: Classifier) -> list[str]:
     """Return the classes of equal names and rows, in the order of the first model."""
-    names = [name for name in model.facts.class_names if name in {*other.facts.class_names}]
+    names = [name for name in model.class_names if name in {*other.class_names}]
     limit = SAME * np.abs(model.head.weight).max(initial=0.0)
     distances = np.abs(_rows(model, names) - _rows(other, names)).max(axis=1, initial=0.0)
     return [name for name, far in zip(names, distances > limit, strict=True) if not far]
 
 
-def _shared(model: Model, other: Model) -> tuple[str, ...]:
+def _shared(model: Classifier, other: Classifier) -> tuple[str, ...]:
     """Return the classes with equal rows in two models, in the order of the first model.
 
     Rows that were computed next to different classes differ. They are computed anew, if the two
@@ -293,9 +290,9 @@ def _shared(model: Model, other: Model) -> tuple[str, ...]:
         ModelError: If both the rows and the stored features of a class differ.
     """
     shared = _equal_rows(model, other)
-    both = {*model.facts.class_names} & {*other.facts.class_names} - {*shared}
+    both = {*model.class_names} & {*other.class_names} - {*shared}
     one, two = (_digests(each, both) for each in (model, other))
-    if differs := [n for n in model.facts.class_names if n in both and one.get(n, n) != two.get(n)]:
+    if differs := [n for n in model.class_names if n in both and one.get(n, n) != two.get(n)]:
         raise ModelError(
             f"{model.origin} and {other.origin} have different rows of"
             f" {number_of(len(differs), 'class')} ({examples(differs)})",
@@ -305,14 +302,16 @@ def _shared(model: Model, other: Model) -> tuple[str, ...]:
     return tuple(shared)
 
 
-def _before(model: Model, came: FeatureSet) -> Model:
+def _before(model: M, came: FeatureSet) -> M:
     """Return the model before it learnt the classes of `came`, given all their training rows."""
-    names = model.facts.class_names
+    names = model.class_names
     left = model.of_rows([row for row, name in enumerate(names) if name not in came.class_names])
     return left if model.memory is None else replace(left, memory=model.memory.before(came))
 
 
-def _learnt(model: Model, names: tuple[str, ...], old: Source | None) -> Source:
+def _learnt(
+    model: Classifier, names: tuple[str, ...], old: Source | None
+) -> tuple[FeatureSet, FeatureSet]:
     """Return all training rows and the held-out rows of some classes.
 
     Raises:
@@ -334,7 +333,7 @@ def _learnt(model: Model, names: tuple[str, ...], old: Source | None) -> Source:
     nothing = sets[0].nothing(names)
     parts = [nothing, *(rows.named(names) for rows in found if rows is not None)]
     held_out = [nothing] if memory is None else [nothing, memory.held_out.named(names)]
-    return Source(FeatureSet.joined(parts, names), FeatureSet.joined(held_out, names))
+    return FeatureSet.joined(parts, names), FeatureSet.joined(held_out, names)
 
 
 def _whole(name: str, sets: Sequence[FeatureSet], memory: Memory | None) -> FeatureSet | None:

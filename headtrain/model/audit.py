@@ -22,7 +22,6 @@ classes, but not with them.
 from __future__ import annotations
 
 import hashlib
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,14 +29,11 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from PIL import Image
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from clinit.errors import ImageError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.extract.dataset.decode import decode
 from clinit.extract.dataset.names import in_words, plain, synonyms
 from clinit.words import examples, number_of
 
@@ -47,9 +43,6 @@ ALIKE, LEAST_ALIKE = 0.1, 3
 """Least share (of the images of the smaller class) and least number of confused images of two
 look-alike classes."""
 NEAR, NEIGHBOURS = 0.5, 5
-TINY, DENSE, UNIFORM = 32, 0.1, 4.0
-"""Least side in pixels; bytes per pixel below which an image is decoded; least standard deviation
-of its pixels, in grey levels of 255."""
 PLACES = ("within a class", "across classes", "in train and val")
 MOST_EQUALS = 4
 """Maximum number of names in one line for a set of images that repeat each other."""
@@ -68,11 +61,13 @@ class Images:
     digests: Sequence[str]
     """SHA-256 of the files."""
     odd: Mapping[str, str]
-    """Result of `oddity` by path, for odd images."""
+    """Why images hardly show anything, by path."""
 
     @classmethod
-    def stored(cls, rows: FeatureSet, held_out: FeatureSet) -> Images:
-        """Return images of which only the features are known; they are numbered by class."""
+    def stored(
+        cls, rows: FeatureSet, held_out: FeatureSet, names: Sequence[str] | None = None
+    ) -> Images:
+        """Return images of which only the features are known; without names, they get numbers."""
         both = FeatureSet.joined([rows, held_out], rows.class_names)
         splits = ["train"] * len(rows.labels) + ["val"] * len(held_out.labels)
         number, paths = Counter[str](), []
@@ -80,7 +75,7 @@ class Images:
             number[name := both.class_names[label]] += 1
             paths.append(f"{name} {number[name]}")
         digests = [hashlib.sha256(row.tobytes()).hexdigest() for row in both.features]
-        return cls(rows=both, paths=paths, splits=splits, digests=digests, odd={})
+        return cls(rows=both, paths=names or paths, splits=splits, digests=digests, odd={})
 
     def of(self, rows: FeatureSet) -> list[str]:
         """Return the paths of the images whose features are among `rows`."""
@@ -107,6 +102,14 @@ class Audit:
     """`image` and `why`."""
     turned: dict[str, Any]
     """Numbers of old images `right` before, and of these `wrong` now, with counts of `answers`."""
+
+    @classmethod
+    def nothing(cls) -> Audit:
+        """Return the audit of no image."""
+        none: dict[str, Any] = {"right": 0, "wrong": 0, "answers": {}}
+        return cls(
+            images=0, classes=0, known=[], alike=[], repeated=[], misfits=[], odd=[], turned=none
+        )
 
     @property
     def lines(self) -> list[str]:
@@ -314,21 +317,3 @@ def turned(old: FeatureSet, before: np.ndarray, after: np.ndarray) -> dict[str, 
     right = before == own
     wrong = Counter(after[right & (after != own)].tolist())
     return {"right": int(right.sum()), "wrong": wrong.total(), "answers": dict(wrong.most_common())}
-
-
-def oddity(content: bytes) -> str | None:
-    """Return why an image is odd (tiny, or nearly of one colour); None if it is not.
-
-    An unreadable image is not odd; the extraction reports it.
-    """
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            width, height = image.size
-        if min(width, height) < TINY:
-            return f"{width} x {height} pixels"
-        dense = len(content) >= DENSE * width * height
-        if not dense and float(decode(content).float().std(dim=(1, 2)).max()) < UNIFORM:
-            return "nearly one colour"
-    except (ImageError, OSError, SyntaxError, ValueError):
-        pass
-    return None

@@ -8,6 +8,7 @@ from importlib.resources import files
 from string import Template
 
 from clinit.extract.dataset.names import in_words
+from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.words import escaped, lines_of_table, visible
 
@@ -15,11 +16,12 @@ UNFOLDED = 60
 """Maximum number of class names in a list that is not folded."""
 
 
-def card(facts: ModelFacts) -> str:
+def card(model: Classifier) -> str:
     """Return the model card: its fields for the Hub as YAML, then Markdown.
 
     Class names and paths are escaped, because they come from data.
     """
+    facts = model.facts
     arrived = sum(task > 0 for task in facts.tasks)
     old = f"{facts.num_classes - arrived:,} classes of the pretrained head"
     came = f"{old} and {arrived:,} that arrived later"
@@ -33,12 +35,16 @@ def card(facts: ModelFacts) -> str:
             f"Probabilities: {facts.temperature.describe()}. The rows of the classifier are already"
             " divided by this temperature, which does not change the highest-scoring class."
         )
-    template = files(__package__).joinpath("card.md").read_text(encoding="utf-8")
+    name = "card-features.md" if model.engine is None else "card.md"
+    template = files(__package__).joinpath(name).read_text(encoding="utf-8")
+    transform = "" if model.engine is None else model.engine.transform.describe()
     return Template(template).substitute(
-        backbone=escaped(facts.backbone),
+        backbone=escaped(facts.name),
+        dim=f"{model.head.dim:,}",
+        activation="sigmoid()" if facts.activation == "sigmoid" else "softmax(1)",
         classes=f"{facts.num_classes:,}",
         came=came if arrived < facts.num_classes else f"{arrived:,} classes",
-        transform=escaped(facts.transform.describe()),
+        transform=escaped(transform),
         probabilities="".join(f"\n{each}\n" for each in probabilities),
         lists="".join(f"\n{_names(facts, task)}\n" for task in sorted(set(facts.tasks))),
         accuracy=_accuracy(facts),

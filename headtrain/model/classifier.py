@@ -1,76 +1,266 @@
-"""A model loaded from its file, which classifies images with PyTorch."""
+"""A classifier in use: what it is, and how its classes are removed, renamed and reordered.
+
+It is a head with named classes, perhaps a memory of their images, and perhaps an engine, the
+network that makes features of images. Without an engine, features are given.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from difflib import get_close_matches
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-import torch
+import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
-from clinit.extract.network.backbone import Backbone
-from clinit.extract.network.compiled import Compile, on_its_way
-from clinit.headtrain.model.facts import ModelFacts
-from clinit.headtrain.model.predict import AnyPath, Predictor
-from clinit.headtrain.model.reading import read_facts, read_network
+from clinit.errors import ModelError
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.files.text import is_text
+from clinit.headtrain.model.facts import Change, ModelFacts
+from clinit.headtrain.model.memory import Memory
+from clinit.words import examples, visible
+
+AnyPath = str | os.PathLike[str]
+MODEL_FILE, MEMORY_FILE = "model.safetensors", "memory.safetensors"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Classifier(Predictor):
-    """A network in PyTorch with named classes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How images are read and computed; nothing of it changes the predictions."""
 
-    facts: ModelFacts
-    backbone: Backbone
-    """The network with its classifier, on its device."""
+    batch_size: int = 64
+    """Images per forward pass."""
+    workers: int | None = None
+    """Threads that read and decode; None: the CPUs that the process may use."""
+    max_pixels: int = MAX_PIXELS
+    """Maximum number of pixels; a larger image counts as unreadable."""
+    compile: str = "auto"
+    """Whether the network computes as one program (`extract.network.compiled`)."""
+    on_images: Callable[[int], object] = lambda done: None
+    """Called after every batch with the number of finished images."""
+    on_note: Callable[[str], object] = lambda note: None
+    """Called with a note on `compile`, if it is `auto`."""
 
-    def __repr__(self) -> str:
-        return f"<Classifier: {self.facts} on {self.device}>"
+
+AS_USUAL = Reading()
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """What turns images into logits: a timm network, or an ONNX graph."""
+
+    @property
+    def transform(self) -> Any:
+        """The transform of the images (`clinit.extract.network.transform.Transform`)."""
+        ...
 
     @property
     def device(self) -> str:
-        """Device of the network."""
-        return self.backbone.config.device
+        """Device for the batches."""
+        ...
 
-    def logits(
-        self, images: Float[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images classes"]:
-        """Return the logits of normalised images."""
-        if self.backbone.program is None:
-            return self.backbone.logits(images)
-        head, features = self.backbone.head, self.backbone.features(images)
-        assert head is not None
-        weight, bias = (torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias))
-        return features @ weight.T + bias
+    @property
+    def depends_on(self) -> dict[str, str]:
+        """The facts that the features depend on, as in a memory."""
+        ...
 
-    def on_its_way(
-        self, wanted: Compile, images: int, batch_size: int, on_note: Callable[[str], object]
-    ) -> Classifier:
-        """Return the classifier with a compiled network, if compiling saves time."""
-        backbone = on_its_way(
-            self.backbone,
-            self.facts.transform,
-            wanted,
-            device=torch.device(self.device),
-            batch_size=batch_size,
-            images=images,
-            on_note=on_note,
+    def logits(self, pixels: Any) -> Any:
+        """Return the logits of a batch of images, uint8 (images, 3, height, width)."""
+        ...
+
+    def fingerprint(self, dtype: str) -> Fingerprint:
+        """Return the fingerprint of features that are stored as `dtype`."""
+        ...
+
+    def compiled(self, reading: Reading, images: int) -> Engine:
+        """Return the engine as a program, if that saves time for `images` images."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classifier:
+    """A classifier in use; `clinit.Model` adds the verbs that read and write."""
+
+    facts: ModelFacts
+    """Class names, history, temperature."""
+    linear: Head | None
+    """`head`; None if only the graph of an ONNX file contains it."""
+    memory: Memory | None = None
+    """None if the model remembers nothing."""
+    origin: str = "the model"
+    """Path of the model, or name of the network, for messages and the history."""
+    engine: Engine | None = None
+    """Computes the logits of images; None if the model classifies features."""
+
+    def __repr__(self) -> str:
+        return f"<Model {self.origin}: {self.facts}, memory {self.memory}>"
+
+    @property
+    def head(self) -> Head:
+        """The classifier as it was trained, with class names.
+
+        Its logits are the logits of the network times the temperature, so that the rows of added
+        classes match the scale of the trained rows.
+
+        Raises:
+            ModelError: If the model is an ONNX file.
+        """
+        if self.linear is None:
+            raise ModelError(
+                f"{self.origin} is an ONNX file, which only classifies images",
+                remedy="Give the model folder that contains it.",
+            )
+        return self.linear
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One name per row of the classifier."""
+        return self.facts.class_names
+
+    def need_engine(self) -> Engine:
+        """Return the engine.
+
+        Raises:
+            ModelError: If the model has none.
+        """
+        if self.engine is None:
+            raise ModelError(
+                f"{self.origin} has features only: it is a head without a network, and reads no"
+                " images",
+                remedy="Give features of the backbone that it was trained on: a feature cache"
+                " (`clinit extract`, `clinit cache import`), or a file .npy, .npz, .safetensors or"
+                " .parquet.",
+            )
+        return self.engine
+
+    @property
+    def depends_on(self) -> dict[str, str]:
+        """The facts that the features of the model depend on, as in its memory."""
+        if self.engine is not None:
+            return self.engine.depends_on
+        return described(self.facts.fingerprint)
+
+    def without_network(self) -> Self:
+        """Return the head alone, which classifies features of the network."""
+        backbone = described(self.facts.fingerprint)
+        memory = self.memory and replace(self.memory, backbone=backbone)
+        return replace(self, linear=self.head, memory=memory, engine=None)
+
+    def after(self, change: Change) -> Self:
+        """Return the model with one more change in its history."""
+        history = (*self.facts.history, change)
+        return replace(self, facts=replace(self.facts, history=history))
+
+    def knowing(self, fingerprint: Fingerprint) -> Self:
+        """Return the model with the fingerprint of its features, if that was unknown."""
+        if self.engine is not None or self.facts.fingerprint.fields or not fingerprint.fields:
+            return self
+        found = fingerprint.without_rows
+        facts = replace(self.facts, fingerprint=found, backbone=str(found.backbone or ""))
+        memory = self.memory and replace(self.memory, backbone=described(found))
+        return replace(self, facts=facts, memory=memory)
+
+    def of_rows(self, rows: Sequence[int]) -> Self:
+        """Return the model with the classes `rows` only, in this order."""
+        picked = list(rows)
+        names = tuple(self.facts.class_names[row] for row in picked)
+        tasks = tuple(self.facts.tasks[row] for row in picked)
+        weight, bias = self.head.weight[picked], self.head.bias[picked]
+        return replace(
+            self,
+            facts=replace(self.facts, class_names=names, tasks=tasks),
+            linear=replace(self.head, weight=weight, bias=bias, class_names=names),
+            memory=None if self.memory is None else self.memory.of_rows(picked),
         )
-        return replace(self, backbone=backbone)
+
+    def without(self, names: Sequence[str]) -> Self:
+        """Return the model without the named classes.
+
+        Raises:
+            ModelError: If a class does not exist, or if no class would be left.
+        """
+        self._check_known(names)
+        gone = set(names)
+        left = [row for row, name in enumerate(self.facts.class_names) if name not in gone]
+        if not left:
+            raise ModelError(
+                f"without these {len(gone):,} classes, none would be left",
+                remedy="Leave at least one class.",
+            )
+        return self.of_rows(left)
+
+    def remove(self, names: Sequence[str], data: Mapping[str, Any] = {}) -> Self:
+        """Return the model without the named classes; its history records the removal.
+
+        Args:
+            names: Class names.
+            data: Further contents of the history.
+
+        Raises:
+            ModelError: If a class does not exist, or if no class would be left.
+        """
+        left = self.without(names)
+        temperature = left.facts.temperature and left.facts.temperature.unmeasured
+        left = replace(left, facts=replace(left.facts, temperature=temperature, known=None))
+        return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))
+
+    def rename(self, new_names: Mapping[str, str], data: Mapping[str, Any] = {}) -> Self:
+        """Return the model with renamed classes; its history records the new names.
+
+        Args:
+            new_names: New names by present name.
+            data: Further contents of the history.
+
+        Raises:
+            ModelError: If a class does not exist, two classes would have the same name, or a name
+                cannot be printed.
+        """
+        self._check_known(list(new_names))
+        names = tuple(new_names.get(name, name) for name in self.facts.class_names)
+        for name in new_names.values():
+            is_printed = name.strip() and is_text(name) and visible(name) == name
+            if not is_printed or names.count(name) > 1:
+                raise ModelError(
+                    f"{visible(name)!r} cannot be the name of a class: it is blank or not"
+                    " printable, or two classes would have it",
+                    remedy="Choose another name; `clinit model show MODEL` lists its classes.",
+                )
+        renamed = replace(
+            self,
+            facts=replace(self.facts, class_names=names),
+            linear=replace(self.head, class_names=names),
+            memory=None if self.memory is None else self.memory.renamed(names),
+        )
+        settings = {"names": dict(new_names)}
+        return renamed.after(
+            Change.now("rename", [*new_names.values()], data=data, settings=settings)
+        )
+
+    def _check_known(self, names: Sequence[str]) -> None:
+        known = set(self.facts.class_names)
+        if unknown := [name for name in names if name not in known]:
+            near = get_close_matches(unknown[0], self.facts.class_names, n=3)
+            raise ModelError(
+                f"the model has no class {examples(unknown)}"
+                + (f"; its classes of similar names: {', '.join(near)}" if near else ""),
+                remedy="`clinit model show MODEL` lists its classes.",
+            )
+
+    def logits(self, features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows classes"]:
+        """Return the logits of features, divided by the temperature, in float64."""
+        divisor = 1.0 if self.facts.temperature is None else self.facts.temperature.value
+        found = features.astype(np.float64) @ self.head.weight.T.astype(np.float64)
+        return np.asarray((found + self.head.bias) / divisor)
 
 
-def load_model(path: AnyPath, *, device: str = "auto") -> Classifier:
-    """Load a model written by `clinit export`.
+def described(fingerprint: Fingerprint) -> dict[str, str]:
+    """Return what features depend on; their type and the version of timm may differ."""
+    fields = fingerprint.without_rows.fields
+    return {name: text for name, text in fields.items() if name not in ("dtype", "timm")}
 
-    Args:
-        path: The model file, or its folder.
-        device: `auto` (CUDA if available), `cpu`, `cuda` or `cuda:<index>`.
 
-    Raises:
-        ModelError: If there is no model at `path`, or if it has changed since it was written.
-        BackboneError: If this version of timm cannot build the network.
-        DeviceError: If the device is absent.
-    """
-    facts = read_facts(path := Path(path))
-    return Classifier(facts, read_network(path, facts, device))
+M = TypeVar("M", bound=Classifier)

@@ -7,7 +7,7 @@ only then written. A head alone classifies features that are computed elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,21 @@ import torch
 from clinit.errors import CacheError, HeadError, RecordError, StorageError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Head, Top1, write_head
+from clinit.extract.cache.head import Head, Top1
 from clinit.extract.cache.read import CacheSplit, open_cache, open_split
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.files.paths import exists, is_folder
 from clinit.headtrain.heads.temperature import (
     LEAST_ROWS,
+    Activation,
     Temperature,
-    divided,
     temperature_of,
 )
+from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model import Model, model_args
-from clinit.headtrain.model.onnx import check_installed
+from clinit.headtrain.model.network import TimmEngine
 from clinit.headtrain.model.writing import Written, check_free, write_model
 from clinit.headtrain.protocol.record.format import (
     RunRecord,
@@ -118,6 +118,11 @@ class TrainedRun:
         return bool(Fingerprint(self.record.info["new"]["fingerprint"]).output == "projected")
 
     @property
+    def activation(self) -> Activation:
+        """What makes probabilities of logits, by the loss of the run."""
+        return "sigmoid" if self.record.info["config"].get("loss") == "bce" else "softmax"
+
+    @property
     def tasks(self) -> tuple[int, ...]:
         """The task in which each class arrived; 0 for the classes of the base."""
         return tuple(self.record.classes["task"])[: self.head.num_classes]
@@ -170,7 +175,7 @@ class TrainedRun:
         if not self.changed:
             try:
                 rows = self.rows("val")
-                if (found := temperature_of(self.head, rows)) is not None:
+                if (found := temperature_of(self.head, rows, self.activation)) is not None:
                     return found, ()
                 why = (
                     f"no temperature fits its {len(rows.labels):,} held-out rows: they are fewer"
@@ -270,76 +275,130 @@ def _are_others(told: SideInfo, split: CacheSplit) -> bool:
 class Export:
     """Result of exporting a run: a network, or its head alone."""
 
-    path: Path
     run: TrainedRun
-    head: Head
-    """The head as written: divided by the temperature, if one was fitted."""
-    temperature: Temperature | None
+    written: Written
     notes: tuple[str, ...]
-    network: Written | None = None
-    """None if the head was written alone."""
-    memory: Memory | None = None
-    """The network's memory of the images of the run."""
+
+    @property
+    def path(self) -> Path:
+        """The file or folder."""
+        return self.written.path
 
     @property
     def facts(self) -> ModelFacts:
-        """The facts in the file of the network."""
-        assert self.network is not None
-        return self.network.facts
+        """The facts in the file."""
+        return self.written.model.facts
 
 
-def export_run(
-    run: Path,
+def export_model(
+    run: Path | TrainedRun,
     out: Path,
     *,
-    base: Path | None = None,
-    new: Path | None = None,
     weights: Path | None = None,
     onnx: bool = False,
     remembers: bool = True,
     calibrated: bool = True,
     overwrite: bool = False,
-    head_only: bool = False,
 ) -> Export:
     """Write the backbone and the final head of a run record as one network that timm loads.
 
-    Or write the head alone, for features that are computed elsewhere.
-
     Args:
-        run: The folder of the record.
-        out: A name in .safetensors makes a model file, .npz a head alone, any other name a model
-            folder.
-        base: The feature cache of the base classes, if it is not at its recorded path.
-        new: The feature cache of the new classes, if it is not at its recorded path.
+        run: The record, or its folder.
+        out: A name in .safetensors makes a model file, any other name a model folder.
         weights: The weights of the backbone, if they are not at their recorded path.
         onnx: Also write the network as ONNX, into the folder.
         remembers: Write a memory of the images of the run into a folder, if the backbone was
             frozen and the caches still exist.
         calibrated: Divide the rows of the head by a temperature, if the backbone was frozen. It is
             fitted to the rows that the run was evaluated on, if there are at least `LEAST_ROWS`.
-        overwrite: Replace an existing model or head.
-        head_only: Write the head alone even if `out` ends in .safetensors.
+        overwrite: Replace an existing model.
 
     Raises:
         ModelError: If `out` exists and may not be replaced, if timm cannot load the network from
             a folder, or if the ONNX file computes something else.
         RecordError: If the record is missing or damaged, or contains no head.
-        HeadError: If the head is damaged or not linear, if its training has diverged, or if it is
-            written alone although training has changed the backbone.
+        HeadError: If the head is damaged or not linear, or if its training has diverged.
         CacheError: If the cache is missing, has another backbone or imported features, or if the
             weights are missing or have changed.
         BackboneError: If the weights cannot be loaded or do not fit the network.
     """
     check_free(out, overwrite=overwrite)
-    is_file = out.suffix in (".safetensors", ".npz")
-    if (onnx and is_file) or (head_only and not is_file):
-        raise ValueError(f"ONNX needs a folder, a head alone a file, got {out}")
     if onnx:
+        from clinit.headtrain.model.onnx import check_installed
+
         check_installed()
-    trained = TrainedRun.read(run, base, new)
-    if head_only or out.suffix == ".npz":
-        return _head_alone(trained, out, calibrated=calibrated)
+    trained = TrainedRun.read(run) if isinstance(run, Path) else run
+    engine, head, fingerprint, notes = _network(trained, weights)
+    temperature, why = trained.temperature() if calibrated else (None, ())
     info, ended = trained.record.info, trained.accuracies()
+    facts = ModelFacts(
+        backbone=engine.backbone.config.name,
+        class_names=trained.class_names,
+        tasks=trained.tasks,
+        fingerprint=fingerprint,
+        record={
+            **{name: info.get(name) for name in ("id", "started", "config")},
+            "top1_percent": {name: part.percent for name, part in ended.items()},
+            "test_images": {name: part.total for name, part in ended.items()},
+        },
+        history=(trained.change(),),
+        temperature=temperature,
+        activation=trained.activation,
+    )
+    model = Classifier(facts, head, None, str(trained.record.path or run), engine)
+    forgets: tuple[str, ...] = ()
+    if remembers and out.suffix != ".safetensors":
+        memory, forgets = trained.memory(model.depends_on)
+        model = replace(model, memory=memory)
+    written = write_model(model, out, onnx=onnx, overwrite=overwrite)
+    return Export(trained, written, (*notes, *why, *forgets))
+
+
+def export_head(
+    run: Path | TrainedRun, out: Path, *, calibrated: bool = True, overwrite: bool = False
+) -> Export:
+    """Write the final head of a run record alone, for features that are computed elsewhere.
+
+    Args:
+        run: The record, or its folder.
+        out: A file that ends in .npz or .safetensors.
+        calibrated: As in `export_model`.
+        overwrite: Replace an existing head.
+
+    Raises:
+        HeadError: As in `export_model`, or if training has changed the backbone.
+        ClinitError: As in `export_model`.
+    """
+    check_free(out, overwrite=overwrite)
+    trained = TrainedRun.read(run) if isinstance(run, Path) else run
+    info = trained.record.info
+    if trained.changed:
+        raise HeadError(
+            f"training has changed the backbone of {info['id']}: its head alone does not fit the"
+            " features of any cache",
+            remedy="Export backbone and head together: `clinit export RUN --out FOLDER`.",
+        )
+    temperature, notes = trained.temperature() if calibrated else (None, ())
+    config = {name: info["config"].get(name) for name in ("method", "loss")}
+    fingerprint = Fingerprint(info["new"]["fingerprint"]).without_rows
+    facts = ModelFacts(
+        backbone=fingerprint.backbone or "",
+        class_names=trained.class_names,
+        tasks=trained.tasks,
+        fingerprint=fingerprint,
+        record={"run": info["id"], **{name: each for name, each in config.items() if each}},
+        temperature=temperature,
+        activation=trained.activation,
+    )
+    written = write_model(Classifier(facts, trained.head), out, overwrite=overwrite)
+    return Export(trained, written, notes)
+
+
+def _network(
+    trained: TrainedRun, weights: Path | None
+) -> tuple[TimmEngine, Head, Fingerprint, tuple[str, ...]]:
+    """Return the network of a run, the head on its pooled features, their fingerprint, notes."""
+    info = trained.record.info
     told, place, option = trained.sides[0]
     fingerprint = Fingerprint(told["fingerprint"])
     if fingerprint.weights is None:
@@ -354,14 +413,13 @@ def export_run(
         weights = weights or stored_weights(split)
     then = fingerprint.without_rows
     backbone, transform = rebuild(then, weights, origin=f"the run {info['id']}")
-    _load_changed(backbone, trained, run)
-    temperature, notes = trained.temperature() if calibrated else (None, ())
+    _load_changed(backbone, trained)
+    notes: tuple[str, ...] = ()
     if fingerprint.timm not in (None, timm.__version__):
-        other = (
+        notes = (
             f"the features were extracted with timm {fingerprint.timm}, this is timm"
-            f" {timm.__version__}: compare the accuracy of the model with the run's"
+            f" {timm.__version__}: compare the accuracy of the model with the run's",
         )
-        notes = (other, *notes)
     head = trained.head
     if trained.is_projected:
         backbone, head = folded(backbone, head)
@@ -369,30 +427,7 @@ def export_run(
         fingerprint = Fingerprint(pooled)
     if trained.changed:
         fingerprint = Fingerprint({**then.fields, "weights": body_sha256(backbone.network)})
-    facts = ModelFacts(
-        backbone=backbone.config.name,
-        model_args=model_args(backbone),
-        class_names=trained.class_names,
-        tasks=trained.tasks,
-        transform=transform,
-        autocast=backbone.config.autocast,
-        weights="",  # of the network with the head in it, which is put together below
-        fingerprint=fingerprint,
-        record={
-            **{name: info.get(name) for name in ("id", "started", "config")},
-            "top1_percent": {name: part.percent for name, part in ended.items()},
-            "test_images": {name: part.total for name, part in ended.items()},
-        },
-        history=(trained.change(),),
-        temperature=temperature,
-    )
-    model = Model(facts, backbone, head, None, str(run))
-    if remembers and not is_file:
-        memory, forgets = trained.memory(model.depends_on)
-        model, notes = replace(model, memory=memory), (*notes, *forgets)
-    written = write_model(model, out, onnx=onnx, overwrite=overwrite)
-    head = divided(head, temperature)
-    return Export(out, trained, head, temperature, notes, written, model.memory)
+    return TimmEngine(backbone, transform), head, fingerprint, notes
 
 
 def folded(backbone: Backbone, head: Head) -> tuple[Backbone, Head]:
@@ -412,36 +447,15 @@ def folded(backbone: Backbone, head: Head) -> tuple[Backbone, Head]:
     return before, replace(head, weight=(weight @ projection).astype(np.float32), bias=bias)
 
 
-def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
+def _load_changed(backbone: Backbone, trained: TrainedRun) -> None:
     state = backbone.network.state_dict()
     for name, value in trained.changed.items():
         expected = tuple(state[name].shape) if name in state else "no such parameter"
         if expected != value.shape or not np.isfinite(value).all():
             raise RecordError(
-                f"{run} changes {name} of the backbone, {expected}, to {value.shape}, or to values"
-                " that are not finite",
+                f"{trained.record.path} changes {name} of the backbone, {expected}, to"
+                f" {value.shape}, or to values that are not finite",
                 remedy="Run it again; if its training has diverged, with a lower learning rate.",
             )
     changed = {name: torch.from_numpy(value) for name, value in trained.changed.items()}
     backbone.network.load_state_dict(changed, strict=False)
-
-
-def _head_alone(trained: TrainedRun, out: Path, *, calibrated: bool) -> Export:
-    info = trained.record.info
-    if trained.changed:
-        raise HeadError(
-            f"training has changed the backbone of {info['id']}: its head alone does not fit the"
-            " features of any cache",
-            remedy="Export backbone and head together: `clinit export RUN --out FOLDER`.",
-        )
-    temperature, notes = trained.temperature() if calibrated else (None, ())
-    config = {name: info["config"].get(name) for name in ("method", "loss")}
-    origin = {
-        "run": info["id"],
-        "tasks": list(trained.tasks),
-        "temperature": None if temperature is None else asdict(temperature),
-        **{name: value for name, value in config.items() if value is not None},
-    }
-    head = replace(divided(trained.head, temperature), origin=origin)
-    write_head(head, out)
-    return Export(out, trained, head, temperature, notes)

@@ -1,6 +1,7 @@
-"""Facts about a model: the classes of its rows, their history, the transform of its images.
+"""Facts about a model: the classes of its rows, their history, their probabilities.
 
-The metadata of a model file contains them as JSON under `clinit_model`.
+The metadata of a model file contains them as JSON under `clinit_model`, next to the facts about its
+network. The file of a head alone contains them in its `origin`.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from msgspec import Meta
 from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Top1
-from clinit.extract.network.transform import Transform
 from clinit.files.documents import Count, DocumentKind
-from clinit.files.paths import is_folder
-from clinit.headtrain.heads.temperature import Temperature
+from clinit.headtrain.heads.temperature import Activation, Temperature
 
 Word = Annotated[str, Meta(max_length=64)]
 Action = Literal["run", "add", "replace", "more", "merge", "remove", "rename", "remember"]
+
+
+FEW = 30
+"""With fewer test images, accuracies are given as counts: 30 images give an error of 9 points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,22 +96,16 @@ METADATA = "clinit_model"
 class ModelFacts:
     """Facts about a model in its own file."""
 
-    backbone: str
-    """timm's name."""
-    model_args: Mapping[str, Any]
-    """Keyword arguments of `timm.create_model`, without the number of classes."""
+    backbone: str = ""
+    """timm's name of the network, or the name under which features were imported; empty if
+    unknown."""
     class_names: tuple[str, ...]
     """One per row of the classifier."""
     tasks: tuple[int, ...]
     """The task in which each class arrived; 0 for the classes of the base."""
-    transform: Transform
-    autocast: Annotated[str, Meta(pattern="^(off|bfloat16|float16)$")]
-    """The arithmetic of the forward pass at extraction: `off`, `bfloat16` or `float16`."""
-    weights: str
-    """SHA-256 over the state dict (`state_sha256`)."""
-    fingerprint: Fingerprint
-    """Fingerprint of the features that the head was trained on."""
-    record: Mapping[str, Any]
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    """Fingerprint of the features that the head was trained on; empty if unknown."""
+    record: Mapping[str, Any] = field(default_factory=dict)
     """The run: id, configuration, final accuracies."""
     history: tuple[Change, ...] = ()
     """All changes of the classes, oldest first; empty in files of earlier versions."""
@@ -117,6 +114,8 @@ class ModelFacts:
     probabilities; None if the rows were not divided."""
     known: Known | None = None
     """Scores of images of the classes; None if they were not measured for these classes."""
+    activation: Activation = "softmax"
+    """What makes probabilities of logits: `softmax` over classes, or a `sigmoid` for each class."""
 
     def __post_init__(self) -> None:
         if len(self.tasks) != len(self.class_names):
@@ -136,7 +135,18 @@ class ModelFacts:
     def __repr__(self) -> str:
         later = sum(task > 0 for task in self.tasks)
         classes = f"{self.num_classes:,} classes, {later:,} of them added later"
-        return f"<ModelFacts: {self.backbone}, {classes}>"
+        return f"<ModelFacts: {self.name}, {classes}>"
+
+    @property
+    def name(self) -> str:
+        """The network, or whose features the head reads, in words."""
+        return self.backbone or "a head on features"
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether a temperature was fitted: to these classes, or by `clinit head fit`."""
+        fitted = None if self.history else self.record.get("temperature")
+        return self.temperature is not None or fitted is not None
 
     @property
     def caution(self) -> str | None:
@@ -144,7 +154,7 @@ class ModelFacts:
 
         With a temperature, they can be trusted. Otherwise the last training of the head decides.
         """
-        if self.temperature is not None:
+        if self.is_calibrated:
             return None
         trained = [each for each in self.history if each.settings.get("iterations")]
         added = [each.settings for each in trained if each.action != "run"]
@@ -154,20 +164,12 @@ class ModelFacts:
     @property
     def uncalibrated(self) -> str | None:
         """Why the probabilities may be too high or too low; None if a temperature was fitted."""
-        if self.temperature is not None:
+        if self.is_calibrated or not (self.history or self.fingerprint.weights):
             return None
         return (
             "probabilities are uncalibrated, because no images of all classes were measured: give"
             " `clinit add` real old images (--old), or `clinit export` a cache with a split val"
         )
-
-    def loading_line(self, path: Path) -> str:
-        """Return the Python expression that loads the folder or file at `path` with timm alone."""
-        if is_folder(path):
-            return f"timm.create_model({f'local-dir:{path}'!r}, pretrained=True)"
-        told = {"num_classes": self.num_classes, **self.model_args, "checkpoint_path": str(path)}
-        arguments = "".join(f", {name}={value!r}" for name, value in told.items())
-        return f"timm.create_model({self.backbone!r}{arguments})"
 
 
 NOT_PROBABILISTIC = ("ncm", "ridge", "simplecil")
@@ -187,3 +189,22 @@ def caution(settings: Mapping[str, Any]) -> str | None:
         f"the head was {origin}, not with cross entropy: the order of the classes counts,"
         " their probabilities do not"
     )
+
+
+def accuracy_in_words(part: Top1 | None) -> str:
+    """Return the accuracy in percent; for few images, as counts, which suggest no precision."""
+    if part is None or part.percent is None:
+        return "-"
+    return f"{part.correct} of {part.total}" if part.total < FEW else f"{part.percent:.2f} %"
+
+
+def parse_facts(text: str, path: Path) -> tuple[ModelFacts, dict[str, Any]]:
+    """Return the facts in a sealed description, found in the file at `path`, and all its fields.
+
+    Raises:
+        ModelError: If the facts are damaged.
+    """
+    origin = f"the description in {path}"
+    content = DOCUMENT.parse(text, origin=origin)
+    content["fingerprint"] = {"fields": content.get("fingerprint")}
+    return DOCUMENT.convert(content, ModelFacts, origin=origin), content

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from scipy.stats import rankdata
 
 from clinit.extract.cache.features import FeatureSet
@@ -32,9 +31,15 @@ from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import LeftOut
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.solve import least_squares_head
-from clinit.headtrain.heads.temperature import LEAST_ROWS, Temperature, logits_of, temperature_of
+from clinit.headtrain.heads.temperature import (
+    LEAST_ROWS,
+    Activation,
+    Temperature,
+    logits_of,
+    temperature_of,
+)
 from clinit.headtrain.model.facts import Known
-from clinit.headtrain.model.predict import SCORES
+from clinit.headtrain.model.predict import RULES, scores
 
 MOST_KNOWN = 2048
 
@@ -111,12 +116,12 @@ class Examined(NamedTuple):
         """Return the accuracy on old and on new classes."""
         return Price(points, accuracy(self.head, self.old), accuracy(self.head, self.new))
 
-    def temperature(self) -> Temperature | None:
+    def temperature(self, activation: Activation = "softmax") -> Temperature | None:
         """Return the temperature that fits the head to all images."""
         both = FeatureSet.joined([self.old, self.new], self.new.class_names)
-        return temperature_of(self.head, both)
+        return temperature_of(self.head, both, activation)
 
-    def known(self) -> Known | None:
+    def known(self, activation: Activation = "softmax") -> Known | None:
         """Return the scores of all images, and the score that best tells unknown images.
 
         Images of new classes, without the logit of their own class, are images of classes that the
@@ -127,12 +132,15 @@ class Examined(NamedTuple):
         if count < LEAST_ROWS:
             return None
         chosen = np.linspace(0, len(both.labels) - 1, count).astype(np.int64)
-        logits = torch.from_numpy(logits_of(self.head, both, chosen))
-        own = torch.from_numpy(both.labels[chosen])[:, None]
-        without = logits.scatter(1, own, -torch.inf)
+        logits = logits_of(self.head, both, chosen)
+        without = logits.copy()
+        np.put_along_axis(without, both.labels[chosen][:, None], -np.inf, axis=1)
         is_new, areas, levels = chosen >= len(self.old.labels), {}, {}
-        for rule, score in SCORES.items():
-            known, unknown = score(logits).numpy(), score(without).numpy()[is_new]
-            areas[rule] = float(rankdata(np.concatenate([known, unknown]))[:count].sum())
+        for rule in RULES:
+            known, unknown = scores(rule, logits, activation), scores(rule, without, activation)
+            ranks = rankdata(np.concatenate([known, unknown[is_new]]))
+            areas[rule] = float(ranks[:count].sum())
             levels[rule] = tuple(np.sort(known)[count * np.arange(100) // 100].tolist())
+        if activation == "sigmoid":  # an energy would sum classes that exclude nothing
+            del areas["energy"]
         return Known(rule=max(areas, key=areas.__getitem__), images=count, levels=levels)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -26,7 +27,7 @@ from msgspec import Meta
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.files.documents import Count, DocumentKind
-from clinit.files.tensors import Array
+from clinit.files.tensors import Array, read_tensors, tensors_bytes
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 
 ARRAYS = {
@@ -285,12 +286,37 @@ class Memory:
 def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
     """Check that two sets of features come from one network and one transform.
 
+    Nothing is known of the features of a head of another program: no fact, no refusal.
+
     Raises:
         ModelError: If they do not; the message lists the differences.
     """
     differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    if differing:
+    if one and other and differing:
         raise DOCUMENT.refusal(
             "the memory of the model belongs to another backbone: it differs in"
             f" {', '.join(sorted(differing))}"
         )
+
+
+def memory_bytes(memory: Memory) -> bytes:
+    """Return the content of the file of a memory."""
+    facts = {name: getattr(memory, name) for name in Facts.__annotations__}
+    return tensors_bytes(memory.tensors(), facts, DOCUMENT, METADATA)
+
+
+def read_memory(path: Path) -> Memory:
+    """Read the memory of a model.
+
+    Raises:
+        StorageError: If the file is missing or may not be read.
+        ModelError: If the file is damaged.
+    """
+    tensors, facts = read_tensors(path, DOCUMENT, METADATA, Facts, STORED)
+    if "learnt" not in tensors:
+        tensors |= {"learnt": tensors["kept"][:0], "learnt_labels": tensors["kept_labels"][:0]}
+    fields: dict[str, Any] = {**facts, **{name: tensors[name] for name in ARRAYS}}
+    for name in ROWS:
+        labels, names = tensors[f"{name}_labels"], facts["class_names"]
+        fields[name] = FeatureSet(tensors[name], labels, names)
+    return Memory(**fields)

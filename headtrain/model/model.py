@@ -1,268 +1,255 @@
-"""A model: a network, its named classes, and its memory of their images.
+"""`clinit.Model`: a classifier with the verbs of the commands; `clinit.load` reads one.
 
-Classes are removed, renamed and reordered without training. Before a network with other classes is
-written, its logits are compared with features times head.
+What a verb needs is imported when it is called: features are classified without PyTorch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import timm
-import torch
-from torch import nn
-
-from clinit.errors import BackboneError, ModelError
 from clinit.extract.cache.head import Head
-from clinit.extract.head_names import ASSUMED, name_rows
-from clinit.extract.network.backbone import Backbone, body_sha256
-from clinit.extract.work.run import ExtractConfig, Network, load_network
-from clinit.files.text import is_text
-from clinit.headtrain.model.facts import Change, ModelFacts
-from clinit.headtrain.model.memory import Memory
-from clinit.words import examples, visible
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.headtrain.heads.temperature import Activation
+from clinit.headtrain.model.classifier import AnyPath, Classifier, Reading
+from clinit.headtrain.model.inputs import Inputs, features_in, is_features
+from clinit.headtrain.model.reading import facts_of, read_model
+from clinit.headtrain.model.settings import AddConfig, RememberConfig
 
-TOLERANCE = 1e-5
-"""Largest difference between logits of the network and features times head, relative to the sum of
-absolute terms."""
+if TYPE_CHECKING:
+    from clinit.headtrain.model.addition import Addition
+    from clinit.headtrain.model.audit import Audit
+    from clinit.headtrain.model.evaluation import Evaluation
+    from clinit.headtrain.model.predict import Prediction, Rejection
+    from clinit.headtrain.model.writing import Written
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Model:
-    """A model that classes can be added to, or removed from."""
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Model(Classifier):
+    """A classifier in use: predict, evaluate, add classes, remove, rename, merge, export."""
 
-    facts: ModelFacts
-    backbone: Backbone
-    """The network on its device, with its original classifier."""
-    head: Head
-    """The classifier as it was trained, with class names.
-
-    Its logits are the logits of the network times the temperature, so that the rows of added
-    classes match the scale of the trained rows.
-    """
-    memory: Memory | None
-    """None if the model remembers nothing."""
-    origin: str
-    """Path of the model, or name of the network, for messages and the history."""
-
-    def __repr__(self) -> str:
-        return f"<Model {self.origin}: {self.facts}, memory {self.memory}>"
-
-    @property
-    def depends_on(self) -> dict[str, str]:
-        """The facts that the features of the model depend on, as in its memory."""
-        return {
-            "body": body_sha256(self.backbone.network),
-            "transform": self.facts.transform.describe(),
-            "autocast": self.facts.autocast,
-        }
-
-    def network(self, dtype: str) -> Network:
-        """Return the network for an extraction.
-
-        Features do not depend on the classifier: models that differ only in their classes have
-        features with the same fingerprint.
+    @classmethod
+    def of(
+        cls,
+        head: Head,
+        class_names: Sequence[str] | None = None,
+        *,
+        activation: Activation = "softmax",
+    ) -> Model:
+        """Return the model of a head on features.
 
         Args:
-            dtype: Dtype in which features are stored.
-        """
-        config = replace(self.backbone.config, model_args=self.facts.model_args)
-        body = replace(self.backbone, config=config, weights_sha256=self.depends_on["body"])
-        return replace(Network.of(body, self.facts.transform, dtype), backbone=self.backbone)
-
-    def after(self, change: Change) -> Model:
-        """Return the model with one more change in its history."""
-        history = (*self.facts.history, change)
-        return replace(self, facts=replace(self.facts, history=history))
-
-    def of_rows(self, rows: Sequence[int]) -> Model:
-        """Return the model with the classes `rows` only, in this order."""
-        picked = list(rows)
-        names = tuple(self.facts.class_names[row] for row in picked)
-        tasks = tuple(self.facts.tasks[row] for row in picked)
-        weight, bias = self.head.weight[picked], self.head.bias[picked]
-        return replace(
-            self,
-            facts=replace(self.facts, class_names=names, tasks=tasks),
-            head=replace(self.head, weight=weight, bias=bias, class_names=names),
-            memory=None if self.memory is None else self.memory.of_rows(picked),
-        )
-
-    def without(self, names: Sequence[str]) -> Model:
-        """Return the model without the named classes.
+            head: Weight and bias; what is known of their origin is kept.
+            class_names: One per row, if the head has none.
+            activation: What makes probabilities of its logits, unless its origin names it.
 
         Raises:
-            ModelError: If a class does not exist, or if no class would be left.
+            HeadError: If the rows have no class names.
         """
-        self._check_known(names)
-        gone = set(names)
-        left = [row for row, name in enumerate(self.facts.class_names) if name not in gone]
-        if not left:
-            raise ModelError(
-                f"without these {len(gone):,} classes, none would be left",
-                remedy="Leave at least one class.",
-            )
-        return self.of_rows(left)
+        names = head.class_names if class_names is None else tuple(class_names)
+        head = replace(head, class_names=names)
+        facts = facts_of(head)
+        if activation != "softmax":
+            facts = replace(facts, activation=activation)
+        if facts.temperature is not None:
+            head = facts.temperature.multiplied(head)
+        return cls(facts, head)
 
-    def removed(self, names: Sequence[str], data: Mapping[str, Any]) -> Model:
-        """Return the model without the named classes; its history records the removal.
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        top: int = 5,
+        reject: Rejection | None = None,
+        batch_size: int = 64,
+        workers: int | None = None,
+        max_pixels: int = MAX_PIXELS,
+    ) -> list[Prediction]:
+        """Return a prediction per image or row of features, in order.
+
+        Args:
+            inputs: An image file or a folder of images, or a list of files; a PIL image; pixels
+                (height, width, 3) of uint8; or features, as an array (rows, dim) or a vector, a
+                file of arrays or a feature cache. One image is computed at once.
+            top: Maximum number of classes per image.
+            reject: Rule by which images belong to no class; None: no rule.
+            batch_size: Images per forward pass.
+            workers: Threads that read and decode; default: the CPUs that the process may use.
+            max_pixels: Maximum number of pixels; a larger image counts as unreadable.
 
         Raises:
-            ModelError: If a class does not exist, or if no class would be left.
+            ClinitError: If the model cannot classify such inputs, or they cannot be read. An
+                unreadable image among several does not stop the others.
         """
-        left = self.without(names)
-        temperature = left.facts.temperature and left.facts.temperature.unmeasured
-        left = replace(left, facts=replace(left.facts, temperature=temperature, known=None))
-        return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))
+        from clinit.headtrain.model.predict import predict
 
-    def renamed(self, new_names: Mapping[str, str], data: Mapping[str, Any]) -> Model:
-        """Return the model with renamed classes; its history records the new names.
+        reading = Reading(batch_size=batch_size, workers=workers, max_pixels=max_pixels)
+        return predict(self, inputs, top=top, reject=reject, reading=reading)
+
+    def evaluate(
+        self, images: Any, *, labels: Any = None, against: Model | None = None
+    ) -> Evaluation:
+        """Measure the model on labelled images or features.
+
+        Args:
+            images: A folder of images, whose class folders are named as the classes, or features:
+                a cache, a file of arrays, a `FeatureSet`.
+            labels: A table of labels for images, or a file of labels for an array file.
+            against: Another model, which classifies the same images.
 
         Raises:
-            ModelError: If a class does not exist, two classes would have the same name, or a name
-                cannot be printed.
+            ClinitError: If the images cannot be read, or none is of a class of the model.
         """
-        self._check_known(list(new_names))
-        names = tuple(new_names.get(name, name) for name in self.facts.class_names)
-        for name in new_names.values():
-            is_printed = name.strip() and is_text(name) and visible(name) == name
-            if not is_printed or names.count(name) > 1:
-                raise ModelError(
-                    f"{visible(name)!r} cannot be the name of a class: it is blank or not"
-                    " printable, or two classes would have it",
-                    remedy="Choose another name; `clinit model show MODEL` lists its classes.",
-                )
-        renamed = replace(
-            self,
-            facts=replace(self.facts, class_names=names),
-            head=replace(self.head, class_names=names),
-            memory=None if self.memory is None else self.memory.renamed(names),
+        from clinit.headtrain.model.evaluation import Questions, evaluate
+
+        asked = Questions.of(images, labels)
+        asked.check(self)
+        found = evaluate(self, asked)
+        return found if against is None else found.against(evaluate(against, asked))
+
+    def add(
+        self,
+        given: Any,
+        *,
+        old: Any = None,
+        replace: bool = False,
+        more: bool = False,
+        labels: AnyPath | None = None,
+        features: AnyPath | None = None,
+        **settings: Any,
+    ) -> Addition[Model]:
+        """Add classes, as `clinit add`; nothing is written before `Addition.save`.
+
+        Args:
+            given: A folder with a folder of images per class, or features: a cache, a file of
+                arrays, a `FeatureSet`, a `Source`, or a pair of an array (rows, dim) and labels.
+            old: Features of old classes, used in place of the memory of the model; or statistics of
+                old classes that the model does not remember.
+            replace: Replace classes that the model already contains.
+            more: Add images to classes that the model already contains.
+            labels: A table of labels for images, or a file of labels for an array file.
+            features: Folder for the features of images, from which an interrupted call resumes;
+                default: they are not kept.
+            settings: Fields of `clinit.headtrain.model.settings.AddConfig`.
+
+        Raises:
+            ValueError: If a setting is wrong.
+            ClinitError: If the model, the images or the features cannot be used.
+        """
+        from clinit.headtrain.model.add import Purpose, add
+
+        kind: Literal["add", "replace", "more"] = (
+            "more" if more else "replace" if replace else "add"
         )
-        settings = {"names": dict(new_names)}
-        return renamed.after(
-            Change.now("rename", [*new_names.values()], data=data, settings=settings)
-        )
+        purpose = Purpose(config=AddConfig(**settings), kind=kind, old=old)
+        return add(self, _inputs_of(self, given, labels, features), purpose)
 
-    def _check_known(self, names: Sequence[str]) -> None:
-        known = set(self.facts.class_names)
-        if unknown := [name for name in names if name not in known]:
-            near = get_close_matches(unknown[0], self.facts.class_names, n=3)
-            raise ModelError(
-                f"the model has no class {examples(unknown)}"
-                + (f"; its classes of similar names: {', '.join(near)}" if near else ""),
-                remedy="`clinit model show MODEL` lists its classes.",
-            )
+    def audit(self, given: Any, *, labels: AnyPath | None = None) -> Audit:
+        """Check images or features of new classes as `add` does, without adding them."""
+        return self.add(given, labels=labels).audit
+
+    def remember(
+        self,
+        given: Any,
+        *,
+        labels: AnyPath | None = None,
+        features: AnyPath | None = None,
+        **settings: Any,
+    ) -> Model:
+        """Return the model with a memory of images or features of its classes.
+
+        Args:
+            given: As in `add`, with the model's class names.
+            labels: As in `add`.
+            features: As in `add`.
+            settings: Fields of `clinit.headtrain.model.settings.RememberConfig`.
+
+        Raises:
+            ModelError: If the model has no class of such a name.
+        """
+        from clinit.headtrain.model.inputs import remember
+
+        inputs = _inputs_of(self, given, labels, features)
+        return remember(self, inputs, RememberConfig(**settings))
+
+    def merge(self, other: Model, **settings: Any) -> Addition[Model]:
+        """Return this model with the classes of another, as `clinit model merge`.
+
+        Args:
+            other: A model of the same network or features; it is not changed.
+            settings: Fields of `clinit.headtrain.model.settings.AddConfig`.
+
+        Raises:
+            ModelError: If the networks or a shared class differ, or if a model does not remember
+                the training rows of all classes that the other model lacks.
+        """
+        from clinit.headtrain.model.add import merge
+
+        return merge(self, other, AddConfig(**settings))
+
+    def save(self, out: AnyPath, *, onnx: bool = False, overwrite: bool = False) -> Written:
+        """Write the model to `out`.
+
+        Args:
+            out: A folder; or a file in .safetensors, in which a network has no memory; or, for a
+                model without a network, a head file in .npz or .safetensors.
+            onnx: Also write the network as ONNX into the folder, and compare both on noise.
+            overwrite: Replace an existing model.
+
+        Raises:
+            ClinitError: If `out` exists and may not be replaced, or cannot be written.
+        """
+        from clinit.headtrain.model.writing import write_model
+
+        return write_model(self, Path(out), onnx=onnx, overwrite=overwrite)
+
+    def export(
+        self, out: AnyPath, *, onnx: bool = False, head_only: bool = False, overwrite: bool = False
+    ) -> Written:
+        """Write the model as `save` does, or its head alone.
+
+        Args:
+            out: As in `save`; a name in .npz means the head alone.
+            onnx: As in `save`.
+            head_only: Write the head alone even if the name ends in .safetensors.
+            overwrite: As in `save`.
+        """
+        alone = head_only or Path(out).suffix == ".npz"
+        return (self.without_network() if alone else self).save(out, onnx=onnx, overwrite=overwrite)
 
 
-def stock_model(config: ExtractConfig) -> Model:
-    """Return a pretrained network of timm as a model that remembers nothing.
+def load(path: AnyPath, *, device: str = "auto") -> Model:
+    """Load a model: a network with its classes, or a head alone, which classifies features.
 
     Args:
-        config: Backbone and transform; `head_classes` lists the classes, if their names are not
-            stored with the weights and are not the classes of ImageNet-1K.
-
-    Returns:
-        The model; it has no class if the network has no classifier.
+        path: A model folder, a model file, a head file (.npz, .safetensors), or an ONNX file.
+        device: `auto` (CUDA if available), `cpu`, `cuda` or `cuda:<index>`.
 
     Raises:
-        BackboneError: If the network cannot be loaded or used.
-        ModelError: If the classes of its rows are unknown.
+        ModelError: If there is no model at `path`, if it has changed since it was written, or if
+            its memory is damaged or belongs to another backbone.
+        HeadError: If a head is damaged or has no class names.
+        BackboneError: If this version of timm cannot build the network.
+        DeviceError: If the device is absent.
     """
-    network = load_network(config)
-    nothing = np.zeros((0, network.backbone.dim), np.float32)
-    head = Head(nothing, nothing.sum(axis=1), ())
-    record: dict[str, str] = {}
-    if network.backbone.head is not None:
-        head, source = name_rows(network.backbone.head, (), config.head_classes)
-        record = {"assumed_names": source} if source == ASSUMED else {}
-    if head.class_names is None:
-        raise ModelError(
-            f"the {head.num_classes:,} rows of {config.backbone.name} have no class names",
-            remedy="Give a file with one name per row: `--head-classes FILE`.",
-        )
-    facts = ModelFacts(
-        backbone=config.backbone.name,
-        model_args=model_args(network.backbone),
-        class_names=head.class_names,
-        tasks=(0,) * head.num_classes,
-        transform=network.transform,
-        autocast=config.backbone.autocast,
-        weights=network.backbone.weights_sha256,
-        fingerprint=network.fingerprint,
-        record=record,
+    return read_model(Path(path), Model, device=device)
+
+
+load_model = load
+
+
+def _inputs_of(
+    model: Classifier, given: Any, labels: AnyPath | None = None, features: AnyPath | None = None
+) -> Inputs:
+    """Return what is given as inputs: features as they are, a path of images as `ImageFolder`."""
+    if is_features(given):
+        return features_in(given, labels)
+    model.need_engine()
+    from clinit.headtrain.model.images import ImageFolder
+
+    place = None if features is None else Path(features)
+    return ImageFolder(
+        root=Path(given), labels=None if labels is None else str(labels), features=place
     )
-    return Model(facts, network.backbone, head, None, config.backbone.name)
-
-
-def assemble(backbone: Backbone, head: Head) -> nn.Module:
-    """Build the network of `backbone` with `head` as its classifier, as timm builds it.
-
-    Raises:
-        BackboneError: If the network cannot take the head.
-    """
-    config = backbone.config
-    network: nn.Module = timm.create_model(
-        config.name, pretrained=False, num_classes=head.num_classes, **model_args(backbone)
-    )
-    classifier = network.get_classifier()  # type: ignore[operator]
-    has_bias = getattr(classifier, "bias", None) is not None
-    if not isinstance(classifier, nn.Linear) or head.bias.any() > has_bias:
-        raise BackboneError(
-            f"timm gives {config.name} no linear classifier with a bias, and the head has one",
-            remedy="Export the head alone: `clinit export RUN --out FILE.npz`.",
-        )
-    (name,) = (name for name, module in network.named_modules() if module is classifier)
-    # Without the layer that the head replaces, if there is one.
-    state = {
-        parameter: value
-        for parameter, value in backbone.network.state_dict().items()
-        if not parameter.startswith(f"{name}.")
-    }
-    state[f"{name}.weight"] = torch.from_numpy(head.weight.astype(np.float32))
-    if has_bias:
-        state[f"{name}.bias"] = torch.from_numpy(head.bias.astype(np.float32))
-    try:
-        network.load_state_dict(state, strict=True)
-    except RuntimeError as error:
-        raise BackboneError(
-            f"{config.name} with {head.num_classes:,} classes differs in more than its classifier:"
-            f" {' '.join(str(error).split())[:300]}",
-            remedy="Choose another backbone.",
-        ) from error
-    return network.eval().requires_grad_(False)
-
-
-@torch.inference_mode()
-def checked_network(model: Model, head: Head) -> nn.Module:
-    """Return the network of a model with `head`, checked on seeded noise.
-
-    Raises:
-        BackboneError: If the network cannot take the head, or computes other logits.
-    """
-    network = assemble(model.backbone, head)
-    backbone, transform = model.backbone, model.facts.transform
-    exact = replace(backbone, config=replace(backbone.config, autocast="off"))
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randint(0, 256, (2, 3, *transform.crop), generator=generator, dtype=torch.uint8)
-    images = transform.normalise(noise)
-    features = exact.features(images).numpy()
-    expected = features @ head.weight.T + head.bias
-    scale = np.abs(features) @ np.abs(head.weight).T + np.abs(head.bias)
-    # In the memory format of the backbone, because other formats round differently.
-    found = network.to(memory_format=torch.channels_last)(images).numpy()
-    if found.shape != expected.shape or (abs(found - expected) > TOLERANCE * scale.max()).any():
-        raise BackboneError(
-            f"{backbone.config.name} with the head in place of its classifier does not give the"
-            " logits of the head on its features",
-            remedy="Choose another backbone: something follows or surrounds its classifier.",
-        )
-    return network
-
-
-def model_args(backbone: Backbone) -> dict[str, Any]:
-    """Return the keyword arguments of `timm.create_model`, without the number of classes."""
-    return {k: v for k, v in backbone.config.model_args.items() if k != "num_classes"}

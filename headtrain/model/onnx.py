@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,15 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError, DeviceError, ModelError
+from clinit.extract.network.transform import Transform
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable, instead_of, is_file
-from clinit.headtrain.model.facts import METADATA, ModelFacts
-from clinit.headtrain.model.predict import Predictor
-from clinit.headtrain.model.reading import parse_facts
+from clinit.headtrain.model.classifier import Classifier, M, Reading
+from clinit.headtrain.model.facts import DOCUMENT, METADATA, parse_facts
+from clinit.headtrain.model.network import OfNetwork, engine_of, refused_size
 from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
@@ -77,18 +77,13 @@ def check_installed() -> None:
         )
 
 
-def write_onnx(
-    network: nn.Module,
-    facts: ModelFacts,
-    text: str,
-    path: Path,
-) -> OnnxCheck:
+def write_onnx(network: nn.Module, model: Classifier, text: str, path: Path) -> OnnxCheck:
     """Write `network` as ONNX to `path`, atomically, and compare it with PyTorch on seeded noise.
 
     Args:
         network: The network, on any device; it is not changed.
-        facts: The facts of the model file.
-        text: The facts as JSON (`clinit.headtrain.model.writing.facts_text`).
+        model: The model that contains it.
+        text: The description of the model file (`clinit.headtrain.model.network.described`).
         path: The file.
 
     Raises:
@@ -99,8 +94,9 @@ def write_onnx(
     """
     check_installed()
     plain = copy.deepcopy(network).cpu().to(memory_format=torch.contiguous_format).eval()
-    content = _serialised(plain, facts, text)
-    check = _compare(plain, content, facts)
+    transform = engine_of(model).transform
+    content = _serialised(plain, model.facts.backbone, transform, text)
+    check = _compare(plain, content, transform)
     commit_file(path, lambda draft: draft.write_bytes(content))
     return check
 
@@ -127,8 +123,8 @@ def run_session(
     return torch.from_numpy(np.asarray(found))
 
 
-def _serialised(network: nn.Module, facts: ModelFacts, text: str) -> bytes:
-    example = torch.zeros(2, 3, *facts.transform.crop)
+def _serialised(network: nn.Module, name: str, transform: Transform, text: str) -> bytes:
+    example = torch.zeros(2, 3, *transform.crop)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # future changes within PyTorch
@@ -151,7 +147,7 @@ def _serialised(network: nn.Module, facts: ModelFacts, text: str) -> bytes:
     except Exception as error:  # an operation that ONNX lacks, or a file above 2 GiB
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise BackboneError(
-            f"PyTorch cannot write {facts.backbone} as ONNX: {why}", remedy="Leave out --onnx."
+            f"PyTorch cannot write {name} as ONNX: {why}", remedy="Leave out --onnx."
         ) from error
     return content.replace(_NO_DIGEST.encode(), _digest(content, _NO_DIGEST).encode())
 
@@ -162,9 +158,9 @@ def _digest(content: bytes, digest: str) -> str:
 
 
 @torch.no_grad()
-def _compare(network: nn.Module, content: bytes, facts: ModelFacts) -> OnnxCheck:
+def _compare(network: nn.Module, content: bytes, transform: Transform) -> OnnxCheck:
     session = session_of(content)
-    pairs = [(network(batch), run_session(session, batch)) for batch in _noise(facts)]
+    pairs = [(network(batch), run_session(session, batch)) for batch in _noise(transform)]
     expected, found = (torch.cat(each) for each in zip(*pairs, strict=True))
     difference, largest, others = 0.0, 0.0, 0
     if found.shape == expected.shape:
@@ -180,38 +176,59 @@ def _compare(network: nn.Module, content: bytes, facts: ModelFacts) -> OnnxCheck
     return OnnxCheck(images=len(expected), difference=difference, largest=largest)
 
 
-def _noise(facts: ModelFacts) -> Iterator[Float[Tensor, "batch 3 height width"]]:
+def _noise(transform: Transform) -> Iterator[Float[Tensor, "batch 3 height width"]]:
     generator = torch.Generator().manual_seed(0)
     for count in (1, 3):  # two sizes, because the graph must take any batch size
-        shape = (count, 3, *facts.transform.crop)
+        shape = (count, 3, *transform.crop)
         pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-        yield facts.transform.normalise(pixels).contiguous()
+        yield transform.normalise(pixels).contiguous()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OnnxClassifier(Predictor):
-    """An ONNX graph with named classes; it computes in float32."""
+class OnnxEngine:
+    """An ONNX graph; it computes in float32."""
 
-    facts: ModelFacts
     session: InferenceSession
+    transform: Transform
 
-    def __repr__(self) -> str:
-        return f"<OnnxClassifier: {self.facts}>"
+    @property
+    def device(self) -> str:
+        """Device of the batches; onnxruntime moves them to its own."""
+        return "cpu"
 
-    def logits(
-        self, images: Float[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images classes"]:
-        """Return the logits of normalised images."""
-        return run_session(self.session, images)
+    @property
+    def depends_on(self) -> dict[str, str]:
+        """Nothing: no features leave the graph."""
+        return {}
+
+    def logits(self, pixels: UInt8[Tensor, "images 3 _ _"]) -> Float[Tensor, "images classes"]:
+        """Return the logits of images.
+
+        Raises:
+            ModelError: If the graph cannot process images of this size.
+        """
+        try:
+            return run_session(self.session, self.transform.normalise(pixels))
+        except Exception as error:  # onnxruntime has a dozen types
+            raise refused_size(error, self.transform) from error
+
+    def compiled(self, reading: Reading, images: int) -> OnnxEngine:
+        """Return the engine as it is."""
+        return self
+
+    def fingerprint(self, dtype: str) -> Any:
+        """Raise a `ModelError`: no features leave the graph."""
+        raise _no_model("an ONNX file classifies images only")
 
 
-def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClassifier:
+def load_onnx(path: Path, kind: type[M], *, device: str = "auto") -> M:
     """Load an ONNX file written by `clinit export --onnx`.
 
     Neither PyTorch weights nor a timm network are needed.
 
     Args:
         path: The file.
+        kind: The class of the model.
         device: `auto` and `cpu` compute on the CPU; `cuda` or `cuda:<index>` need the build of
             onnxruntime for GPUs.
 
@@ -222,7 +239,7 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
     check_installed()
     import onnxruntime
 
-    path, providers = Path(path), onnxruntime.get_available_providers()
+    providers = onnxruntime.get_available_providers()
     if device.startswith("cuda") and "CUDAExecutionProvider" not in providers:
         raise DeviceError(
             f"onnxruntime {onnxruntime.__version__} has no CUDA: it was not built for GPUs",
@@ -243,7 +260,9 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
         raise _no_model(f"{path} does not name its classes: it is no file of `clinit export`")
     if len(digest) != len(_NO_DIGEST) or digest != _digest(content, digest):
         raise _no_model(f"{path} has changed since it was written")
-    return OnnxClassifier(parse_facts(text, path), session)
+    facts, every = parse_facts(text, path)
+    told = DOCUMENT.convert(every, OfNetwork, origin=f"the description in {path}")
+    return kind(facts, None, None, str(path), OnnxEngine(session, told["transform"]))
 
 
 def _no_model(why: str) -> ModelError:

@@ -1,12 +1,13 @@
-"""Classify images with a model, and rows of features with a head alone.
+"""Classify images with a model, and rows of features with its head alone.
 
 The same code as in the extraction of the training features decodes, resizes and normalises images.
-Logits are computed by PyTorch, in the arithmetic of that extraction, or by onnxruntime
-(`clinit.headtrain.model.onnx`).
+Logits are computed by the engine: PyTorch, in the arithmetic of that extraction, or onnxruntime.
+PyTorch is imported only for images.
 
+Probabilities are the softmax of the logits, or a sigmoid of each if the classes exclude nothing.
 An image that belongs to no class has a low score. With the logits z of the head as it was trained,
 `energy` is the negative free energy, log sum_k exp z_k; `max-logit` is max_k z_k; `probability` is
-max_k softmax(z)_k. The threshold rejects a given share of held-out images of known classes.
+the largest probability. The threshold rejects a given share of held-out images of known classes.
 
 Sources: W. Liu, X. Wang, J. Owens, Y. Li, "Energy-based Out-of-distribution Detection", NeurIPS
 2020. D. Hendrycks, S. Basart, M. Mazeika and others, "Scaling Out-of-Distribution Detection for
@@ -18,43 +19,39 @@ from __future__ import annotations
 
 import math
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float, UInt8
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from jaxtyping import Float
+from scipy.special import logsumexp
 
-from clinit.errors import CacheError, HeadError, ImageError, ModelError
-from clinit.extract.cache.head import Head, read_head
-from clinit.extract.dataset.decode import MISSING
-from clinit.extract.dataset.images import ImageFiles
-from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.errors import ImageError, ModelError
 from clinit.extract.dataset.names import title
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
-from clinit.extract.network.compiled import Compile
-from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
-from clinit.files.arrays import FEATURES, open_arrays, widened
-from clinit.files.paths import exists, is_file, is_folder
+from clinit.files.paths import exists
 from clinit.headtrain.heads.array import as_array, to_numpy
-from clinit.headtrain.model.facts import METADATA, Known, ModelFacts, caution
-from clinit.headtrain.model.memory import Memory
-from clinit.machine import cpu_count, out_of_memory
+from clinit.headtrain.heads.temperature import PROBABILITIES, Activation
+from clinit.headtrain.model.classifier import AS_USUAL, AnyPath, Classifier, Reading
+from clinit.headtrain.model.facts import ModelFacts
+from clinit.headtrain.model.inputs import FeatureInput, features_in, is_features
+from clinit.machine import cpu_count
 from clinit.words import printable
 
-SCORES: dict[str, Callable[[Tensor], Tensor]] = {
-    "energy": lambda logits: logits.logsumexp(dim=1),
-    "max-logit": lambda logits: logits.amax(dim=1),
-    "probability": lambda logits: logits.softmax(dim=1).amax(dim=1),
-}
-AnyPath = str | os.PathLike[str]
-AnsweredBatch = tuple[Sequence[int], Tensor, Mapping[int, str]]
-"""Numbers of images, their logits (images, classes), and by number why an image is unreadable."""
+Logits = Float[np.ndarray, "images classes"]
+RULES = ("energy", "max-logit", "probability")
+AnsweredBatch = tuple[Sequence[int], Logits, Mapping[int, str]]
+"""Numbers of images, their logits, and by number why an image cannot be read."""
+
+
+def scores(rule: str, logits: Logits, activation: Activation) -> Float[np.ndarray, " images"]:
+    """Return the score of each image by one of `RULES`, from logits as they were trained."""
+    if rule == "energy":
+        return np.asarray(logsumexp(logits, axis=1))
+    values = PROBABILITIES[activation](logits) if rule == "probability" else logits
+    return np.asarray(values.max(axis=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,55 +59,52 @@ class Rejection:
     """Rule that an image belongs to no class if its score is below a threshold."""
 
     rule: str
-    """One of `SCORES`."""
+    """One of `RULES`."""
     threshold: float
 
     def __post_init__(self) -> None:
-        if self.rule not in SCORES:
-            raise ValueError(f"rule must be one of {', '.join(SCORES)}, got {self.rule!r}")
+        if self.rule not in RULES:
+            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold must be finite, got {self.threshold}")
 
     @classmethod
-    def at_rate(
-        cls,
-        rule: str,
-        rate: float,
-        head: Head | None,
-        memory: Memory | None,
-        known: Known | None = None,
-    ) -> Rejection:
+    def at_rate(cls, model: Classifier, rule: str = "auto", rate: float = 0.05) -> Rejection:
         """Return the rule that rejects at most a share of held-out or left-out images.
 
         Args:
-            rule: One of `SCORES`, or `auto`: the best of `known`, else `energy`.
+            model: The model; its recorded scores of images, else the images that it holds out.
+            rule: One of `RULES`, or `auto`: the best recorded score, else `default_rule`.
             rate: The share, in [0, 1).
-            head: The classifier, as it was trained; None if it is unknown.
-            memory: Memory with the same classes and features; None if nothing is remembered.
-            known: Scores of images of the classes; None takes the held-out images of the memory.
 
         Raises:
             ModelError: If no image was held out, or the head is unknown.
         """
         if not 0 <= rate < 1:
             raise ValueError(f"rate must lie in [0, 1), got {rate}")
+        known, memory, activation = model.facts.known, model.memory, model.facts.activation
         if rule == "auto":
-            rule = "energy" if known is None else known.rule
+            rule = default_rule(model.facts) if known is None else known.rule
         if known is not None:
             return cls(rule, known.levels[rule][math.floor(100 * rate + 1e-9)])
-        if head is None or memory is None or not len(memory.held_out.labels):
+        if model.linear is None or memory is None or not len(memory.held_out.labels):
             raise ModelError(
                 "the model remembers no image of its classes, from which to choose a threshold for"
                 " unknown images",
                 remedy="Let the model remember some, `clinit remember MODEL IMAGES --out NEW`, and"
-                " give the new folder; or give the lowest score of a known image:"
+                " give the new model; or give the lowest score of a known image:"
                 " `--threshold VALUE`.",
             )
-        rows = torch.from_numpy(memory.held_out.features).float()
-        weight, bias = torch.from_numpy(head.weight).float(), torch.from_numpy(head.bias).float()
-        scores = SCORES[rule](rows @ weight.T + bias).sort().values
+        rows = memory.held_out.features.astype(np.float32)
+        logits = rows @ model.head.weight.T.astype(np.float32) + model.head.bias
+        found = np.sort(scores(rule, logits, activation))
         # The number of scores below this score is the share, rounded down.
-        return cls(rule, float(scores[math.floor(rate * len(scores))]))
+        return cls(rule, float(found[math.floor(rate * len(found))]))
+
+
+def default_rule(facts: ModelFacts) -> str:
+    """Return the score of `auto` if none was measured: with sigmoids, the largest of them."""
+    return "probability" if facts.activation == "sigmoid" else "energy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +116,7 @@ class Guess:
     title: str
     """Name in words: `cassette player`, `campsite`."""
     probability: float
-    """Softmax of the logits, in [0, 1]."""
+    """Of the class, in [0, 1]; the probabilities of sigmoids do not sum to 1."""
     row: int
     """Row of the classifier."""
     task: int
@@ -134,7 +128,7 @@ class Prediction:
     """Result for one image, or for one row of features."""
 
     path: Path
-    """The image, or the file of features."""
+    """The image, or the file or cache of features; empty for images and arrays in memory."""
     guesses: tuple[Guess, ...]
     """Most probable class first; empty if the image is unreadable."""
     reason: str | None = None
@@ -147,189 +141,222 @@ class Prediction:
     """Number of the row of features; None for an image."""
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Classes of the columns of logits."""
+def predict(
+    model: Classifier,
+    inputs: Any,
+    *,
+    top: int = 5,
+    reject: Rejection | None = None,
+    reading: Reading = AS_USUAL,
+) -> list[Prediction]:
+    """Classify images or features; see `Model.predict`."""
+    if is_features(inputs):
+        rows = features_in(inputs)
+        found: list[Prediction] = [Prediction(rows.path, ())] * len(rows.features)
+        places: list[dict[str, Any]] = [
+            {"path": rows.path, "row": row} for row in range(len(rows.features))
+        ]
+        batches: Iterable[AnsweredBatch] = of_features(model, rows)
+    else:
+        model.need_engine()
+        from clinit.extract.dataset.decode import MISSING
 
-    class_names: tuple[str, ...]
-    tasks: tuple[int, ...]
-    """The task in which each class arrived."""
-    temperature: float = 1.0
-    """Temperature by which the trained logits were divided."""
-
-    def answers(
-        self, logits: Float[Tensor, "images classes"], top: int, reject: Rejection | None
-    ) -> Iterator[dict[str, Any]]:
-        """Yield guesses, score and `unknown` for each row of logits."""
-        # Sorted by logits, because probabilities may round to the same number.
-        found = logits.topk(min(top, len(self.class_names)), dim=1).indices
-        chances = logits.softmax(dim=1).gather(1, found)
-        scores: list[Any] = [None] * len(logits)
-        if reject is not None:
-            scores = SCORES[reject.rule](logits * self.temperature).tolist()
-        for probabilities, rows, score in zip(
-            chances.tolist(), found.tolist(), scores, strict=True
-        ):
-            guesses = []
-            for row, probability in zip(rows, probabilities, strict=True):
-                name = self.class_names[row]
-                guesses.append(Guess(name, title(name), probability, row, self.tasks[row]))
-            unknown = reject is not None and not score >= reject.threshold
-            yield {"guesses": tuple(guesses), "score": score, "unknown": unknown}
-
-
-class Predictor(ABC):
-    """A network with named classes; subclasses compute its logits."""
-
-    __slots__ = ()
-    facts: ModelFacts
-    """The model's own facts."""
-
-    @property
-    def device(self) -> str:
-        """Device for the batches."""
-        return "cpu"
-
-    @abstractmethod
-    def logits(
-        self, images: Float[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images classes"]:
-        """Return the logits of normalised images."""
-
-    def on_its_way(
-        self, wanted: Compile, images: int, batch_size: int, on_note: Callable[[str], object]
-    ) -> Predictor:
-        """Return this predictor, or a compiled predictor if that saves time for `images` images."""
-        return self
-
-    def _logits(
-        self, pixels: UInt8[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images classes"]:
-        try:
-            return self.logits(self.facts.transform.normalise(pixels.to(self.device)))
-        except Exception as error:  # PyTorch and onnxruntime have a dozen types
-            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
-                raise
-            size = " x ".join(map(str, self.facts.transform.crop))
-            why = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ModelError(
-                f"the network of the model cannot process images of {size} pixels, the size in its"
-                f" file: {why}",
-                remedy="Export the run again.",
-            ) from error
-
-    def predict(
-        self,
-        images: AnyPath | Sequence[AnyPath],
-        *,
-        top: int = 5,
-        batch_size: int = 64,
-        workers: int | None = None,
-        max_pixels: int = MAX_PIXELS,
-        reject: Rejection | None = None,
-        compile: Compile = "auto",
-        on_images: Callable[[int], None] = lambda done: None,
-        on_note: Callable[[str], object] = lambda note: None,
-    ) -> list[Prediction]:
-        """Return a prediction per image, in order; continue after unreadable images.
-
-        Args:
-            images: Files; or one file, or one folder, which is searched for images.
-            top: Maximum number of classes per image.
-            batch_size: Images per forward pass.
-            workers: Threads that read and decode; default: the CPUs that the process may use.
-            max_pixels: Maximum number of pixels; a larger image counts as unreadable.
-            reject: Rule by which images belong to no class; None: no rule.
-            compile: Whether the network computes as one program (`extract.network.compiled`).
-            on_images: Called after every batch with the number of finished images.
-            on_note: Called with a note on `compile`, if it is `auto`.
-
-        Raises:
-            ImageError: If the folder contains no image or cannot be read.
-            ModelError: If the network cannot process the images.
-            MachineError: If the memory does not suffice, or the storage fails.
-        """
-        if isinstance(images, str | os.PathLike):
-            paths = find_images([Path(images)])
-        else:
-            paths = [Path(image) for image in images]
-        facts, temperature = self.facts, self.facts.temperature
-        divisor = 1.0 if temperature is None else temperature.value
-        named = Named(facts.class_names, facts.tasks, divisor)
+        images = _images(inputs)
+        paths = [each if isinstance(each, Path) else Path() for each in images]
         found = [Prediction(path, (), MISSING) for path in paths]
-        for rows, logits, reasons in self.batches(
-            paths,
-            batch_size=batch_size,
-            workers=workers,
-            max_pixels=max_pixels,
-            compile=compile,
-            on_images=on_images,
-            on_note=on_note,
-        ):
-            answers = named.answers(logits, top, reject)
-            for row, answer in zip(rows, answers, strict=True):
-                told = {"guesses": (), "reason": reasons[row]} if row in reasons else answer
-                found[row] = Prediction(paths[row], **told)
-        return found
+        places = [{"path": each.path} for each in found]
+        if len(images) == 1 or not all(isinstance(each, Path) for each in images):
+            batches = (_one(model, row, each, reading) for row, each in enumerate(images))
+        else:
+            batches = of_images(model, images, reading)
+    for rows_of_batch, logits, reasons in batches:
+        answers = _answers(model.facts, logits, top, reject)
+        for row, answer in zip(rows_of_batch, answers, strict=True):
+            told = {"guesses": (), "reason": reasons[row]} if row in reasons else answer
+            found[row] = Prediction(**places[row], **told)
+    return found
 
-    def batches(
-        self,
-        paths: Sequence[Path],
-        *,
-        batch_size: int = 64,
-        workers: int | None = None,
-        max_pixels: int = MAX_PIXELS,
-        compile: Compile = "auto",
-        on_images: Callable[[int], None] = lambda done: None,
-        on_note: Callable[[str], object] = lambda note: None,
-    ) -> Iterator[AnsweredBatch]:
-        """Yield the logits of existing images; arguments and errors as in `predict`."""
-        there = [row for row, path in enumerate(paths) if _exists(path)]
-        device = torch.device(self.device)
-        batches = load_files(
-            [paths[row] for row in there],
-            self.facts,
-            batch_size=batch_size,
-            workers=workers or cpu_count(),
-            max_pixels=max_pixels,
-            pin_memory=device.type == "cuda",
+
+def _answers(
+    facts: ModelFacts, logits: Logits, top: int, reject: Rejection | None
+) -> Iterator[dict[str, Any]]:
+    """Yield guesses, score and `unknown` for each row of logits."""
+    # Sorted by logits, because probabilities may round to the same number.
+    found = best_classes(logits, top)
+    chances = np.take_along_axis(PROBABILITIES[facts.activation](logits), found, axis=1)
+    judged: list[Any] = [None] * len(logits)
+    if reject is not None:
+        judged = scores(reject.rule, as_trained(facts, logits), facts.activation).tolist()
+    for chance, rows, score in zip(chances.tolist(), found.tolist(), judged, strict=True):
+        guesses = []
+        for row, probability in zip(rows, chance, strict=True):
+            name = facts.class_names[row]
+            guesses.append(Guess(name, title(name), probability, row, facts.tasks[row]))
+        unknown = reject is not None and not score >= reject.threshold
+        yield {"guesses": tuple(guesses), "score": score, "unknown": unknown}
+
+
+def best_classes(logits: Logits, top: int) -> np.ndarray:
+    """Return the rows of the `top` largest logits of each image, the largest first."""
+    return np.argsort(-logits, axis=1, kind="stable")[:, :top]
+
+
+def as_trained(facts: ModelFacts, logits: Logits) -> Logits:
+    """Return the logits of the head as it was trained, without its temperature."""
+    return logits if facts.temperature is None else logits * np.float32(facts.temperature.value)
+
+
+def _images(inputs: Any) -> list[Any]:
+    """Return files, PIL images and arrays of pixels, one per image."""
+    if isinstance(inputs, str | os.PathLike):
+        return list(find_images([Path(inputs)]))
+    if getattr(inputs, "ndim", None) == 4:
+        return list(inputs)
+    if not isinstance(inputs, Iterable) or hasattr(inputs, "ndim") or hasattr(inputs, "convert"):
+        return [inputs]
+    return [Path(each) if isinstance(each, str | os.PathLike) else each for each in inputs]
+
+
+def _one(model: Classifier, row: int, image: Any, reading: Reading) -> AnsweredBatch:
+    """Compute one image at once, without threads that read ahead."""
+    import torch
+
+    from clinit.extract.dataset.decode import (
+        MISSING,
+        check_pixels,
+        decode,
+        memory_error,
+        read_image_file,
+    )
+
+    engine = model.need_engine()
+    transform, reasons = engine.transform, dict[int, str]()
+    pixels = torch.zeros((3, *transform.crop), dtype=torch.uint8)
+    try:
+        if isinstance(image, Path):
+            if not _exists(image):
+                raise ImageError(MISSING, remedy="Check the path.")
+            content = read_image_file(image.absolute(), Path("/"), need_rights=False)
+            decoded = decode(content, max_pixels=reading.max_pixels)
+        else:
+            decoded = torch.from_numpy(_pixels_of(image)).permute(2, 0, 1)
+        resized = transform.resized(decoded.shape[1], decoded.shape[2])
+        check_pixels(resized[1], resized[0], reading.max_pixels, " after resizing")
+        pixels = transform.to_input(decoded)
+    except ImageError as error:
+        reasons[row] = str(error)
+    except MemoryError as error:
+        raise memory_error(Path(str(image))) from error
+    logits = engine.logits(pixels[None]).cpu().numpy()
+    reading.on_images(row + 1)
+    return [row], logits, reasons
+
+
+def _pixels_of(image: Any) -> np.ndarray:
+    """Return the pixels of a PIL image or an array, (height, width, 3) in uint8."""
+    if hasattr(image, "convert"):
+        from PIL import ImageOps
+
+        image = ImageOps.exif_transpose(image).convert("RGB")
+    elif hasattr(image, "ndim"):
+        image = to_numpy(as_array(image))
+    pixels = np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise ValueError(
+            f"expected an image file, a PIL image, pixels (height, width, 3) of uint8 or features"
+            f" (rows, dim), got {pixels.dtype} of shape {pixels.shape}"
         )
-        network = self.on_its_way(compile, len(there), batch_size, on_note)
-        for batch, logits in features_of(batches, network._logits, device, Timing()):
-            reasons = {there[row]: reason for row, reason in batch.reasons.items()}
-            yield [there[row] for row in batch.rows], logits, reasons
-            on_images(there[batch.rows[-1]] + 1)
-        on_images(len(paths))
+    return np.array(pixels)
+
+
+def of_images(
+    model: Classifier, paths: Sequence[Path], reading: Reading
+) -> Iterator[AnsweredBatch]:
+    """Yield the logits of existing image files, in batches; others are left out.
+
+    Raises:
+        ModelError: If the model has no network, or it cannot process the images.
+        MachineError: If the memory does not suffice, or the storage fails.
+    """
+    import torch
+
+    from clinit.extract.work.pipeline import Timing, features_of
+
+    engine = model.need_engine()
+    there = [row for row, path in enumerate(paths) if _exists(path)]
+    device = torch.device(engine.device)
+    batches = load_files(
+        [paths[row] for row in there],
+        engine.transform,
+        reading,
+        pin_memory=device.type == "cuda",
+    )
+    engine = engine.compiled(reading, len(there))
+    for batch, logits in features_of(batches, engine.logits, device, Timing()):
+        reasons = {there[row]: reason for row, reason in batch.reasons.items()}
+        yield [there[row] for row in batch.rows], logits.numpy(), reasons
+        reading.on_images(there[batch.rows[-1]] + 1)
+    reading.on_images(len(paths))
 
 
 def load_files(
     paths: Sequence[Path],
-    facts: ModelFacts,
+    transform: Any,
+    reading: Reading,
     *,
-    batch_size: int,
-    workers: int,
-    max_pixels: int = MAX_PIXELS,
     pin_memory: bool = False,
-) -> Iterable[ImageBatch]:
+) -> Iterable[Any]:
     """Yield the pixels of existing files, resized for the model."""
+    from clinit.extract.dataset.images import ImageFiles
+    from clinit.extract.work.pipeline import Decoder
+
     images = ImageFiles(
         Path("/"),  # links may lead anywhere
         [str(path.absolute()) for path in paths],
         need_rights=False,  # an unreadable file must not stop the rest
     )
-    starts = range(0, len(paths), batch_size)
     decoder = Decoder(
         images=images,
-        transform=facts.transform,
-        workers=workers,
-        max_pixels=max_pixels,
+        transform=transform,
+        workers=reading.workers or cpu_count(),
+        max_pixels=reading.max_pixels,
         pin_memory=pin_memory,
     )
-    return decoder.batches(range(start, min(start + batch_size, len(paths))) for start in starts)
+    starts, size = range(0, len(paths), reading.batch_size), reading.batch_size
+    return decoder.batches(range(start, min(start + size, len(paths))) for start in starts)
+
+
+BLOCK_ROWS = 4096
+NOT_FINITE = "its features are not finite"
+OVERFLOW = "its logits overflow: the head was trained on features of another size"
+
+
+def of_features(model: Classifier, rows: FeatureInput) -> Iterator[AnsweredBatch]:
+    """Yield the logits of rows of features, in blocks.
+
+    Raises:
+        ModelError: If the features have another width or come from another backbone.
+    """
+    rows.check(model)
+    for start in range(0, len(rows.features), BLOCK_ROWS):
+        block = np.asarray(rows.features[start : start + BLOCK_ROWS], dtype=np.float64)
+        finite = np.asarray(np.isfinite(block).all(axis=1))
+        with np.errstate(over="ignore", invalid="ignore"):
+            logits = model.logits(np.where(finite[:, None], block, 0)).astype(np.float32)
+            fits = np.isfinite(as_trained(model.facts, logits)).all(axis=1)
+        logits[~fits] = 0
+        numbers = range(start, start + len(block))
+        why = {row: NOT_FINITE for row, good in zip(numbers, finite, strict=True) if not good}
+        why |= {
+            row: OVERFLOW
+            for row, good, fit in zip(numbers, finite, fits, strict=True)
+            if good and not fit
+        }
+        yield numbers, logits, why
 
 
 def find_images(
-    paths: Iterable[Path], on_left_out: Callable[[Sequence[str]], object] = lambda files: None
+    paths: Iterable[AnyPath], on_left_out: Callable[[Sequence[str]], object] = lambda files: None
 ) -> list[Path]:
     """Return the files among `paths`, and the images in the folders among them, sorted.
 
@@ -344,7 +371,7 @@ def find_images(
         ImageError: If a folder contains no image or cannot be read.
     """
     found: list[Path] = []
-    for path in paths:
+    for path in map(Path, paths):
         if not os.path.isdir(path):  # noqa: PTH112  (False for a name that is too long, too)
             found.append(path)
             continue
@@ -381,118 +408,3 @@ def _exists(path: Path) -> bool:
         return exists(path)
     except OSError:  # a name that is too long, a folder that may not be read
         return False
-
-
-BLOCK_ROWS = 4096
-NOT_FINITE = "its features are not finite"
-OVERFLOW = "its logits overflow: the head was trained on features of another size"
-
-
-def is_head_file(path: Path) -> bool:
-    """Return whether the file at `path` contains a head alone, not a network."""
-    if path.suffix != ".safetensors" or not is_file(path):
-        return path.suffix == ".npz"
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return METADATA not in (file.metadata() or {}) and {"weight", "bias"} <= {*file.keys()}
-    except (SafetensorError, OSError):
-        return False
-
-
-def caution_of_head(head: Head) -> str | None:
-    """Return why softmax of a head gives no probabilities, as in `ModelFacts.caution`.
-
-    None if it does, or if the file of the head does not record its origin.
-    """
-    origin = head.origin or {}
-    if origin.get("temperature") is not None:
-        return None
-    return caution({"method": origin.get("fitted"), **origin})
-
-
-def predict_features(
-    head: Head | str | Path,
-    features: Float[Any, "rows dim"] | str | Path,
-    *,
-    top: int = 5,
-    features_name: str | None = None,
-    reject: Rejection | None = None,
-) -> list[Prediction]:
-    """Classify rows of features with a head.
-
-    Args:
-        head: A head with class names, or its file, from `clinit export` or elsewhere.
-        features: An array of NumPy, torch or CuPy, or a file: .npy, .npz, .safetensors or
-            .parquet.
-        top: Maximum number of classes per row.
-        features_name: Name of the array in a file; default: `features`.
-        reject: Rule by which rows belong to no class; None: no rule.
-
-    Raises:
-        ValueError: If an array has another width than the head.
-        HeadError: If the head is missing or has no class names, or if the features in the file
-            have another width.
-        CacheError: If the file contains no such features.
-    """
-    head = head if isinstance(head, Head) else read_head(Path(head))
-    named, path = named_head(head), Path()
-    if isinstance(features, str | Path):
-        path = Path(features)
-        array = _stored(path, features_name)
-        if array.ndim != 2 or array.shape[1] != head.dim:
-            raise HeadError(
-                f"{path} holds features of shape {array.shape}, the head reads (rows, {head.dim})",
-                remedy="Give features of the backbone that the head was trained on.",
-            )
-    else:
-        array = to_numpy(as_array(features))
-        if array.ndim != 2 or array.shape[1] != head.dim:
-            raise ValueError(f"features have shape {array.shape}, expected (rows, {head.dim})")
-    found: list[Prediction] = []
-    for start in range(0, len(array), BLOCK_ROWS):
-        rows = np.asarray(array[start : start + BLOCK_ROWS], dtype=np.float64)
-        finite = np.asarray(np.isfinite(rows).all(axis=1))
-        with np.errstate(over="ignore", invalid="ignore"):
-            wide = np.where(finite[:, None], rows, 0) @ head.weight.T.astype(np.float64) + head.bias
-            logits = wide.astype(np.float32)
-            # Rejection scores use the logits as they were trained.
-            fits = np.isfinite(logits * np.float32(max(1.0, named.temperature)))
-            fits = np.asarray(fits.all(axis=1))
-        logits[~fits] = 0
-        answers = named.answers(torch.from_numpy(logits), top, reject)
-        for answer, good, fit in zip(answers, finite, fits, strict=True):
-            told = answer
-            if not (good and fit):
-                told = {"guesses": (), "reason": OVERFLOW if good else NOT_FINITE}
-            found.append(Prediction(path, row=len(found), **told))
-    return found
-
-
-def named_head(head: Head) -> Named:
-    """Return the classes of the rows of a head.
-
-    Raises:
-        HeadError: If the head has no class names.
-    """
-    if head.class_names is None:
-        raise HeadError(
-            f"the {head.num_classes:,} rows of the head have no class names",
-            remedy="Write it again with `clinit.save_head(path, weight, bias, class_names)`.",
-        )
-    origin: Mapping[str, Any] = head.origin or {}
-    temperature = origin.get("temperature") or 1.0
-    if isinstance(temperature, Mapping):
-        temperature = temperature["value"]
-    tasks = origin.get("tasks") or [0] * head.num_classes
-    return Named(head.class_names, tuple(tasks), float(temperature))
-
-
-def _stored(path: Path, name: str | None) -> np.ndarray:
-    if is_folder(path):
-        raise CacheError(
-            f"{path} is a folder, not a file of features",
-            remedy="Give a file; `clinit cache export CACHE FOLDER` writes the files of a feature"
-            " cache.",
-        )
-    file = open_arrays(path)
-    return widened(file.features(file.find(name, FEATURES, "--features-name")))

@@ -1,7 +1,8 @@
-"""Read a model: the facts in its file, its network, and its memory.
+"""Read a model: the facts in its file, its head or network, and its memory.
 
-The facts in a safetensors file are a sealed JSON document under one key of its metadata.
-clinit reads no other file of a model folder: `config.json` is for timm.
+The facts in a safetensors file are a sealed JSON document under one key of its metadata; those of a
+head alone are in its `origin`. clinit reads no other file of a model folder: `config.json` is for
+timm.
 """
 
 from __future__ import annotations
@@ -9,68 +10,118 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from tempfile import NamedTemporaryFile
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from clinit.errors import ModelError
-from clinit.extract.cache.features import FeatureSet
-from clinit.extract.network.backbone import (
-    Backbone,
-    BackboneConfig,
-    load_backbone,
-    read_model_args,
-)
-from clinit.extract.network.checkpoint import read_checkpoint
+from clinit.errors import HeadError, ModelError
+from clinit.extract.cache.head import Head, read_head
+from clinit.files.arrays import open_arrays
 from clinit.files.paths import check_readable, exists, instead_of, is_file, is_folder
-from clinit.files.tensors import read_tensors
 from clinit.headtrain.model import memory as remembered
-from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
-from clinit.headtrain.model.memory import Memory, check_backbone
-from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.classifier import MEMORY_FILE, MODEL_FILE, M
+from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts, parse_facts
+from clinit.headtrain.model.memory import Memory, check_backbone, read_memory
 from clinit.headtrain.model.settings import WRITES_MODELS
-from clinit.machine import choose_device
-from clinit.words import contrast_digests
 
-MODEL_FILE, MEMORY_FILE = "model.safetensors", "memory.safetensors"
-
-
-class _Told(TypedDict):
-    """Fields that are checked or converted before `ModelFacts` is built."""
-
-    model_args: str
-    fingerprint: dict[str, str]
+MEMORY_ARRAY = "memory"
+"""Name of the array of a head file that contains the bytes of a memory."""
+OF_A_HEAD = ("tasks", "temperature", "known", "history", "activation", "features")
+"""Facts about a model in the `origin` of a head; what else is there is its record."""
 
 
-def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
-    """Open a model folder or file of `clinit export`.
+def read_model(path: Path, kind: type[M], *, device: str = "auto") -> M:
+    """Read a model; see `clinit.load`.
 
-    Raises:
-        ModelError: If the model is missing, if the model or its memory is damaged, or if the
-            memory belongs to another backbone.
-        BackboneError: If this version of timm cannot build the network.
-        DeviceError: If the device is absent.
+    Args:
+        path: A model folder, a model file, a head file, or an ONNX file.
+        kind: The class of the model.
+        device: As in `clinit.load`.
     """
-    path = Path(path)
+    if path.suffix == ".onnx":
+        from clinit.headtrain.model.onnx import load_onnx
+
+        return load_onnx(path, kind, device=device)
     with ExitStack() as stack:
         held = _held(path, stack)
-        facts = read_facts(path, held)
-        backbone, memory = read_network(path, facts, device, held), memory_of(path, facts, held)
-    assert backbone.head is not None
-    head = replace(backbone.head, class_names=facts.class_names)
-    if facts.temperature is not None:
-        head = facts.temperature.multiplied(head)
-    model = Model(facts, backbone, head, memory, str(path))
-    if memory is not None:
+        if is_head_file(path, held):
+            model = _with_head_alone(path, kind, held)
+        else:
+            facts, content = _read(path, held)
+            from clinit.headtrain.model.network import read_engine
+
+            memory, engine = memory_of(path, facts, held), read_engine(path, content, device, held)
+            assert engine.backbone.head is not None
+            head = replace(engine.backbone.head, class_names=facts.class_names)
+            model = kind(facts, _as_trained(facts, head), memory, str(path), engine)
+    if (memory := model.memory) is not None:
         check_backbone(model.depends_on, memory.backbone)
-        if memory.dim != head.dim:
+        if memory.dim != model.head.dim:
             raise remembered.DOCUMENT.refusal(
                 f"{path} remembers features of {memory.dim:,} numbers, its network computes"
-                f" {head.dim:,}"
+                f" {model.head.dim:,}"
             )
     return model
+
+
+def _with_head_alone(path: Path, kind: type[M], held: Mapping[str, Path]) -> M:
+    head = read_head(held.get(MODEL_FILE, path))
+    facts = facts_of(head, path)
+    model = kind(facts, _as_trained(facts, head), None, str(path))
+    return replace(model, memory=memory_of(path, facts, held))
+
+
+def _as_trained(facts: ModelFacts, head: Head) -> Head:
+    return head if facts.temperature is None else facts.temperature.multiplied(head)
+
+
+def is_head_file(path: Path, held: Mapping[str, Path] = {}) -> bool:
+    """Return whether a model file, or that of a model folder, contains a head without a network."""
+    file = held.get(MODEL_FILE) or _file_of(path)
+    if path.suffix == ".npz":
+        return True
+    try:
+        if not is_file(file):
+            return False
+        with safe_open(file, framework="numpy") as opened:
+            return METADATA not in (opened.metadata() or {}) and (
+                {"weight", "bias"} <= {*opened.keys()}
+            )
+    except (SafetensorError, OSError):
+        return False
+
+
+def facts_of(head: Head, path: Path | str = "a head") -> ModelFacts:
+    """Return the facts about a model that is a head alone.
+
+    Raises:
+        HeadError: If the rows have no class names.
+        ModelError: If the facts are damaged.
+    """
+    if head.class_names is None:
+        raise HeadError(
+            f"the {head.num_classes:,} rows of the head have no class names",
+            remedy="Write it again with `clinit.save_head(path, weight, bias, class_names)`.",
+        )
+    origin = dict(head.origin or {})
+    if not isinstance(origin.get("temperature"), Mapping):  # `clinit head fit` stores a number
+        origin["temperature"], number = None, origin.get("temperature")
+    else:
+        number = None
+    content = {name: origin.pop(name) for name in OF_A_HEAD if origin.get(name) is not None}
+    backbone = content.pop("features", {})
+    content.setdefault("tasks", [0] * head.num_classes)
+    kept = {name: told for name, told in origin.items() if name not in OF_A_HEAD}
+    content |= {
+        "class_names": head.class_names,
+        "fingerprint": {"fields": backbone},
+        "backbone": backbone.get("backbone", "") if isinstance(backbone, Mapping) else "",
+        "record": kept if number is None else {**kept, "temperature": number},
+    }
+    return DOCUMENT.convert(content, ModelFacts, origin=f"the description in {path}")
 
 
 def _held(path: Path, stack: ExitStack) -> dict[str, Path]:
@@ -95,13 +146,25 @@ def _held(path: Path, stack: ExitStack) -> dict[str, Path]:
     return {name: place for name, place in held.items() if exists(place)}
 
 
-def read_facts(path: Path, held: Mapping[str, Path] = {}) -> ModelFacts:
-    """Read the facts in a model folder or a model file; `held` are open files of the folder.
+def _file_of(path: Path) -> Path:
+    return path / MODEL_FILE if is_folder(path) else path
+
+
+def read_facts(path: Path) -> ModelFacts:
+    """Read the facts about the model at `path`, without its network.
 
     Raises:
         ModelError: If there is no model at `path`, or it is damaged.
+        HeadError: As in `read_model`.
     """
-    file = path / MODEL_FILE if is_folder(path) else path
+    if is_head_file(path):
+        return facts_of(read_head(_file_of(path)), path)
+    return _read(path, {})[0]
+
+
+def _read(path: Path, held: Mapping[str, Path]) -> tuple[ModelFacts, dict[str, Any]]:
+    """Read the facts in the file of a network, and its whole description."""
+    file = _file_of(path)
     if is_folder(path) and not exists(file):
         is_run = is_file(path / "run.json")
         raise ModelError(
@@ -109,12 +172,6 @@ def read_facts(path: Path, held: Mapping[str, Path] = {}) -> ModelFacts:
             remedy=f"Make one of this run: `clinit export {path} --out FOLDER`."
             if is_run
             else WRITES_MODELS,
-        )
-    if file.suffix == ".onnx":
-        raise ModelError(
-            f"{file} is an ONNX file, not a file of weights",
-            remedy="Give it to `clinit predict`; in Python, to"
-            " `clinit.headtrain.model.onnx.load_onnx`.",
         )
     if not is_file(file):
         raise ModelError(f"no model at {file}", remedy=instead_of(file, WRITES_MODELS))
@@ -129,26 +186,6 @@ def read_facts(path: Path, held: Mapping[str, Path] = {}) -> ModelFacts:
     return parse_facts(text, file)
 
 
-def parse_facts(text: str, path: Path) -> ModelFacts:
-    """Return the facts of `text`, found in the file at `path`.
-
-    Raises:
-        ModelError: If the facts are damaged, or contain arguments that a model file must not.
-    """
-    origin = f"the description in {path}"
-    content = DOCUMENT.parse(text, origin=origin)
-    told = DOCUMENT.convert(content, _Told, origin=origin)
-    try:
-        arguments = read_model_args(told["model_args"])
-    except ValueError as error:
-        raise ModelError(
-            f"{path} contains a forbidden argument: {error}",
-            remedy="Do not use this file. `clinit export` writes no such file.",
-        ) from error
-    content |= {"fingerprint": {"fields": told["fingerprint"]}, "model_args": arguments}
-    return DOCUMENT.convert(content, ModelFacts, origin=origin)
-
-
 def _no_model(why: str) -> ModelError:
     return ModelError(
         why,
@@ -157,56 +194,23 @@ def _no_model(why: str) -> ModelError:
     )
 
 
-def read_network(
-    path: Path,
-    facts: ModelFacts,
-    device: str,
-    held: Mapping[str, Path] = {},
-) -> Backbone:
-    """Read the network at `path`, including its classifier, as described by `facts`.
-
-    Raises:
-        ModelError: If the network has changed since it was written.
-        BackboneError: If this version of timm cannot build the network.
-        DeviceError: If the device is absent.
-    """
-    file = path / MODEL_FILE if is_folder(path) else path
-    config = BackboneConfig(
-        name=facts.backbone,
-        weights=file,
-        model_args={**facts.model_args, "num_classes": facts.num_classes},
-        device=str(choose_device(device)),
-        autocast=facts.autocast,
-    )
-    backbone = load_backbone(config, read_checkpoint(file, held.get(MODEL_FILE)))
-    if backbone.weights_sha256 != facts.weights:
-        found, exported = contrast_digests(backbone.weights_sha256, facts.weights)
-        raise ModelError(
-            f"the weights in {file} differ from the exported weights: SHA-256 {found} instead of"
-            f" {exported}",
-            remedy="Export the run again; this file is damaged.",
-        )
-    return backbone
-
-
-def memory_of(
-    path: Path,
-    facts: ModelFacts,
-    held: Mapping[str, Path] = {},
-) -> Memory | None:
-    """Read the memory of the model at `path`; None for a file, or a folder without a memory.
+def memory_of(path: Path, facts: ModelFacts, held: Mapping[str, Path] = {}) -> Memory | None:
+    """Read the memory of the model at `path`; None if it has none, as the file of a network.
 
     Raises:
         ModelError: If the memory is damaged, or has other classes.
     """
     file = path / MEMORY_FILE
-    if MEMORY_FILE not in held and not os.path.lexists(file):
+    if not is_folder(path):
+        memory = _memory_in(path) if is_head_file(path) else None
+    elif MEMORY_FILE not in held and not os.path.lexists(file):
         return None  # but a broken link is a lost memory, which is an error
-    try:
-        memory = read_memory(held.get(MEMORY_FILE, file))
-    except ModelError:
-        memory = read_memory(file)  # fails too, and names the file
-    if memory.class_names != facts.class_names:
+    else:
+        try:
+            memory = read_memory(held.get(MEMORY_FILE, file))
+        except ModelError:
+            memory = read_memory(file)  # fails too, and names the file
+    if memory is not None and memory.class_names != facts.class_names:
         raise remembered.DOCUMENT.refusal(
             f"{file} remembers {len(memory.class_names):,} classes that differ from"
             f" the {facts.num_classes:,} of the model"
@@ -214,20 +218,27 @@ def memory_of(
     return memory
 
 
-def read_memory(path: Path) -> Memory:
-    """Read the memory of a model.
+def _memory_in(path: Path) -> Memory | None:
+    """Read the memory in a head file; None if the file has none."""
+    file = open_arrays(path)
+    if MEMORY_ARRAY not in (file.names() or ()):
+        return None
+    with NamedTemporaryFile(suffix=".safetensors") as draft:
+        draft.write(file.array(MEMORY_ARRAY).tobytes())
+        draft.flush()
+        try:
+            return read_memory(Path(draft.name))
+        except ModelError as error:
+            why = str(error).replace(draft.name, path.name)
+            raise remembered.DOCUMENT.refusal(f"the memory in {path} is damaged: {why}") from error
 
-    Raises:
-        StorageError: If the file is missing or may not be read.
-        ModelError: If the file is damaged.
-    """
-    tensors, facts = read_tensors(
-        path, remembered.DOCUMENT, remembered.METADATA, remembered.Facts, remembered.STORED
-    )
-    if "learnt" not in tensors:
-        tensors |= {"learnt": tensors["kept"][:0], "learnt_labels": tensors["kept_labels"][:0]}
-    fields: dict[str, Any] = {**facts, **{name: tensors[name] for name in remembered.ARRAYS}}
-    for name in remembered.ROWS:
-        labels, names = tensors[f"{name}_labels"], facts["class_names"]
-        fields[name] = FeatureSet(tensors[name], labels, names)
-    return Memory(**fields)
+
+def facts_in_origin(facts: ModelFacts, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the `origin` of a head contains, given all facts as plain values."""
+    found = {name: content[name] for name in OF_A_HEAD if name in content}
+    defaults = {each.name: each.default for each in fields(ModelFacts)}
+    found = {n: told for n, told in found.items() if n == "temperature" or told != defaults.get(n)}
+    if facts.temperature is None:
+        found["temperature"] = facts.record.get("temperature")
+    found |= {"features": dict(facts.fingerprint.fields)} if facts.fingerprint.fields else {}
+    return {**facts.record, **found}

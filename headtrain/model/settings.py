@@ -61,6 +61,12 @@ class AddConfig(RememberConfig):
     )
     lr: float = setting(1e-3, "Learning rate of AdamW.", above=0)
     loss: Loss = setting("ce", LOSS)
+    activation: Literal["softmax", "sigmoid"] | None = setting(
+        None,
+        "What makes probabilities of logits: a softmax over classes, or a sigmoid for each class,"
+        " as for heads trained with binary cross entropy.",
+        otherwise="as the model; softmax",
+    )
     old_rows: OldRows = setting(
         "auto",
         "Features that stand in for images of old classes: real ones (kept by the model, or from"

@@ -34,9 +34,13 @@ if TYPE_CHECKING:
         LeastSquaresClassifier as LeastSquaresClassifier,
     )
     from clinit.headtrain.heads.statistics.solve import least_squares as least_squares
-    from clinit.headtrain.model.add import add_classes as add_classes
-    from clinit.headtrain.model.classifier import load_model as load_model
-    from clinit.headtrain.model.predict import predict_features as predict_features
+    from clinit.headtrain.model.addition import Addition as Addition
+    from clinit.headtrain.model.evaluation import Evaluation as Evaluation
+    from clinit.headtrain.model.model import Model as Model
+    from clinit.headtrain.model.model import load as load
+    from clinit.headtrain.model.model import load_model as load_model
+    from clinit.headtrain.model.predict import Prediction as Prediction
+    from clinit.headtrain.model.predict import Rejection as Rejection
     from clinit.headtrain.probe.protocol import Probe as Probe
     from clinit.headtrain.protocol.stream.source import Source as Source
     from clinit.headtrain.protocol.stream.summed import Summed as Summed
@@ -71,9 +75,17 @@ _PLACES = {
     "clinit.headtrain.heads.linear": ("Rows",),
     "clinit.headtrain.heads.statistics.classifier": ("LeastSquaresClassifier",),
     "clinit.headtrain.heads.statistics.solve": ("least_squares",),
-    "clinit.headtrain.model.add": ("add_classes",),
-    "clinit.headtrain.model.classifier": ("load_model",),
-    "clinit.headtrain.model.predict": ("predict_features",),
+    "clinit.headtrain.model.addition": ("Addition",),
+    "clinit.headtrain.model.evaluation": ("Evaluation",),
+    "clinit.headtrain.model.model": (
+        "Model",
+        "load",
+        "load_model",
+    ),
+    "clinit.headtrain.model.predict": (
+        "Prediction",
+        "Rejection",
+    ),
     "clinit.headtrain.probe.protocol": ("Probe",),
     "clinit.headtrain.protocol.stream.source": ("Source",),
     "clinit.headtrain.protocol.stream.summed": (

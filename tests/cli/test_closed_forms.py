@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from clinit.headtrain.model.classifier import load_model
+from clinit.headtrain.model.model import load_model
 from tests.cli.calls import call, done, refused
 
 SMALL = {

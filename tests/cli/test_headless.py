@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.reading import open_model
+from clinit.headtrain.model.model import load_model
 from clinit.headtrain.protocol.stream.source import read_source
 from tests.cli.calls import call, checked, refused
 from tests.conftest import Once
@@ -131,7 +131,7 @@ def test_a_model_of_new_classes_alone_predicts_rejects_and_grows(
         "predict", model, folder / "first" / "val", "--reject", "energy", "--threshold", "1e9"
     )
     done("add", model, folder / "later", "--out", grown, "--device", "cpu")
-    facts = open_model(grown, device="cpu").facts
+    facts = load_model(grown, device="cpu").facts
     assert (facts.class_names, facts.tasks) == (tuple("abcde"), (1, 1, 1, 2, 2))
     assert [each.action for each in facts.history] == ["add", "add"]
     assert right(grown, folder / "later" / "val") > 0.5
@@ -147,7 +147,7 @@ def test_a_head_on_projected_features_is_exported_for_pooled_ones(
     run, out = trained(tmp_path, "ridge"), tmp_path / "exported"
     text = done("export", run, "--out", out, "--no-temperature")
     assert "reads pooled features, and the run's are projected" in text
-    head, model = read_head(run / "head.safetensors"), open_model(out, device="cpu")
+    head, model = read_head(run / "head.safetensors"), load_model(out, device="cpu")
     assert (model.head.dim, model.facts.fingerprint.output) == (12, None)
     rows = read_source(tmp_path / "first").val.features
     network = network_of(folder, "clip")
@@ -172,7 +172,7 @@ def test_top_blocks_of_a_network_without_a_classifier_learn(folder: Path, tmp_pa
          "--init", "least-square", "--trunk-cache", tmp_path / "trunk")  # fmt: skip
     (run,) = (tmp_path / "top").glob("*/run.json")
     done("export", run.parent, "--out", tmp_path / "model")
-    assert open_model(tmp_path / "model", device="cpu").head.num_classes == 5
+    assert load_model(tmp_path / "model", device="cpu").head.num_classes == 5
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import clinit
-from clinit.cli.commands.model import accuracy_in_words, add, merge, remember, remove, rename, show
+from clinit.cli.commands.model import add, merge, remember, remove, rename, show
 from clinit.errors import ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
-from clinit.headtrain.model.export import export_run
-from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.reading import open_model, read_facts, read_memory
+from clinit.headtrain.model.export import export_model
+from clinit.headtrain.model.facts import accuracy_in_words
+from clinit.headtrain.model.memory import Memory, read_memory
+from clinit.headtrain.model.model import load_model
+from clinit.headtrain.model.reading import read_facts
 
 app = typer.Typer()
 for command in (add, merge, remember, remove, rename, show):
@@ -55,7 +57,7 @@ def draw(root: Path, classes: str, count: int, start: int = 0) -> Path:
 def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of a run: a, b, c of its base, d and e of its tasks; not to be changed."""
     folder = tmp_path_factory.mktemp("exported") / "model"
-    export_run(tiny_run, folder, remembers=False)
+    export_model(tiny_run, folder, remembers=False)
     return folder
 
 
@@ -84,7 +86,7 @@ def grown(
 
 
 def head_of(folder: Path) -> Head:
-    return open_model(folder, device="cpu").head
+    return load_model(folder, device="cpu").head
 
 
 def memory_of(folder: Path) -> Memory:
@@ -227,17 +229,24 @@ def test_python_gives_the_same_model(
     remembering: Path, grown: tuple[Path, str], images: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    with pytest.raises(ModelError, match="the audit of"):
-        clinit.add_classes(remembering, images, out, {"keep": 2}, strict=True, device="cpu")
-    added = clinit.add_classes(remembering, images, out, {"keep": 2}, device="cpu")
+    model = clinit.load_model(remembering, device="cpu")
+    added = model.add(images, keep=2)
+    written = added.save(out)
     one, two = head_of(grown[0]), head_of(out)
     np.testing.assert_array_equal(one.weight, two.weight)
     np.testing.assert_array_equal(one.bias, two.bias)
     assert (added.old.total, added.new.total) == (5, 16)
+    assert " ".join(added.lines()[0].split()) in grown[1]
+    assert [*tmp_path.iterdir()] == [out], "features are not kept unless asked for"
+    assert written.path == out
+    assert model.audit(images).content == added.audit.content
     with pytest.raises(ModelError, match="there is already a model at"):
-        clinit.add_classes(remembering, images, out, device="cpu")
+        added.save(out)
     with pytest.raises(ValueError, match="iterations takes an integer"):
-        clinit.add_classes(remembering, images, tmp_path / "no", {"iterations": -1})
+        model.add(images, iterations=-1)
+    assert [each.action for each in added.model.rename({"f": "F"}).remove(["g"]).facts.history] == [
+        *("run", "remember", "add", "rename", "remove")
+    ]
 
 
 def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -> None:
@@ -264,6 +273,22 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
     assert f"Model file at {out}" in printed
     assert "It remembers" not in printed
     assert (head_of(out).weight[:5] != head_of(model).weight).any(axis=1).all()  # trained
+
+
+def test_each_image_is_read_once(
+    model: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    content = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read.append(str(path))
+        return content(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    files = sorted(str(each) for each in images.rglob("*.png"))
+    done("add", model, images, "--out", tmp_path / "out", "--device", "cpu")
+    assert sorted(each for each in read if each.endswith(".png")) == files
 
 
 def test_odd_images_are_warned_of_and_refused_if_asked(

@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.commands import predict as predict_output
 from clinit.cli.commands.predict import COLUMNS, OF_REJECTION, predict
-from clinit.headtrain.model.classifier import load_model
 from clinit.headtrain.model.export import Export
+from clinit.headtrain.model.model import load_model
 from clinit.headtrain.model.predict import Guess, Prediction, Rejection, find_images
 from tests.snapshots import check_snapshot
 

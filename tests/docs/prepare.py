@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import clinit
-from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.export import export_model
 
 MODEL = "convnextv2_atto"
 ARGUMENTS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
@@ -47,7 +47,7 @@ def prepare(folder: Path) -> None:
     settings = {"tasks": 2, "iterations": 8, "eval_every": 4, "batch_size": 4, "device": "cpu"}
     starts = [settings | {"init": init} for init in ("random", "least-square")]
     clinit.train(base, new, starts, out=folder / "runs")
-    export_run(folder / "runs" / "least-square-calibrated", folder / "scenes")
+    export_model(folder / "runs" / "least-square-calibrated", folder / "scenes")
 
 
 def write_images(root: Path, classes: tuple[str, ...]) -> None:

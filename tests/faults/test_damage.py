@@ -52,6 +52,7 @@ FILES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "kept/random.checkpoint": (("train-top --trunk-cache",), "top/random/top.safetensors"),
     "aligned.safetensors": (("train-head --head",), "weights.safetensors"),
+    "grown.safetensors": (("rename, head",), "aligned.safetensors"),
     "sweep/random-lr=0.001-seed=0/run.json": (("sweep",), "sweep/random-lr=0.001-seed=1/run.json"),
     "model.safetensors": (("predict",), "weights.safetensors"),
     "scenes/model.safetensors": (MODEL, "renamed/model.safetensors"),

@@ -49,6 +49,8 @@ WRITERS: Mapping[str, str] = {
     "export, folder": "export work/runs/random --out out/scenes",
     "add": "add work/scenes work/images/new --replace --out out/grown --features out/features"
     " --iterations 2 --device cpu --workers 1",
+    "add, head": "add work/caches/base/head.safetensors work/caches/new --old"
+    " work/caches/base --out out/grown.safetensors",
     "add --more": "add work/grown work/images/more --more --out out/more --device cpu --workers 1",
     "model merge": "model merge work/grown work/other --out out/both",
     "report --plot": "report work/runs --plot out/curves.png --no-curves",
@@ -83,6 +85,7 @@ READERS: Mapping[str, str] = {
     "model show": "model show work/scenes --json",
     "add": WRITERS["add"].replace(" --features out/features", ""),
     "rename": "rename work/scenes b=z --out out/renamed",
+    "rename, head": "rename work/grown.safetensors a=z --out out/renamed.npz",
     "manifest show": "manifest show work/train.parquet",
     "extract --manifest": f"{_IMAGES % 'base'} --manifest work/train.parquet"
     " --out out/cache".replace("--dataset folder ", ""),
@@ -137,7 +140,12 @@ def make_work(folder: Path) -> None:
         *(WRITERS[name] for name in ("cache import", "manifest build", "align", "statistics")),
         WRITERS["train-head"],
         *(WRITERS[name] for name in ("export", "export, folder", "train-top", "sweep")),
-        *(READERS["rename"], WRITERS["add"], "rename work/grown d=x e=y --out out/other"),
+        *(
+            READERS["rename"],
+            WRITERS["add"],
+            WRITERS["add, head"],
+            "rename work/grown d=x e=y --out out/other",
+        ),
     )
     for words in made:
         done = run(words.split(), folder)

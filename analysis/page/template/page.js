@@ -19,9 +19,15 @@ function chooseTheme(event) {
   drawCharts();
 }
 
+function showMeans() {
+  const words = "Means over seeds of loss and accuracy, with bands from the least to the greatest seed";
+  byId("means").append(...data.means.map((src) => element("img", { src, alt: words, title: words })));
+}
+
 showAsked();
 showTables();
 showNotes();
+showMeans();
 showCurves();
 showMatrices();
 showRecords();

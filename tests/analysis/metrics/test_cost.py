@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.analysis.metrics.cost import initialisation_seconds, spikes
+from clinit.analysis.metrics.efficiency import initialisation_seconds, spikes
 from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.tables import TABLES

@@ -1,3 +1,4 @@
+import base64
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,12 @@ def test_settings_are_sorted_as_numbers_and_neural_collapse_has_a_table(make_run
     assert collapse["caption"].startswith("On buffer and new images (training), classes weigh the")
 
 
-def test_runs_that_differ_in_their_seed_alone_look_alike(seeds: dict[str, Any]) -> None:
+def test_runs_that_differ_in_their_seed_alone_look_alike(
+    seeds: dict[str, Any], three_inits: Path
+) -> None:
+    (means,) = seeds["means"]
+    assert base64.b64decode(means.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
+    assert data_of(load_runs(three_inits))["means"] == [], "of a single seed"
     looks = [run["look"] for run in seeds["runs"]]
     assert len(set(looks)) == 3
     for place, run in enumerate(seeds["runs"]):

@@ -176,7 +176,7 @@ def test_neural_collapse_has_the_images_that_it_was_measured_on(make_run: MakeRu
     report = runs_of(records)
     text = printed(collapse_table(report.runs))
     assert line_of("least-square", text) == [
-        *("least-square", "0.00867", "1.36", "1.3", "1.07", "2.05e3", "4.01e6")
+        *("least-square", "1", "0.00867", "1.36", "1.3", "1.07", "2.05e3", "4.01e6")
     ]
     assert "On buffer and new images (training), classes weigh the same" in text
     view = View(per_task=True, curves=False)

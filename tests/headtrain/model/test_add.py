@@ -13,11 +13,13 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.headtrain.heads.temperature import temperature_of
-from clinit.headtrain.model.add import add
-from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.add import Purpose, add
+from clinit.headtrain.model.addition import Addition
+from clinit.headtrain.model.export import export_model
+from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.old_rows import WIDENING, memory_of_head, old_rows, pseudo_features
-from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.stream.source import Source
 
@@ -137,6 +139,11 @@ def test_classes_of_which_nothing_is_known_are_left_out(memory: Memory) -> None:
     np.testing.assert_allclose(both.population_covariance, memory.population_covariance)
 
 
+def added(model: Model, source: Source, config: AddConfig, **purpose: Any) -> Addition[Model]:
+    """Add features to a model."""
+    return add(model, features_in(source), Purpose(config=config, **purpose))
+
+
 def arriving() -> Source:
     """Return features of two new classes, with some held out."""
     rng = np.random.default_rng(0)
@@ -152,11 +159,11 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iterations: int
 ) -> None:
     monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
-    plain = export_run(tiny_run, tmp_path / "plain", calibrated=False)
-    divided = export_run(tiny_run, tmp_path / "divided")
+    plain = export_model(tiny_run, tmp_path / "plain", calibrated=False)
+    divided = export_model(tiny_run, tmp_path / "divided")
     config = AddConfig(iterations=iterations)
     one, other = (
-        add(open_model(each.path, device="cpu"), arriving(), config).model
+        added(load_model(each.path, device="cpu"), arriving(), config).model
         for each in (plain, divided)
     )
     # The rows are the minimum of a loss of float32 products: around it the loss changes with the
@@ -172,8 +179,8 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
     assert other.facts.temperature == temperature_of(other.head, held_out)
     assert other.facts.temperature != divided.facts.temperature
     # Without held-out rows of both kinds the temperature stays.
-    forgetful = replace(open_model(divided.path, device="cpu"), memory=None)
+    forgetful = replace(load_model(divided.path, device="cpu"), memory=None)
     monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 5)  # the new ones alone
-    found = add(forgetful, arriving(), config).model.facts.temperature
+    found = added(forgetful, arriving(), config).model.facts.temperature
     assert divided.facts.temperature is not None
     assert found == divided.facts.temperature.unmeasured

@@ -9,20 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.errors import CacheError, ModelError
+from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.heads.start.settings import Init
-from clinit.headtrain.model.add import add
+from clinit.headtrain.model.add import merge
+from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.again import of_both, with_more
-from clinit.headtrain.model.export import export_run
-from clinit.headtrain.model.images import Listener
+from clinit.headtrain.model.export import export_model
+from clinit.headtrain.model.inputs import QUIET, Arrived, features_in
 from clinit.headtrain.model.memory import MOST_LEARNT, Memory
-from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.reading import open_model
+from clinit.headtrain.model.model import Model, load_model
+from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
 from clinit.headtrain.protocol.stream.source import Source
+from tests.headtrain.model.test_add import added
 
-LISTENER = Listener()
 SAME = 1e-5
 """Of rows, relative to the largest number: float32 of the covariance, and sums in another order."""
 
@@ -47,16 +48,23 @@ def images(names: str, start: int = 0, stop: int = 9, held_out: int = 0) -> Sour
 def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
     """Return a model of a to e that remembers, of e nothing."""
     folder = tmp_path_factory.mktemp("exported") / "base"
-    found = open_model(export_run(tiny_run, folder).path, device="cpu")
+    found = load_model(export_model(tiny_run, folder).path, device="cpu")
     rows = images("abcd", stop=20, held_out=3)
     named = [each.named(found.facts.class_names) for each in (rows.train, rows.val)]
     memory = Memory.of(named[0], found.depends_on, held_out=named[1])
     return replace(found, memory=memory)
 
 
+def add(model: Model, source: Source, config: AddConfig) -> Addition[Model]:
+    return added(model, source, config)
+
+
 def more(model: Model, source: Source, config: AddConfig, old: Source | None = None) -> Model:
-    left, every, _ = with_more(model, source, old, LISTENER, None)
-    return add(model, every, config, left=left, action="more").model
+    return added(model, source, config, kind="more", old=old).model
+
+
+def arrived(model: Model, source: Source) -> Arrived:
+    return features_in(source).arrive(model, 0, QUIET)
 
 
 def check_equal(found: Model, expected: Model) -> None:
@@ -129,15 +137,13 @@ def test_rows_come_from_a_cache_or_what_is_kept_too(model: Model) -> None:
     check_equal(more(first, images("xy"), config), expected)
     # A class of the base is solved by itself.
     base = replace(model, memory=None)
-    left, every, _ = with_more(base, images("a", 5, 9), images("ab", 0, 5), LISTENER, None)
+    left, every, _ = with_more(base, arrived(base, images("a", 5, 9)), images("ab", 0, 5))
     assert left.facts.class_names == tuple("bcde")
     np.testing.assert_array_equal(every.train.features, images("a").train.features)
 
 
 def merged(one: Model, other: Model, config: AddConfig) -> Model:
-    left, every, both, _ = of_both(one, other)
-    assert every is not None
-    return add(both, every, config, left=left, action="merge").model
+    return merge(one, other, config).model
 
 
 @pytest.mark.parametrize("init", LEFT_OUT)
@@ -157,7 +163,7 @@ def test_two_halves_merged_give_the_rows_of_all_at_once(model: Model, init: Init
 def changed(model: Model, **kinds: Any) -> Model:
     """Return a model whose names are `renamed`, and without the classes `removed`."""
     for kind, names in kinds.items():
-        model = getattr(model, kind)(names, {})
+        model = {"renamed": model.rename, "removed": model.remove}[kind](names)
     return model
 
 
@@ -223,7 +229,7 @@ def test_every_number_of_images_and_classes_makes_rows(
         rows = source.train.features[source.train.labels * count]
         source = Source(replace(source.train, features=rows), source.val)
     if not has_head and len(names) == 1:
-        with pytest.raises(CacheError, match="at least two"):
+        with pytest.raises(ModelError, match="its only class"):
             add(before, source, AddConfig())
         return
     added = add(before, source, AddConfig())
@@ -239,14 +245,14 @@ def test_what_would_not_be_exact_is_refused(model: Model) -> None:
         add(model, images(*each), config).model
         for each in (("xy", 0, 5), ("yz", 1, 5), ("zv", 0, 5))
     )
-    moved = replace(apart, head=replace(apart.head, weight=apart.head.weight + 0.1))
-    transform = replace(model.facts.transform, mean=(0.1, 0.2, 0.3))
-    foreign = replace(apart, facts=replace(apart.facts, transform=transform))
+    moved = replace(apart, linear=replace(apart.head, weight=apart.head.weight + 0.1))
+    transform = replace(model.need_engine().transform, mean=(0.1, 0.2, 0.3))
+    foreign = replace(apart, engine=replace(engine_of(apart), transform=transform))
     cases: dict[str, Callable[[], object]] = {
         "all of these 5 images already": lambda: with_more(
-            first, images("x", 0, 5), None, LISTENER, None
+            first, arrived(first, images("x", 0, 5)), None
         ),
-        "of 2 classes (x, y)": lambda: with_more(many, images("x"), images("xy"), LISTENER, None),
+        "of 2 classes (x, y)": lambda: with_more(many, arrived(many, images("x")), images("xy")),
         "rows of 1 class (y)": lambda: of_both(first, other),
         "rows of 5 classes": lambda: of_both(first, moved),
         "images of 2 classes (x, y)": lambda: of_both(replace(first, memory=None), apart),

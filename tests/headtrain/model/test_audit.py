@@ -10,7 +10,8 @@ from PIL import Image
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.model.audit import PLACES, Audit, Images, audit, misfits, near_pairs, oddity
+from clinit.headtrain.model.audit import PLACES, Audit, Images, audit, misfits, near_pairs
+from clinit.headtrain.model.images import oddity
 
 NEW = ("dock", "swamp", "tent")
 OLD = ("n01440764", "pier", "boat")

@@ -21,13 +21,12 @@ from clinit.errors import BackboneError, CacheError, ClinitError, HeadError, Mod
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.work.recorded import reload
-from clinit.headtrain.model.classifier import load_model
-from clinit.headtrain.model.export import Export, TrainedRun, export_run
-from clinit.headtrain.model.facts import ModelFacts
-from clinit.headtrain.model.model import assemble
-from clinit.headtrain.model.onnx import load_onnx
-from clinit.headtrain.model.predict import find_images, is_head_file, load_files
-from clinit.headtrain.model.reading import open_model, read_facts
+from clinit.headtrain.model.classifier import Reading
+from clinit.headtrain.model.export import Export, TrainedRun, export_head, export_model
+from clinit.headtrain.model.model import load_model
+from clinit.headtrain.model.network import assemble, engine_of, loading_line
+from clinit.headtrain.model.predict import find_images, load_files
+from clinit.headtrain.model.reading import is_head_file, read_facts
 from clinit.headtrain.model.writing import write_model
 from clinit.headtrain.protocol.record.format import read_info, read_record
 
@@ -51,7 +50,7 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Export:
     """A model file, whose probabilities are those of the head as it was trained."""
-    return export_run(tiny_run, tmp_path_factory.mktemp("model") / "model.safetensors")
+    return export_model(tiny_run, tmp_path_factory.mktemp("model") / "model.safetensors")
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Export:
     """A model folder with a temperature and an ONNX form."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
-        return export_run(tiny_run, tmp_path_factory.mktemp("model") / "scenes", onnx=True)
+        return export_model(tiny_run, tmp_path_factory.mktemp("model") / "scenes", onnx=True)
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +76,9 @@ def noise() -> torch.Tensor:
     return torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 
-def in_plain_timm(model: Path, facts: ModelFacts) -> torch.nn.Module:
-    network: torch.nn.Module = eval(facts.loading_line(model), {"timm": timm})
+def in_plain_timm(model: Path, exported: Export) -> torch.nn.Module:
+    line = loading_line(exported.written.model, model)
+    network: torch.nn.Module = eval(line, {"timm": timm})
     return network.eval()
 
 
@@ -91,8 +91,8 @@ def test_timm_alone_loads_every_architecture_and_gives_features_times_head(
     expected = {}
     for name, arguments in MODELS.items():
         run = make_run(tmp_path / name, name, **arguments)
-        exported = export_run(run, tmp_path / f"{name}.safetensors")
-        code.append(f"network = {exported.facts.loading_line(exported.path)}.eval()")
+        exported = export_model(run, tmp_path / f"{name}.safetensors")
+        code.append(f"network = {loading_line(exported.written.model, exported.path)}.eval()")
         code.append(f"torch.save(network(images).detach(), {name + '.pt'!r})")
         backbone, _ = reload(open_cache(tmp_path / name / "caches" / "base").split("train"))
         head = read_head(run / "head.safetensors")
@@ -110,10 +110,10 @@ def test_timm_alone_loads_every_architecture_and_gives_features_times_head(
 def test_a_network_that_does_not_compute_the_head_is_refused(
     exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = open_model(exported.path, device="cpu")
+    opened = load_model(exported.path, device="cpu")
     wide = Head(np.zeros((2, 13), np.float32), np.zeros(2, np.float32), ("a", "b"))
     with pytest.raises(BackboneError, match="size mismatch"):
-        assemble(opened.backbone, wide)
+        assemble(engine_of(opened).backbone, wide)
 
     def more(*arguments: Any) -> torch.nn.Module:
         network = assemble(*arguments)
@@ -121,7 +121,7 @@ def test_a_network_that_does_not_compute_the_head_is_refused(
         classifier.register_forward_hook(lambda module, inputs, output: output.softmax(1))
         return network
 
-    monkeypatch.setattr("clinit.headtrain.model.model.assemble", more)
+    monkeypatch.setattr("clinit.headtrain.model.network.assemble", more)
     with pytest.raises(BackboneError, match="does not give the logits of the head"):
         write_model(opened, tmp_path / "model")
     narrow, build = Head(np.zeros((2, 12), np.float32), np.ones(2, np.float32)), timm.create_model
@@ -133,7 +133,7 @@ def test_a_network_that_does_not_compute_the_head_is_refused(
 
     monkeypatch.setattr(timm, "create_model", unbiased)
     with pytest.raises(BackboneError, match="no linear classifier with a bias"):
-        assemble(opened.backbone, narrow)
+        assemble(engine_of(opened).backbone, narrow)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -162,15 +162,15 @@ def test_the_file_names_all_that_a_user_needs(exported: Export, tiny_run: Path) 
 def test_the_same_run_gives_the_same_file_wherever_its_cache_is(
     exported: Export, run: Path, tmp_path: Path, seal_record: Seal, tiny_run: Path
 ) -> None:
-    second = export_run(tiny_run, tmp_path / "second.safetensors").path
+    second = export_model(tiny_run, tmp_path / "second.safetensors").path
     assert exported.path.read_bytes() == second.read_bytes()
     seal_record(run, base={**(read_info(run)["base"] or {}), "path": "caches/elsewhere"})
     with pytest.raises(CacheError, match="not at caches/elsewhere: nothing exists there") as caught:
-        export_run(run, tmp_path / "model.safetensors")
+        export_model(run, tmp_path / "model.safetensors")
     assert "--base CACHE" in caught.value.remedy
     base, weights = tiny_run.parent / "caches" / "base", tiny_run.parent / "weights.safetensors"
-    given = export_run(run, tmp_path / "by_cache.safetensors", base=base)
-    without = export_run(run, tmp_path / "by_weights.safetensors", weights=weights)
+    given = export_model(TrainedRun.read(run, base), tmp_path / "by_cache.safetensors")
+    without = export_model(run, tmp_path / "by_weights.safetensors", weights=weights)
     assert given.path.read_bytes() == without.path.read_bytes()
 
 
@@ -181,7 +181,7 @@ def test_changed_parameters_of_the_backbone_are_exported(
     changed = load_file(exported.path)[name] + np.float32(0.1)
     save_file({name: changed}, run / "top.safetensors")
     seal_record(run)
-    after = export_run(run, tmp_path / "after")
+    after = export_model(run, tmp_path / "after")
     assert [*after.run.changed] == [name]
     assert [note.partition(":")[0] for note in after.notes] == [
         "the probabilities come from the head as it was trained",
@@ -190,13 +190,13 @@ def test_changed_parameters_of_the_backbone_are_exported(
     file = after.path / "model.safetensors"
     old, new = load_file(exported.path), load_file(file)
     assert [key for key in old if not np.array_equal(old[key], new[key])] == [name]
-    network = in_plain_timm(exported.path, exported.facts)
+    network = in_plain_timm(exported.path, exported)
     network.get_parameter(name).data[:] = torch.from_numpy(changed)
     with torch.no_grad():
         expected = network(noise())
-        assert torch.equal(in_plain_timm(file, after.facts)(noise()), expected)
+        assert torch.equal(in_plain_timm(file, after)(noise()), expected)
     with pytest.raises(HeadError, match="training has changed the backbone"):
-        export_run(run, tmp_path / "head.npz")
+        export_head(run, tmp_path / "head.npz")
 
 
 def with_head(change: Callable[[Head], Head]) -> Callable[[Path], None]:
@@ -232,7 +232,7 @@ def test_a_record_that_gives_no_model_is_refused(
     damage(run)
     seal_record(run)
     with pytest.raises(kind, match=message):
-        export_run(run, tmp_path / "model.safetensors")
+        export_model(run, tmp_path / "model.safetensors")
     assert not (tmp_path / "model.safetensors").exists()
 
 
@@ -243,26 +243,26 @@ def test_what_does_not_fit_the_run_is_refused(
     for name in ("random", "zero"):
         shutil.copytree(tiny_run, tmp_path / "runs" / name)
     with pytest.raises(RecordError, match="but contains 2 of them: random, zero") as caught:
-        export_run(tmp_path / "runs", out)
+        export_model(tmp_path / "runs", out)
     assert str(tmp_path / "runs" / "random") in caught.value.remedy
     with pytest.raises(RecordError, match="no run record at"):
-        export_run(tmp_path / "nowhere", out)
+        export_model(tmp_path / "nowhere", out)
     out.write_text("precious")
     with pytest.raises(ModelError, match="never replaced"):
-        export_run(tiny_run, out, overwrite=True)
+        export_model(tiny_run, out, overwrite=True)
     assert out.read_text() == "precious"
     out.unlink()
     other = make_run(tmp_path / "other", "vit_tiny_patch16_224", **MODELS["vit_tiny_patch16_224"])
     with pytest.raises(CacheError, match="backbone, weights, model_args, transform differ"):
-        export_run(tiny_run, out, base=other.parent / "caches" / "base")
+        export_model(TrainedRun.read(tiny_run, other.parent / "caches" / "base"), out)
     state = load_file(tiny_run.parent / "weights.safetensors")
     save_file({**state, "stem.0.bias": state["stem.0.bias"] + 1}, tmp_path / "w.safetensors")
     with pytest.raises(CacheError, match=r"w\.safetensors: SHA-256"):
-        export_run(tiny_run, out, weights=tmp_path / "w.safetensors")
+        export_model(tiny_run, out, weights=tmp_path / "w.safetensors")
     imported = {"backbone": "clip", "dtype": "float16"}
     seal_record(run, base={**(read_info(run)["base"] or {}), "fingerprint": imported})
     with pytest.raises(CacheError, match=r"no network is known .* imported from 'clip'"):
-        export_run(run, out)
+        export_model(run, out)
 
 
 def test_the_held_out_rows_are_those_that_the_run_was_evaluated_on(tiny_run: Path) -> None:
@@ -279,14 +279,14 @@ def test_timm_clinit_and_onnxruntime_give_the_same_probabilities(
     assert model.facts.temperature is not None
     backbone, transform = reload(open_cache(tiny_run.parent / "caches" / "base").split("train"))
     head = read_head(tiny_run / "head.safetensors")
-    (batch,) = load_files(images, model.facts, batch_size=99, workers=1)
+    (batch,) = load_files(images, transform, Reading(batch_size=99))
     pixels = transform.normalise(batch.pixels)
     logits = backbone.features(pixels).numpy() @ head.weight.T + head.bias
     expected = torch.from_numpy(logits / model.facts.temperature.value).softmax(1)
     network = timm.create_model(f"local-dir:{model.path}", pretrained=True).eval()
     with torch.inference_mode():
         torch.testing.assert_close(network(pixels).softmax(1), expected, rtol=1e-4, atol=1e-6)
-    predictors = load_model(model.path, device="cpu"), load_onnx(model.path / "model.onnx")
+    predictors = load_model(model.path, device="cpu"), load_model(model.path / "model.onnx")
     for predictor in predictors:
         for answers, truth in zip(predictor.predict(images), expected, strict=True):
             assert {guess.row: guess.probability for guess in answers.guesses} == pytest.approx(
@@ -297,9 +297,12 @@ def test_timm_clinit_and_onnxruntime_give_the_same_probabilities(
 def test_without_a_temperature_the_head_has_the_bits_of_the_run(
     tiny_run: Path, tmp_path: Path
 ) -> None:
-    plain = export_run(tiny_run, tmp_path / "plain.safetensors", calibrated=False)
+    plain = export_model(tiny_run, tmp_path / "plain.safetensors", calibrated=False)
     assert (plain.facts.temperature, plain.notes) == (None, ())
-    head, found = read_head(tiny_run / "head.safetensors"), load_model(plain.path).backbone.head
+    head, found = (
+        read_head(tiny_run / "head.safetensors"),
+        engine_of(load_model(plain.path)).backbone.head,
+    )
     assert found.weight.tobytes() == head.weight.tobytes()
 
 
@@ -349,12 +352,11 @@ def test_a_cache_that_was_moved_is_asked_for_and_taken(tiny_run: Path, tmp_path:
 def test_changed_classes_keep_their_weights_but_not_the_measured_errors(
     model: Export, tmp_path: Path
 ) -> None:
-    opened = open_model(model.path, device="cpu")
-    renamed = write_model(opened.renamed({"d": "dog"}, {}), tmp_path / "renamed.safetensors").facts
-    assert renamed.weights == model.facts.weights
+    opened = load_model(model.path, device="cpu")
+    renamed = write_model(opened.rename({"d": "dog"}), tmp_path / "renamed.safetensors").model.facts
     assert renamed.temperature == model.facts.temperature
     assert model.facts.temperature is not None
-    left = write_model(opened.removed(["d"], {}), tmp_path / "left").facts
+    left = write_model(opened.remove(["d"]), tmp_path / "left").model.facts
     assert left.temperature == model.facts.temperature.unmeasured
     text = (tmp_path / "left" / "README.md").read_text()
     assert "fitted on 10 held-out images before the classes last changed" in text
@@ -366,16 +368,16 @@ def test_a_head_alone_has_the_rows_of_the_model(
 ) -> None:
     monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
     out = tmp_path / f"head{suffix}"
-    exported = export_run(tiny_run, out, head_only=True)
+    exported = export_head(tiny_run, out)
     head = read_head(out)
-    classifier = load_model(model.path, device="cpu").backbone.head
+    classifier = engine_of(load_model(model.path, device="cpu")).backbone.head
     assert head.weight.tobytes() == classifier.weight.tobytes()
     assert head.class_names == model.facts.class_names
-    assert exported.temperature == model.facts.temperature
-    assert exported.temperature is not None
+    assert exported.facts.temperature == model.facts.temperature
+    assert exported.facts.temperature is not None
     assert head.origin is not None
     assert head.origin["tasks"] == list(model.facts.tasks)
-    assert head.origin["temperature"]["value"] == exported.temperature.value
+    assert head.origin["temperature"]["value"] == exported.facts.temperature.value
     assert [is_head_file(each) for each in (out, model.path / "model.safetensors")] == [True, False]
     with pytest.raises(ModelError, match="there is already a model at"):
-        export_run(tiny_run, out, head_only=True)
+        export_head(tiny_run, out)

@@ -1,5 +1,6 @@
 """Classes measured by images that are left out, next to heads that are solved without them."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,18 @@ import pytest
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.headtrain.heads.start.scale import Initialisation
-from clinit.headtrain.model.add import PRICES, add
-from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.add import PRICES
+from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.measure import Examined, first_left_out
+from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.predict import Rejection
-from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.protocol.experiment import started_heads
 from clinit.headtrain.protocol.stream.source import Source
+from tests.headtrain.model.test_add import added as addition
 
 NAMES = ("x", "y", "z")
 
@@ -53,7 +55,7 @@ def solved(rows: FeatureSet, group: int | None, lam: float, classes: int) -> np.
 def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = open_model(export_run(tiny_run, tmp_path / "model").path, device="cpu")
+    model = load_model(export_model(tiny_run, tmp_path / "model").path, device="cpu")
     new, starts = photographs(), list[Initialisation]()
     assert new.groups is not None
 
@@ -62,8 +64,8 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
         starts.extend(start for _, start in found)
         return found
 
-    monkeypatch.setattr("clinit.headtrain.model.add.started_heads", started)
-    added = add(model, Source(new, new.nothing()), AddConfig(init="least-square"))
+    monkeypatch.setattr("clinit.headtrain.model.growth.started_heads", started)
+    added = addition(model, Source(new, new.nothing()), AddConfig(init="least-square"))
     old, _, known = old_rows("auto", model.head, model.memory, new)
     assert len(known.labels) == len(old.labels)  # the model remembers all of its classes
     both = FeatureSet(
@@ -94,9 +96,9 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
 def test_a_larger_price_never_costs_new_classes_and_never_exceeds_itself(
     tiny_run: Path, tmp_path: Path
 ) -> None:
-    model = open_model(export_run(tiny_run, tmp_path / "model").path, device="cpu")
+    model = load_model(export_model(tiny_run, tmp_path / "model").path, device="cpu")
     new = photographs()
-    added = add(model, Source(new, new.nothing()), AddConfig(max_old_loss=3.0))
+    added = addition(model, Source(new, new.nothing()), AddConfig(max_old_loss=3.0))
     before, prices = added.old_before, added.prices
     assert [each.points for each in prices] == sorted({*PRICES, 3.0})
     for each, more in pairwise(prices):
@@ -155,7 +157,9 @@ def test_the_score_that_tells_added_classes_without_their_row_is_recorded() -> N
     assert known.images == 150
     assert known.rule in known.levels
     logits = rows.features @ head.weight.T
-    found = Rejection.at_rate("max-logit", 0.05, None, None, known)
+    model = Model.of(head)
+    model = replace(model, facts=replace(model.facts, known=known))
+    found = Rejection.at_rate(model, "max-logit", 0.05)
     assert np.mean(logits.max(axis=1) < found.threshold) == pytest.approx(0.05, abs=0.01)
-    assert Rejection.at_rate("auto", 0.05, None, None, known).rule == known.rule
+    assert Rejection.at_rate(model).rule == known.rule
     assert Examined(head, rows.first(20), rows.nothing()).known() is None

@@ -14,9 +14,7 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.files.tensors import digest
 from clinit.headtrain.model import memory as remembered
-from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.reading import read_memory
-from clinit.headtrain.model.writing import write_memory
+from clinit.headtrain.model.memory import Memory, memory_bytes, read_memory
 
 COUNTS = (1, 4, 7, 9, 20)
 BACKBONE = {"body": "b" * 64, "transform": "t", "autocast": "off"}
@@ -105,7 +103,7 @@ def test_other_classes_stay_and_weigh_as_many_as_there_are(rows: FeatureSet) -> 
 
 def test_a_file_gives_back_what_was_written(rows: FeatureSet, tmp_path: Path) -> None:
     memory, path = in_two_parts(rows), tmp_path / "memory.safetensors"
-    write_memory(memory, path)
+    path.write_bytes(memory_bytes(memory))
     found = read_memory(path)
     assert found.tensors().keys() == memory.tensors().keys()
     for name, tensor in memory.tensors().items():
@@ -113,7 +111,7 @@ def test_a_file_gives_back_what_was_written(rows: FeatureSet, tmp_path: Path) ->
     for name in ("class_names", "averaged", "freedom", "exact", "backbone"):
         assert getattr(found, name) == getattr(memory, name)
     assert memory.num_bytes < path.stat().st_size < memory.num_bytes + 2000
-    write_memory(memory, tmp_path / "again.safetensors")
+    (tmp_path / "again.safetensors").write_bytes(memory_bytes(memory))
     assert path.read_bytes() == (tmp_path / "again.safetensors").read_bytes()
 
 
@@ -156,7 +154,7 @@ def test_a_file_of_what_no_memory_holds_is_refused(
 ) -> None:
     rows = FeatureSet(np.ones((5, 6), np.float32), np.arange(5), tuple("abcde"))
     path, memory = tmp_path / "memory.safetensors", in_two_parts(rows)
-    write_memory(memory, path)
+    path.write_bytes(memory_bytes(memory))
     with safe_open(path, framework="numpy") as file:
         content = json.loads(file.metadata()[remembered.METADATA])
     del content["format"], content["sha256"]

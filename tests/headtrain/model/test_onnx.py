@@ -11,10 +11,10 @@ from torch import nn
 
 from clinit.errors import BackboneError, ModelError
 from clinit.headtrain.model import onnx as onnx_file
-from clinit.headtrain.model.classifier import Classifier, load_model
-from clinit.headtrain.model.export import Export, export_run
+from clinit.headtrain.model.export import Export, export_model
 from clinit.headtrain.model.facts import METADATA
-from clinit.headtrain.model.onnx import load_onnx, write_onnx
+from clinit.headtrain.model.model import Model, load_model
+from clinit.headtrain.model.onnx import write_onnx
 from clinit.headtrain.model.predict import Rejection, find_images
 
 
@@ -24,7 +24,7 @@ def file(tiny_onnx: Export) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(tiny_onnx: Export) -> Classifier:
+def model(tiny_onnx: Export) -> Model:
     return load_model(tiny_onnx.path, device="cpu")
 
 
@@ -34,14 +34,14 @@ def images(tiny_run: Path) -> list[Path]:
 
 
 def test_both_runtimes_predict_the_same_of_batches_of_any_size(
-    file: Path, model: Classifier, images: list[Path], tmp_path: Path
+    file: Path, model: Model, images: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "empty.png").touch()
     files = [images[0], tmp_path / "empty.png", *images[1:]]
     reject = Rejection("energy", 1.5)
     expected = model.predict(files, reject=reject)
     for batch_size in (1, 7, 64):
-        found = load_onnx(file).predict(files, batch_size=batch_size, reject=reject)
+        found = load_model(file).predict(files, batch_size=batch_size, reject=reject)
         for left, right in zip(found, expected, strict=True):
             assert (left.path, left.reason) == (right.path, right.reason)
             assert left.unknown == right.unknown
@@ -51,8 +51,8 @@ def test_both_runtimes_predict_the_same_of_batches_of_any_size(
                 assert one.probability == pytest.approx(other.probability, abs=1e-5)
 
 
-def test_the_description_of_the_model_is_in_the_file(file: Path, model: Classifier) -> None:
-    assert load_onnx(file).facts == model.facts
+def test_the_description_of_the_model_is_in_the_file(file: Path, model: Model) -> None:
+    assert load_model(file).facts == model.facts
     content = file.read_bytes()
     metadata = onnx_file.session_of(content).get_modelmeta().custom_metadata_map
     assert sorted(metadata) == [METADATA, "clinit_sha256"]
@@ -62,14 +62,13 @@ def test_the_description_of_the_model_is_in_the_file(file: Path, model: Classifi
 
 
 def test_it_is_compared_on_noise(
-    tiny_onnx: Export, tmp_path: Path, model: Classifier, small: nn.Module
+    tiny_onnx: Export, tmp_path: Path, model: Model, small: nn.Module
 ) -> None:
-    assert tiny_onnx.network is not None
-    found = tiny_onnx.network.onnx
+    found = tiny_onnx.written.onnx
     assert found is not None
     assert 0 <= found.difference < 1e-4 < found.largest
     network = small.train()
-    check = write_onnx(network, model.facts, "", tmp_path / "x.onnx")
+    check = write_onnx(network, model, "", tmp_path / "x.onnx")
     assert "agree on 4 images of noise" in check.describe()
     assert network.training  # the network itself is not changed
 
@@ -110,7 +109,7 @@ def no_such_operator(logits: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_a_file_that_computes_something_else_is_not_kept(
-    model: Classifier,
+    model: Model,
     small: nn.Module,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,7 +120,7 @@ def test_a_file_that_computes_something_else_is_not_kept(
     if "class" in why:  # however near the logits are
         monkeypatch.setattr(onnx_file, "TOLERANCE", 10.0)
     with pytest.raises(kind, match=why):
-        write_onnx(Different(small, change), model.facts, "", tmp_path / "x.onnx")
+        write_onnx(Different(small, change), model, "", tmp_path / "x.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -132,7 +131,8 @@ def test_a_missing_extra_is_named_with_its_command(
     monkeypatch.setattr(
         onnx_file, "find_spec", lambda name: None if name == "onnxruntime" else find(name)
     )
-    for call in (lambda: load_onnx(file), lambda: export_run(tiny_run, tmp_path / "x", onnx=True)):
+    out = tmp_path / "x"
+    for call in (lambda: load_model(file), lambda: export_model(tiny_run, out, onnx=True)):
         with pytest.raises(ModelError, match="needed for ONNX: onnxruntime") as caught:
             call()
         assert 'pip install "clinit[onnx]"' in caught.value.remedy
@@ -153,5 +153,5 @@ def test_a_damaged_file_is_refused(
 ) -> None:
     (tmp_path / "x.onnx").write_bytes(re.sub(pattern, new, file.read_bytes()))
     with pytest.raises(ModelError, match=r"x\.onnx " + why) as caught:
-        load_onnx(tmp_path / "x.onnx")
+        load_model(tmp_path / "x.onnx")
     assert "clinit export RUN --out FOLDER --onnx" in caught.value.remedy

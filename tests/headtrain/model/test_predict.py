@@ -8,21 +8,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.special import logsumexp, softmax
 
 from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.classifier import Classifier, load_model
+from clinit.headtrain.model.classifier import Reading
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.predict import SCORES, Rejection, find_images
+from clinit.headtrain.model.model import Model, load_model
+from clinit.headtrain.model.network import engine_of
+from clinit.headtrain.model.predict import RULES, Rejection, find_images, predict, scores
 from clinit.headtrain.protocol.record.format import read_record
 
 
 @pytest.fixture(scope="module")
-def model(tiny_onnx: Export) -> Classifier:
+def model(tiny_onnx: Export) -> Model:
     return load_model(tiny_onnx.path, device="cpu")
 
 
@@ -31,7 +34,7 @@ def images(tiny_run: Path) -> list[Path]:
     return find_images([tiny_run.parent / "base" / "val", tiny_run.parent / "new" / "val"])
 
 
-def test_a_cached_image_gets_the_logits_of_its_features(model: Classifier, tiny_run: Path) -> None:
+def test_a_cached_image_gets_the_logits_of_its_features(model: Model, tiny_run: Path) -> None:
     split = open_cache(tiny_run.parent / "caches" / "new").split("val")
     head = read_head(tiny_run / "head.safetensors")
     features = split.load().features.astype(np.float32)
@@ -46,15 +49,17 @@ def test_a_cached_image_gets_the_logits_of_its_features(model: Classifier, tiny_
             assert guess.task == tasks[guess.name]
 
 
-def test_a_compiled_network_gives_the_logits_of_the_plain_one(model: Classifier) -> None:
-    batch = torch.rand(3, 3, *model.facts.transform.crop)
-    compiled = replace(model.backbone, program=model.backbone.forward)  # without a compiler
-    torch.testing.assert_close(replace(model, backbone=compiled).logits(batch), model.logits(batch))
+def test_a_compiled_network_gives_the_logits_of_the_plain_one(model: Model) -> None:
+    engine = engine_of(model)
+    batch = torch.randint(256, (3, 3, *engine.transform.crop), dtype=torch.uint8)
+    compiled = replace(engine.backbone, program=engine.backbone.forward)  # without a compiler
+    found = replace(engine, backbone=compiled).logits(batch)
+    torch.testing.assert_close(found, engine.logits(batch))
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
 def test_bad_images_keep_their_place_and_say_why(
-    model: Classifier, images: list[Path], tmp_path: Path, batch_size: int
+    model: Model, images: list[Path], tmp_path: Path, batch_size: int
 ) -> None:
     (tmp_path / "empty.png").touch()
     (tmp_path / "cut.png").write_bytes(images[0].read_bytes()[:200])
@@ -64,7 +69,8 @@ def test_bad_images_keep_their_place_and_say_why(
     mixed = [tmp_path / name for name in names]
     mixed[1:1], mixed[5:5] = [images[0]], [tmp_path / "link.png"]
     done: list[int] = []
-    found = model.predict(mixed, top=99, batch_size=batch_size, on_images=done.append)
+    reading = Reading(batch_size=batch_size, on_images=done.append)
+    found = predict(model, mixed, top=99, reading=reading)
     assert [prediction.path for prediction in found] == mixed
     reasons = [each.reason for each in found]
     missing, good = "the file is missing", None
@@ -104,7 +110,7 @@ def test_a_folder_without_an_image_is_refused(
 
 @pytest.mark.gpu
 def test_the_gpu_sees_what_the_cpu_sees(
-    tiny_onnx: Export, model: Classifier, images: list[Path]
+    tiny_onnx: Export, model: Model, images: list[Path]
 ) -> None:
     on_gpu = load_model(tiny_onnx.path, device="cuda")
     for found, expected in zip(on_gpu.predict(images), model.predict(images), strict=True):
@@ -115,8 +121,8 @@ def test_the_gpu_sees_what_the_cpu_sees(
 NAMES = ("a", "b", "c")
 
 
-def head_and_memory(rows: int) -> tuple[Head, Memory]:
-    """Return a head, and a memory with that many held-out rows."""
+def remembering(rows: int) -> Model:
+    """Return a head with a memory of that many held-out rows."""
     rng = np.random.default_rng(1)
 
     def draw(count: int) -> FeatureSet:
@@ -125,36 +131,79 @@ def head_and_memory(rows: int) -> tuple[Head, Memory]:
 
     weight, bias = rng.normal(size=(3, 4)), rng.normal(size=3)
     head = Head(weight.astype(np.float32), bias.astype(np.float32), NAMES)
-    return head, Memory.of(draw(30), {}, held_out=draw(rows))
+    return replace(Model.of(head), memory=Memory.of(draw(30), {}, held_out=draw(rows)))
 
 
-@pytest.mark.parametrize("rule", list(SCORES))
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.333, 0.99])
 @pytest.mark.parametrize("rows", [1, 10, 999])
 def test_the_threshold_turns_away_the_share_of_held_out_images_that_is_allowed(
     rule: str, rate: float, rows: int
 ) -> None:
-    head, remembered = head_and_memory(rows)
-    found = Rejection.at_rate(rule, rate, head, remembered)
-    features = remembered.held_out.features.astype(np.float64)
-    logits = features @ head.weight.T.astype(np.float64) + head.bias
+    model = remembering(rows)
+    assert model.memory is not None
+    found = Rejection.at_rate(model, rule, rate)
+    features = model.memory.held_out.features.astype(np.float64)
+    logits = features @ model.head.weight.T.astype(np.float64) + model.head.bias
     expected = {
         "energy": logsumexp(logits, axis=1),
         "max-logit": logits.max(axis=1),
         "probability": softmax(logits, axis=1).max(axis=1),
     }
-    scores = expected[rule]
-    assert found.threshold == pytest.approx(sorted(scores)[math.floor(rate * rows)], rel=1e-5)
-    assert (scores < found.threshold - 1e-5).sum() == math.floor(rate * rows) <= rate * rows
-    np.testing.assert_allclose(SCORES[rule](torch.from_numpy(logits)), scores, rtol=1e-5)
+    told = expected[rule]
+    assert found.threshold == pytest.approx(sorted(told)[math.floor(rate * rows)], rel=1e-5)
+    assert (told < found.threshold - 1e-5).sum() == math.floor(rate * rows) <= rate * rows
+    np.testing.assert_allclose(scores(rule, logits, "softmax"), told, rtol=1e-5)
 
 
-def test_nonsense_is_refused(model: Classifier) -> None:
+def test_nonsense_is_refused(model: Model) -> None:
     for rule, threshold in (("softmax", 0.0), ("energy", math.nan)):
         with pytest.raises(ValueError, match=r"must be"):
             Rejection(rule, threshold)
     with pytest.raises(ValueError, match=r"rate must lie in \[0, 1\)"):
-        Rejection.at_rate("energy", math.nan, *head_and_memory(3))
+        Rejection.at_rate(remembering(3), "energy", math.nan)
     with pytest.raises(ModelError, match="remembers no image") as caught:
-        Rejection.at_rate("energy", 0.05, *head_and_memory(0))
+        Rejection.at_rate(remembering(0), "energy", 0.05)
     assert "--threshold" in caught.value.remedy
+
+
+def test_one_image_is_computed_at_once_in_any_form(
+    model: Model, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = predict(model, images)
+    monkeypatch.setattr("clinit.extract.work.pipeline.Decoder", None)
+    image = Image.open(images[0])
+    pixels = np.asarray(image.convert("RGB"))
+    forms = [images[0], str(images[0]), [images[0]], image, pixels, torch.from_numpy(pixels.copy())]
+    for found in [model.predict(form) for form in forms] + [model.predict([image, pixels])[1:]]:
+        (one,) = found
+        assert [each.name for each in one.guesses] == [each.name for each in expected[0].guesses]
+        assert one.guesses[0].probability == pytest.approx(expected[0].guesses[0].probability)
+    assert model.predict(images[0].parent / "gone.png")[0].reason == "the file is missing"
+    for wrong in (pixels.astype(np.float32), pixels[..., :2], 5):
+        with pytest.raises(ValueError, match="expected an image file"):
+            model.predict(wrong)
+
+
+def test_a_network_classifies_features_of_its_own_too(model: Model, tiny_run: Path) -> None:
+    cache = tiny_run.parent / "caches" / "new"
+    split = open_cache(cache).split("val")
+    paths = [tiny_run.parent / "new" / path for path in split.manifest.table["path"]]
+    for one, other in zip(model.predict(cache / "val"), model.predict(paths), strict=True):
+        assert one.guesses[0].name == other.guesses[0].name
+    renamed = model.rename({"d": "D", "e": "E"})
+    assert renamed.add(cache).change.images == {"d": 6, "e": 6}
+
+
+def test_the_head_of_a_model_classifies_features_of_its_network(
+    model: Model, tiny_run: Path, tmp_path: Path
+) -> None:
+    cache, out = tiny_run.parent / "caches" / "new", tmp_path / "head.npz"
+    assert model.memory is not None
+    model.export(out)
+    head = load_model(out)
+    assert head.memory is not None
+    assert [each.guesses for each in head.predict(cache)] == [
+        each.guesses for each in model.predict(cache)
+    ]
+    assert head.add(cache, replace=True).change.classes == ("d", "e")

@@ -201,27 +201,6 @@ def test_every_count_from_one_up_gives_finite_rows(
     assert np.isfinite(found.rows.bias).all()
 
 
-def accuracies(data: NewClasses, rows: Rows, seed: int) -> np.ndarray:
-    """Return the accuracy of old and of new classes on other images of the same classes."""
-    test = made([40] * (data.stop - OLD), seed=seed, old_images=40)
-    head = np.concatenate([data.head.weight[:OLD], rows.weight])
-    found = test.features @ head.T + np.concatenate([data.head.bias[:OLD], rows.bias])
-    right = found.argmax(1) == test.labels
-    return np.array([right[test.labels < OLD].mean(), right[test.labels >= OLD].mean()])
-
-
-def test_one_image_more_of_one_class_moves_accuracies_by_little() -> None:
-    """A rule that branches on "any class has two images" moved them by twenty points."""
-    moved = []
-    for seed in range(12):
-        many = made([2, *[1] * 7], seed=seed)
-        one = np.arange(len(many.labels)) != len(many.labels) - 8  # the second image of class OLD
-        few = replace(many, features=many.features[one], labels=many.labels[one])
-        both = [discriminant_rows(each, 1.0).rows for each in (few, many)]
-        moved.append(accuracies(few, both[0], seed) - accuracies(few, both[1], seed))
-    assert np.abs(np.mean(moved, axis=0)).max() < 0.03
-
-
 def test_every_row_is_judged_by_rows_of_the_folds_without_it() -> None:
     data = made([1, 6], seed=3)
     problem = Problem.of(data)

@@ -17,10 +17,9 @@ from clinit.extract.cache.groups import write_groups
 from clinit.extract.cache.read import open_split
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.model.add import add
-from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.reading import open_model
+from clinit.headtrain.model.model import load_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.record.format import RunRecord
@@ -30,7 +29,7 @@ from clinit.headtrain.protocol.stream.summed import Summed, read_summed, sum_cac
 from clinit.headtrain.protocol.study.study import Study
 from clinit.observer import Event, Progressed
 from tests.conftest import unwritten
-from tests.headtrain.model.test_add import arriving
+from tests.headtrain.model.test_add import added, arriving
 from tests.headtrain.protocol.stream.made_caches import (
     CLASSES,
     DIM,
@@ -163,16 +162,16 @@ def test_a_diagnosis_of_the_file_is_that_of_the_cache(base: Path, tmp_path: Path
 def test_a_model_draws_the_rows_of_classes_it_remembers_nothing_of(
     tiny_run: Path, tmp_path: Path
 ) -> None:
-    exported = export_run(tiny_run, tmp_path / "plain", calibrated=False)
-    model = replace(open_model(exported.path, device="cpu"), memory=None)
+    exported = export_model(tiny_run, tmp_path / "plain", calibrated=False)
+    model = replace(load_model(exported.path, device="cpu"), memory=None)
     rng, names = np.random.default_rng(0), model.facts.class_names
     rows = FeatureSet(rng.normal(size=(60, 12)), np.arange(60) % 2, names[:2])
     statistics = ClassStatistics.of(rows.features, rows.labels)
     nothing = rows.nothing()
     summed = Summed(names[:2], Fingerprint(), statistics)
-    given = add(model, arriving(), AddConfig(), old=Source(nothing, nothing, summed=summed)).model
+    given = added(model, arriving(), AddConfig(), old=Source(nothing, nothing, summed=summed)).model
     memory = Memory.of(rows.named(names), model.depends_on)
-    expected = add(replace(model, memory=memory), arriving(), AddConfig()).model
+    expected = added(replace(model, memory=memory), arriving(), AddConfig()).model
     np.testing.assert_array_equal(given.head.weight, expected.head.weight)
     assert given.memory is not None
     assert given.memory.known.tolist() == [True, True, *[False] * (len(names) - 2), True, True]

@@ -1,15 +1,15 @@
 from collections import Counter
 from math import comb
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import top_k_accuracy_score
 
-from clinit.analysis.metrics.evaluation import CHANGES, Evaluation, evaluate
-from clinit.headtrain.model.facts import ModelFacts
-from clinit.headtrain.model.predict import Rejection
+from clinit.headtrain.model.evaluation import CHANGES, Evaluation, evaluate
+from clinit.headtrain.model.facts import Known, ModelFacts
+from clinit.headtrain.model.model import Model
 
 NAMES = tuple("abcdefgh")
 
@@ -21,13 +21,13 @@ def made(seed: int, images: int = 60) -> tuple[np.ndarray, dict[str, str], Evalu
     truths = [*(NAMES[n % 8] for n in range(images - 12)), *("stranger",) * 11, "a"]
     classes = {f"{name}/{n}.png": name for n, name in enumerate(truths)}
     halves = [range(images // 2), range(images // 2, images)]
-    batches: list[Any] = [(rows, torch.from_numpy(logits[rows]), {}) for rows in halves]
+    batches: list[Any] = [(rows, logits[rows], {}) for rows in halves]
     batches[1][2][images - 1] = "the file is empty"
-    facts = object.__new__(ModelFacts)  # all that an evaluation asks a model for:
-    for name, value in {"class_names": NAMES, "temperature": None}.items():
-        object.__setattr__(facts, name, value)
-    rejection = Rejection("energy", 4.0)
-    return logits, classes, evaluate(facts, classes, batches, rejection)
+    asked: Any = SimpleNamespace(classes=classes, answered=lambda *_: batches, rows=())
+    levels = {"energy": (4.0,) * 100}
+    known = Known(rule="energy", images=100, levels=levels)
+    facts = ModelFacts(class_names=NAMES, tasks=(0,) * len(NAMES), known=known)
+    return logits, classes, evaluate(Model(facts, None), asked)
 
 
 def naive_ece(sure: np.ndarray, right: np.ndarray) -> float:

@@ -1,8 +1,9 @@
 """A model's predictions for images of known classes, alone and next to another model.
 
-Top-1 and top-5 are among all classes of the model. Images of classes outside the model do not count
-as mistakes. They measure whether the energy of the logits separates them from images of known
-classes (AUROC: the probability that an image of a known class scores higher than any other image).
+Questions are labelled images, or rows of features. Top-1 and top-5 are among all classes of the
+model. Images of classes outside the model do not count as mistakes. They measure whether the score
+of the logits separates them from images of known classes (AUROC: the probability that an image of a
+known class scores higher than any other image).
 
 Two models are compared by the images that only one of them classifies correctly: g gained, l lost.
 If neither model is better, each of these images is as likely to be gained as lost, and l is
@@ -16,19 +17,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
 
+from clinit.errors import ModelError
 from clinit.extract.cache.head import Top1
-from clinit.extract.dataset.decode import MISSING
-from clinit.headtrain.heads.temperature import calibration_error
-from clinit.headtrain.model.facts import ModelFacts
-from clinit.headtrain.model.predict import SCORES, AnsweredBatch, Rejection
-from clinit.words import number_of
+from clinit.extract.dataset.known import FOLDER
+from clinit.extract.dataset.names import in_words, near_names
+from clinit.extract.dataset.scan import available_splits, scan
+from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
+from clinit.headtrain.model.classifier import AS_USUAL, Classifier, Reading
+from clinit.headtrain.model.inputs import QUIET, FeatureInput, Listener, features_in, is_features
+from clinit.headtrain.model.predict import (
+    AnsweredBatch,
+    Rejection,
+    as_trained,
+    best_classes,
+    default_rule,
+    of_features,
+    of_images,
+    scores,
+)
+from clinit.words import examples, number_of
 
+RATE = 0.05
+"""Share of the model's held-out images that the threshold for rejection rejects."""
 TOP = 5
 SCHEMA = {
     **dict.fromkeys(("image", "class", "answer", "error"), pl.String),
@@ -46,11 +63,13 @@ class Evaluation:
     table: pl.DataFrame
     """One line per image (`SCHEMA`): its class; the predicted class with its probability; whether
     the prediction is right, and whether the class is among the five likeliest (null if the model
-    lacks the class); its energy (`score`), low for unknown images; the error if the image cannot be
-    read. After a comparison also `other`, the prediction of the other model, and `change`, one of
-    `CHANGES`."""
+    lacks the class); its `score` by `rule`, low for unknown images; the error if the image cannot
+    be read. After a comparison also `other`, the prediction of the other model, and `change`, one
+    of `CHANGES`."""
     rejection: Rejection | None
-    """The least energy of a known image; None without a threshold."""
+    """The least score of a known image; None without a threshold."""
+    rule: str = "energy"
+    """The score."""
 
     @property
     def known(self) -> pl.DataFrame:
@@ -167,7 +186,7 @@ class Evaluation:
             others = f", {away['strangers']:,} of {strangers:,} others" if strangers else ""
             lines["turned away"] = f"{away['known']:,} of {known:,} of known classes{others}"
         if self.auroc is not None:
-            lines["unknown images"] = f"{strangers:,}, AUROC {self.auroc:.3f} by energy"
+            lines["unknown images"] = f"{strangers:,}, AUROC {self.auroc:.3f} by {self.rule}"
         if found["against"] is not None:
             gained, lost, both, neither = (found["against"][each] for each in CHANGES)
             lines["against"] = (
@@ -187,30 +206,100 @@ class Evaluation:
         return {title: rows for title, rows in found.items() if len(rows)}
 
 
-def evaluate(
-    facts: ModelFacts,
-    images: Mapping[str, str],
-    batches: Iterable[AnsweredBatch],
-    rejection: Rejection | None = None,
-) -> Evaluation:
-    """Compare the predictions of a model with the classes of images.
+@dataclass(frozen=True, slots=True, eq=False)
+class Questions:
+    """Labelled images, or rows of features, to ask models about."""
 
-    Args:
-        facts: Facts about the model, with the classes of the columns of the logits.
-        images: The name of the class of each image.
-        batches: Logits from `Predictor.batches` for these images in this order.
-        rejection: The least energy of a known image.
-    """
+    place: Path
+    """The folder of the images, or where the features are."""
+    classes: Mapping[str, str]
+    """The name of the class of each image or row."""
+    rows: FeatureInput | None = None
+    """The features; None for images."""
+
+    @classmethod
+    def of(cls, given: Any, labels: Any = None, listener: Listener = QUIET) -> Questions:
+        """List a folder of images or read features: the split val if it exists, else train.
+
+        Raises:
+            ClinitError: If they cannot be read, or have no labels.
+        """
+        if not is_features(given):
+            root = Path(given)
+            with listener.doing("Listing the images …"):
+                split = "val" if "val" in available_splits(FOLDER, root, labels) else "train"
+                found = scan(FOLDER, root, split, labels=labels)
+            found.tell(listener.warn, listener.note)
+            return cls(root, dict(found.manifest.table.select("path", "class_name").iter_rows()))
+        with listener.doing("Reading the features …"):
+            rows = features_in(given, labels)
+        split = "val" if "val" in rows.splits else "train"
+        part = rows.splits[split]
+        rows.need_labels()
+        names = [part.class_names[label] for label in part.labels]
+        classes = dict(zip(rows.row_names(split), names, strict=True))
+        return cls(rows.path, classes, replace(rows, splits={split: part}))
+
+    @property
+    def noun(self) -> str:
+        """What is asked about."""
+        return "image" if self.rows is None else "row"
+
+    def check(self, model: Classifier, listener: Listener = QUIET) -> None:
+        """Note the classes that the model lacks.
+
+        Raises:
+            ModelError: If it lacks all of them.
+        """
+        if self.rows is None:
+            model.need_engine()
+        every = {*model.class_names}
+        strangers = [name for name in self.classes.values() if name not in every]
+        names = list(dict.fromkeys(strangers))
+        if near := near_names(names, model.class_names, "the folder", "the model"):
+            listener.warn(near)
+        told = examples(list(map(in_words, names)))
+        kind = "folder" if self.rows is None else "class"
+        if names and len(strangers) == len(self.classes):
+            raise ModelError(
+                f"none of the {len(names):,} {'folders' if kind == 'folder' else 'classes'}"
+                f" ({told}) is named as a class of the model",
+                remedy=f"Rename them: `clinit model show {model.origin}` lists the class names.",
+            )
+        if names:
+            listener.note(
+                f"{number_of(len(names), kind)} not named as a class of the model ({told}):"
+                f" {number_of(len(strangers), self.noun)}, which only measure rejection"
+            )
+
+    def answered(self, model: Classifier, reading: Reading) -> Iterable[AnsweredBatch]:
+        """Return the logits of a model for these images, in this order."""
+        if self.rows is not None:
+            return of_features(model, self.rows)
+        return of_images(model, [self.place / image for image in self.classes], reading)
+
+
+def evaluate(model: Classifier, asked: Questions, reading: Reading = AS_USUAL) -> Evaluation:
+    """Compare the predictions of a model with the classes of images."""
+    facts, memory = model.facts, model.memory
+    rule, rejection = default_rule(facts), None
+    can_reject = memory is not None and model.linear is not None and len(memory.held_out.labels)
+    if facts.known or can_reject:
+        rejection = Rejection.at_rate(model, rule, RATE)
     row_of = {name: row for row, name in enumerate(facts.class_names)}
-    divisor = 1.0 if facts.temperature is None else facts.temperature.value
+    why: str | None = None
+    if asked.rows is None:
+        from clinit.extract.dataset.decode import MISSING
+
+        why = MISSING
     lines: list[dict[str, Any]] = [
-        {"image": image, "class": name, "error": MISSING} for image, name in images.items()
+        {"image": image, "class": name, "error": why} for image, name in asked.classes.items()
     ]
-    for numbers, logits, reasons in batches:
-        best = logits.topk(min(TOP, len(row_of)), dim=1).indices.tolist()
-        sure = logits.softmax(dim=1).amax(dim=1).tolist()
-        scores = SCORES["energy"](logits * divisor).tolist()
-        for number, rows, chance, score in zip(numbers, best, sure, scores, strict=True):
+    for numbers, logits, reasons in asked.answered(model, reading):
+        best = best_classes(logits, TOP).tolist()
+        sure = PROBABILITIES[facts.activation](logits).max(axis=1).tolist()
+        judged = scores(rule, as_trained(facts, logits), facts.activation).tolist()
+        for number, rows, chance, score in zip(numbers, best, sure, judged, strict=True):
             line, truth = lines[number], row_of.get(lines[number]["class"])
             line["error"] = reasons.get(number)
             if number not in reasons:
@@ -218,7 +307,7 @@ def evaluate(
                 line["score"] = score
                 if truth is not None:
                     line |= {"right": rows[0] == truth, "top5": truth in rows}
-    return Evaluation(pl.DataFrame(lines, schema=SCHEMA), rejection)
+    return Evaluation(pl.DataFrame(lines, schema=SCHEMA), rejection, rule)
 
 
 def cells_of(rows: pl.DataFrame) -> list[list[str]]:

@@ -1,0 +1,428 @@
+"""What is given to a model: images of classes, or their features.
+
+Features come from a cache, a file of arrays, or memory, and are used as they are; a folder of
+images (`clinit.headtrain.model.images`) is computed by the network of the model. Both become
+`Arrived`, so that adding and remembering classes need not know which of the two was given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from clinit.errors import CacheError, HeadError, ModelError
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import accuracy
+from clinit.extract.cache.plan import caches_in
+from clinit.extract.cache.read import open_cache
+from clinit.extract.dataset.names import near_names
+from clinit.extract.work.import_features import number_labels
+from clinit.files.arrays import FEATURES, FORMATS, LABELS, open_arrays, widened
+from clinit.files.paths import is_folder
+from clinit.headtrain.heads.array import as_array, to_numpy
+from clinit.headtrain.heads.groups import in_whole_groups
+from clinit.headtrain.heads.repeats import groups_of
+from clinit.headtrain.heads.seeds import Draw, generator
+from clinit.headtrain.model.audit import Images
+from clinit.headtrain.model.classifier import Classifier, M
+from clinit.headtrain.model.facts import Change
+from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.settings import RememberConfig
+from clinit.words import examples, number_of
+
+if TYPE_CHECKING:
+    from clinit.extract.work.split_run import Progress
+    from clinit.observer import Observer
+
+LEAST_TO_MEASURE = 5
+"""Least number of images of a class from which images are held out."""
+LISTED = 20
+"""Maximum number of unreadable images that the history of a model lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Functions that report to the user; by default they do nothing."""
+
+    note: Callable[[str], object] = lambda text: None
+    """Called with notes for the user."""
+    warn: Callable[[str], object] = lambda text: None
+    """Called with warnings of probable mistakes."""
+    doing: Callable[[str], AbstractContextManager[object]] = nullcontext
+    """Called with a description of work that shows no progress, and entered during this work."""
+    extracting: Callable[[], AbstractContextManager[Callable[[Progress], None]]] = lambda: (
+        nullcontext(lambda progress: None)
+    )
+    """Entered while features are computed; yields a function to call after every batch."""
+    training: Callable[[], AbstractContextManager[Observer]] = lambda: nullcontext(
+        lambda event: None
+    )
+    """Entered while rows are computed and trained; yields the observer of all events."""
+
+
+QUIET = Listener()
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Arrived:
+    """Features of classes, with all that a model records of them."""
+
+    train: FeatureSet
+    """Rows to learn from."""
+    val: FeatureSet
+    """Rows held out; may have no row."""
+    listed: Images
+    """All of them, as the audit sees them."""
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Origin of the images and what is wrong with them, for the history."""
+    place: str = ""
+    """Where features that were computed of images are kept."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One name per class."""
+        return self.train.class_names
+
+
+class Inputs(Protocol):
+    """Images or features of classes, before they are read or computed."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One name per class."""
+        ...
+
+    def arrive(self, model: Classifier, share: float, listener: Listener) -> Arrived:
+        """Return the features; `share` of each class is held out (`held_out`)."""
+        ...
+
+
+def is_features(given: Any) -> bool:
+    """Return whether features are given, not images."""
+    if isinstance(given, str | os.PathLike):
+        path = Path(given)
+        return bool(_cache_at(path)) if is_folder(path) else path.suffix.lower() in FORMATS
+    if isinstance(given, FeatureInput | FeatureSet) or hasattr(given, "train"):
+        return True
+    if isinstance(given, tuple) and len(given) == 2:
+        given = np.asarray(given[0])
+    return getattr(given, "ndim", 0) in (1, 2)
+
+
+def _cache_at(path: Path) -> Path | None:
+    """Return the cache that `path` is or is a split of."""
+    return next((each for each in caches_in(path) if each in (path, path.parent)), None)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FeatureInput:
+    """Features that are given in place of images."""
+
+    path: Path = Path()
+    """The cache or the file; empty if they are in memory."""
+    splits: Mapping[str, FeatureSet]
+    """`train`, `val` or both; without labels, one set of a nameless class."""
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By split, a name of each row, if they have names."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Digests of their manifests."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One name per class."""
+        return next(iter(self.splits.values())).class_names
+
+    @cached_property
+    def features(self) -> Any:
+        """All rows."""
+        first, *others = (each.features for each in self.splits.values())
+        return np.concatenate([first[:], *(each[:] for each in others)]) if others else first
+
+    @property
+    def told(self) -> str:
+        """The features in words, for messages."""
+        return str(self.path) if self.path.name else "the given features"
+
+    def row_names(self, split: str) -> list[str]:
+        """Return a name for each row of a split."""
+        names = self.names.get(split)
+        return (
+            [f"row {n}" for n in range(len(self.splits[split].labels))]
+            if names is None
+            else [*names]
+        )
+
+    def need_labels(self) -> None:
+        """Check that the classes of the rows are known.
+
+        Raises:
+            CacheError: If they are not.
+        """
+        if self.class_names == ("",):
+            raise CacheError(
+                f"{self.told} has no labels: the classes of its rows are unknown",
+                remedy="Give a file with one label per row, `--labels FILE`; or name the array of"
+                " labels in it `labels`.",
+            )
+
+    def check(self, model: Classifier) -> None:
+        """Check the width and, if both are known, the backbone of the features.
+
+        Raises:
+            HeadError: If the features have another width than the head reads.
+            ModelError: If another network computed them.
+        """
+        shape, dim = tuple(self.features.shape), model.head.dim
+        if len(shape) != 2 or shape[1] != dim:
+            if not self.path.name:
+                raise ValueError(f"features have shape {shape}, expected (rows, {dim})")
+            raise HeadError(
+                f"{self.path} holds features of shape {shape}, the head reads (rows, {dim})",
+                remedy="Give features of the backbone that the head was trained on.",
+            )
+        if differing := differences(model, self.fingerprint):
+            raise ModelError(
+                f"the features in {self.told} do not come from the network of {model.origin}: they"
+                f" differ in {differing}",
+                remedy="Give features of this network, or images: `clinit remember`."
+                if model.engine is not None
+                else "Give features of the backbone that the head was trained on.",
+            )
+
+    def arrive(self, model: Classifier, share: float, listener: Listener) -> Arrived:
+        """Return the rows that are finite; see `Inputs.arrive`."""
+        self.check(model)
+        self.need_labels()
+        if "train" not in self.splits:
+            raise CacheError(
+                f"{self.told} contains rows to test, but none to learn from",
+                remedy="Give a cache with the split train.",
+            )
+        train, data = self.splits["train"], dict(self.data)
+        if near := near_names(train.class_names, model.class_names, self.told, "the model"):
+            listener.warn(near)
+        finite = {n: np.isfinite(each.features[:]).all(axis=1) for n, each in self.splits.items()}
+        learnt = np.unique(train.labels[finite["train"]])
+        given = tuple(train.class_names[label] for label in learnt)
+        if lost := [name for name in train.class_names if name not in given]:
+            listener.warn(
+                f"{number_of(len(lost), 'class')} without a row left out: {examples(lost)}"
+            )
+        parts, names, bad = [train.nothing(given)] * 2, list[str](), list[str]()
+        for place, (split, good) in enumerate(finite.items()):
+            rows, told = self.splits[split], self.row_names(split)
+            bad += [name for name, is_good in zip(told, good, strict=True) if not is_good]
+            kept = good & np.isin(rows.labels, learnt)
+            names += [name for name, is_kept in zip(told, kept, strict=True) if is_kept]
+            part = rows if kept.all() else rows.part(kept)
+            features = np.asarray(part.features[:])
+            if features.dtype not in (np.float16, np.float32):  # as a memory stores them
+                features = features.astype(np.float32)
+            parts[place] = replace(part, features=features).named(given)
+        if bad:
+            listener.warn(f"{number_of(len(bad), 'row')} not finite: left out ({examples(bad)})")
+            first = [{"image": each, "error": "not finite"} for each in bad[:LISTED]]
+            data["unreadable"] = {"count": len(bad), "first": first}
+        if not given:
+            raise CacheError(f"{self.told} contains no finite row", remedy="Give other features.")
+        listed = Images.stored(parts[0], parts[1], names if self.names else None)
+        train, val = held_out(parts[0], parts[1], share)
+        return Arrived(
+            train=train,
+            val=val,
+            listed=listed,
+            fingerprint=self.fingerprint,
+            data={"model": model.origin, "features": self.told, **data},
+        )
+
+
+def differences(model: Classifier, found: Fingerprint) -> str:
+    """Return in which facts features differ from those of a model; empty if in none known.
+
+    They may come from its network, or from the network that its base head was trained on.
+    """
+    if not found.fields:
+        return ""
+    own = [model.facts.fingerprint] if model.facts.fingerprint.fields else []
+    own += [model.engine.fingerprint(found.dtype or "float16")] if model.engine is not None else []
+    free = ("dtype",) if model.engine is not None else ("dtype", "timm")
+    differing = [
+        [
+            str(each)
+            for each in found.without_rows.differences(one.without_rows)
+            if each.name not in free
+        ]
+        for one in own
+    ]
+    if differing:
+        return "" if not all(differing) else ", ".join(differing[0])
+    kinds = [Fingerprint({**found.fields, "dtype": kind}) for kind in ("float16", "float32")]
+    fits = any(each.fits(model.head.fingerprint) for each in (found, *kinds))
+    return "" if fits else f"their backbone, {found.backbone or 'unknown'}"
+
+
+def features_in(given: Any, labels: Any = None, name: str | None = None) -> FeatureInput:
+    """Read features from a cache, a file of arrays, or memory.
+
+    Args:
+        given: See `Model.add`.
+        labels: For an array file or an array: a file of labels, or the labels.
+        name: Name of the array in a file; default: `features`, `x` or `X`.
+
+    Raises:
+        ClinitError: If there are no such features.
+    """
+    if isinstance(given, FeatureInput):
+        return given
+    if isinstance(given, str | os.PathLike):
+        path = Path(given)
+        return _of_cache(path) if is_folder(path) else _of_file(path, labels, name)
+    if isinstance(given, FeatureSet):
+        return FeatureInput(splits={"train": given})
+    if hasattr(given, "train"):  # a `Source`, or any other pair of splits
+        splits = {"train": given.train} | ({"val": given.val} if len(given.val.labels) else {})
+        path = Path(getattr(given, "path", ""))
+        fingerprint = getattr(given, "fingerprint", Fingerprint())
+        if fingerprint.backbone == "arrays":  # `clinit.Features` without a name
+            fingerprint = Fingerprint()
+        return FeatureInput(path=path, splits=splits, fingerprint=fingerprint)
+    if isinstance(given, tuple):
+        given, labels = given
+    rows = to_numpy(as_array(given))
+    rows = rows[None] if rows.ndim == 1 else rows
+    return FeatureInput(splits={"train": _labelled(rows, labels, "the labels")})
+
+
+def _labelled(rows: np.ndarray, labels: Any, origin: str, names: Any = None) -> FeatureSet:
+    if labels is None:
+        return FeatureSet(rows, np.zeros(len(rows), np.int64), ("",))
+    found = to_numpy(as_array(labels))
+    told = found.tolist() if found.dtype.kind in "UO" else found
+    return FeatureSet(rows, *number_labels(told, len(rows), names, origin))
+
+
+def _of_cache(path: Path) -> FeatureInput:
+    place = _cache_at(path)
+    if place is None:
+        raise CacheError(f"no feature cache at {path}", remedy="Give one of `clinit extract`.")
+    cache = open_cache(place)
+    splits = {n: each for n, each in cache.splits.items() if place == path or n == path.name}
+    first = next(iter(splits.values()))
+    return FeatureInput(
+        path=path,
+        splits={name: each.load() for name, each in splits.items()},
+        fingerprint=first.fingerprint,
+        names={
+            name: each.manifest.table["path"].to_numpy()[each.valid]
+            for name, each in splits.items()
+        },
+        data={f"{name}_manifest": each.fingerprint.manifest for name, each in splits.items()},
+    )
+
+
+def _of_file(path: Path, labels: Any, name: str | None) -> FeatureInput:
+    file = open_arrays(path)
+    stored = file.features(file.find(name, (*FEATURES, "x", "X"), "--features-name"))
+    rows = np.asarray(widened(stored))
+    place = path if labels is None else labels
+    if isinstance(place, str | os.PathLike):
+        target = file if labels is None else open_arrays(Path(place))
+        known, every = target.names(), (*LABELS, "y")
+        if labels is None and (known is None or not {*every}.intersection(known)):
+            return FeatureInput(path=path, splits={"train": _labelled(rows, None, "")})
+        where = Path(place)
+        labels = target.labels(target.find(None, every, "--labels"))
+        names = target.class_names()
+        if names is None and "class_names" in (known or ()):
+            names = tuple(map(str, target.labels("class_names")))
+        found = number_labels(labels, len(rows), names, f"the labels in {where}")
+        return FeatureInput(path=path, splits={"train": FeatureSet(rows, *found)})
+    return FeatureInput(path=path, splits={"train": _labelled(rows, labels, "the labels")})
+
+
+def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureSet, FeatureSet]:
+    """Hold images out: the split `val` if it exists, else a share of each class.
+
+    At least one image of each class of five or more is held out, and none of smaller classes. The
+    choice depends only on the name of the class and its number of images, neither on a seed nor on
+    other classes: a folder always gives the same held-out images. Images that repeat each other
+    count as one, and stay together.
+
+    Args:
+        train: Features to learn from.
+        val: Features that are held out already; may be empty.
+        share: Share of the images of a class, in [0, 1).
+    """
+    if len(val.labels) or not share or not len(train.labels):
+        return train, val
+
+    def choose(firsts: np.ndarray) -> np.ndarray:
+        chosen = [firsts[:0]]
+        for label, name in enumerate(train.class_names):
+            of_class = firsts[train.labels[firsts] == label]
+            digest = hashlib.sha256(name.encode(errors="surrogateescape")).digest()
+            random = generator(0, Draw.ASIDE, int.from_bytes(digest[:4]))
+            if len(of_class) >= LEAST_TO_MEASURE:
+                shuffled = random.permutation(of_class)
+                chosen.append(shuffled[: max(1, round(share * len(of_class)))])
+        return np.concatenate(chosen)
+
+    aside = in_whole_groups(groups_of(train), choose)
+    kept, held = (
+        FeatureSet(train.features[chosen], train.labels[chosen], train.class_names)
+        for chosen in (~aside, aside)
+    )
+    return kept, held
+
+
+def remember(model: M, inputs: Inputs, config: RememberConfig, listener: Listener = QUIET) -> M:
+    """Return the model with a memory of images of its classes.
+
+    The memory of other classes stays. The shared covariance becomes the average of two covariances,
+    of the given images and of the other classes, weighted by their numbers of classes.
+
+    Args:
+        model: The model; it is not changed.
+        inputs: The images.
+        config: Settings of the memory.
+        listener: Called with each event of the work.
+
+    Raises:
+        ModelError: If the model has no class with the name of a given class.
+        ClinitError: If the images or features cannot be used.
+    """
+    row_of = {name: row for row, name in enumerate(model.class_names)}
+    if unknown := [name for name in inputs.class_names if name not in row_of]:
+        raise ModelError(
+            f"{number_of(len(unknown), 'folder')} without class in the model ({examples(unknown)})",
+            remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
+            " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
+        )
+    arrived = inputs.arrive(model, config.aside, listener)
+    model = model.knowing(arrived.fingerprint)
+    train, aside = (each.named(model.class_names) for each in (arrived.train, arrived.val))
+    memory = Memory.of(train, model.depends_on, held_out=aside, keep=config.keep)
+    if model.memory is not None:
+        memory = model.memory.updated(memory)
+    counts = train.counts()
+    named = sorted(arrived.class_names, key=row_of.__getitem__)
+    change = Change.now(
+        "remember",
+        named,
+        images={name: int(counts[row_of[name]]) for name in named},
+        data=arrived.data,
+        settings=asdict(config),
+        accuracy={"old": accuracy(model.head, aside)},
+    )
+    return replace(model, memory=memory).after(change)

@@ -1,0 +1,203 @@
+"""Models that are a head alone: classes are added from features, by command and from Python."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+import clinit
+from clinit.errors import ClinitError, ModelError
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head, read_head, write_head
+from clinit.headtrain.model.model import Model, load_model
+from tests.cli.calls import call, done, refused
+
+DIM, OLD, NEW = 6, ("ant", "bee", "cat"), ("dog", "elk")
+CENTRES = 5 * np.random.default_rng(0).normal(size=(5, DIM))
+
+
+def drawn(names: tuple[str, ...], count: int, seed: int) -> FeatureSet:
+    """Return features of some of the classes, around their centres."""
+    labels = np.repeat(np.arange(len(names)), count)
+    centres = CENTRES[[(OLD + NEW).index(name) for name in names]]
+    noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
+    return FeatureSet((centres[labels] + noise).astype(np.float32), labels, names)
+
+
+def saved(path: Path, rows: FeatureSet) -> Path:
+    names = np.array(rows.class_names)[rows.labels]
+    np.savez(path, features=rows.features, labels=names)
+    return path
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a head of old classes, arrays of old, new and test rows, and caches of them."""
+    monkeypatch.chdir(tmp_path)
+    centres = CENTRES[:3].astype(np.float32)
+    clinit.save_head("head.npz", centres, -0.5 * (centres**2).sum(axis=1), list(OLD))
+    for name, rows in (("old", drawn(OLD, 20, 1)), ("new", drawn(NEW, 20, 2))):
+        saved(tmp_path / f"{name}.npz", rows)
+        done("cache", "import", f"{name}.npz", "--backbone", "bytes", "--out", name)
+    saved(tmp_path / "test.npz", drawn(OLD + NEW, 10, 3))
+    np.save("rows.npy", drawn(OLD + NEW, 10, 3).features)
+    return tmp_path
+
+
+@pytest.mark.parametrize("out", ["grown.npz", "grown.safetensors", "grown"])
+@pytest.mark.parametrize("given", ["new.npz", "new"])
+def test_a_head_learns_classes_from_features(place: Path, given: str, out: str) -> None:
+    printed = done("add", "head.npz", given, "--old", "old", "--out", out)
+    assert "2 classes added" in printed
+    before, after = read_head(place / "head.npz"), load_model(out)
+    np.testing.assert_array_equal(after.head.weight[:3].astype(np.float32), before.weight)
+    assert (after.class_names, after.facts.tasks) == (OLD + NEW, (0, 0, 0, 1, 1))
+    assert after.memory is not None
+    assert after.memory.counts.tolist() == [16] * 3 + [20] * 2
+    assert after.facts.fingerprint.backbone == ("bytes" if given == "new" else None)
+    assert load_model("head.npz").add("new", old="old").model.head.bias.tolist() == pytest.approx(
+        after.head.bias.tolist()
+    )
+    told = json.loads(done("evaluate", out, "test.npz", "--against", "head.npz", "--json"))
+    assert told["top1"] > 80
+    assert told["against"]["lost"] <= 1
+    rows = json.loads(done("predict", out, "rows.npy", "--top", "1", "--json"))
+    right = [each["classes"][0]["class"] == (OLD + NEW)[n // 10] for n, each in enumerate(rows)]
+    assert 2 * np.mean(right) * 50 == pytest.approx(told["top1"])
+    shown = json.loads(done("model", "show", out, "--json"))
+    assert [each["action"] for each in shown["history"]] == ["add"]
+    assert shown["memory"]["classes"] == 5
+
+
+def test_every_verb_takes_a_head(place: Path) -> None:
+    done("remember", "head.npz", "old.npz", "--out", "remembers.npz")
+    done("add", "remembers.npz", "new", "--out", "one")
+    done("rename", "one", "dog=wolf", "--out", "two.npz")
+    done("remove", "two.npz", "ant", "--out", "three.safetensors")
+    done("export", "three.safetensors", "--out", "four.npz")
+    model = load_model("four.npz")
+    assert model.class_names == ("bee", "cat", "wolf", "elk")
+    assert [each.action for each in model.facts.history] == ["remember", "add", "rename", "remove"]
+    other = load_model("remembers.npz").add((drawn(NEW, 8, 9).features, ["fox"] * 16))
+    merged = load_model("one").merge(other.model)
+    assert merged.model.class_names == (*OLD, *NEW, "fox")
+    assert "(no licence)" not in (place / "one" / "README.md").read_text()
+    more = load_model("one").add(drawn(("dog",), 5, 11), more=True)
+    assert more.change.images == {"dog": 25, "elk": 20}
+
+
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [
+        ("add head.npz images --out x", "head.npz has features only"),
+        ("predict head.npz image.png", "head.npz has features only"),
+        ("evaluate head.npz images", "head.npz has features only"),
+        ("export head.npz --out x --onnx", "head.npz has features only"),
+        ("add head.npz rows.npy --out x", "has no labels"),
+        ("add head.npz wide.npz --out x", "holds features of shape (4, 7)"),
+        ("add known.npz other --out x", "differ in backbone (words / bytes)"),
+        ("predict known.npz other", "differ in backbone (words / bytes)"),
+        ("add head.npz other --old absent --out x", "absent"),
+        ("add head.npz new --out head.npz", "is not a head written by clinit"),
+        ("add known.npz new --out known.npz --overwrite", "which is only read"),
+        ("add head.npz new --out x --batch-size 3", "--batch-size has no effect"),
+        ("predict head.npz rows.npy image.png", "not both"),
+        ("add head.npz nan.npz --out x", "contains no finite row"),
+        ("model show damaged.npz", "has changed since it was written"),
+    ],
+)
+def test_what_a_head_cannot_do_is_refused(place: Path, words: str, fact: str) -> None:
+    (place / "images" / "dog").mkdir(parents=True)
+    for name in ("images/dog/image.png", "image.png"):
+        (place / name).write_bytes(b"no image")
+    np.savez("wide.npz", features=np.ones((4, 7), np.float32), labels=["dog"] * 4)
+    np.savez("nan.npz", features=np.full((4, 6), np.nan), labels=["dog"] * 4)
+    done("cache", "import", "new.npz", "--backbone", "words", "--out", "other")
+    load_model("head.npz").add("new").model.rename({"dog": "cow", "elk": "ewe"}).save("known.npz")
+    arrays = dict(np.load("known.npz"))
+    arrays["memory"][-9] ^= 1
+    np.savez("damaged.npz", **arrays)
+    result = call(*words.split())
+    if result.exit_code == 2:
+        assert fact in " ".join(result.output.replace("│", " ").split())
+    else:
+        error = refused(result)
+        assert isinstance(error, ClinitError)
+        assert fact in f"{error} {error.remedy}"
+    assert not (place / "x").exists()
+
+
+def test_labels_may_be_in_a_file_of_their_own(place: Path) -> None:
+    rows = drawn(NEW, 20, 2)
+    np.save("x.npy", rows.features)
+    np.save("y.npy", np.array(NEW)[rows.labels])
+    done("add", "head.npz", "x.npy", "--labels", "y.npy", "--out", "one.npz")
+    two = load_model("head.npz").add((rows.features.tolist(), [NEW[n] for n in rows.labels]))
+    assert (load_model("one.npz").head.weight == two.model.head.weight).all()
+    assert "top-1" in done("evaluate", "one.npz", "x.npy", "--labels", "y.npy")
+
+
+def test_rows_that_are_not_finite_are_told_and_recorded(place: Path) -> None:
+    rows = drawn(NEW, 20, 2)
+    rows.features[3] = np.nan
+    added = load_model("head.npz").add(rows)
+    assert added.change.images == {"dog": 19, "elk": 20}
+    assert added.change.data["unreadable"]["first"] == [{"image": "row 3", "error": "not finite"}]
+
+
+def test_no_network_and_no_pytorch_is_loaded_for_features(place: Path) -> None:
+    done("add", "head.npz", "new", "--old", "old", "--out", "grown.npz")
+    code = """
+import sys, clinit, numpy as np
+model = clinit.load_model("grown.npz")
+model.predict(np.load("rows.npy")), model.predict("new"), model.evaluate("test.npz")
+model.remember("old").rename({"dog": "wolf"}).remove(["ant"]).save("left.npz")
+assert not {"torch", "timm", "torchvision"}.intersection(sys.modules), "predict"
+model.add("new.npz", replace=True)
+assert not {"timm", "torchvision"}.intersection(sys.modules), "add"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_sigmoids_are_independent_and_recorded(place: Path) -> None:
+    options = ("--old", "old", "--activation", "sigmoid")
+    done("add", "head.npz", "new", "--out", "grown.npz", *options)
+    model, rows = load_model("grown.npz"), np.load("rows.npy")
+    assert model.facts.activation == "sigmoid"
+    (guess,) = model.predict(rows[0], top=1)[0].guesses
+    divisor = 1.0 if model.facts.temperature is None else model.facts.temperature.value
+    logits = (rows[0] @ model.head.weight.T + model.head.bias) / divisor
+    assert guess.probability == pytest.approx(expit(logits.max()), rel=1e-4)
+    rejected = model.predict(rows, reject=clinit_rejection(model, 0.5))
+    for each in rejected:
+        assert each.score is not None
+        assert each.unknown == (each.score < clinit_rejection(model, 0.5).threshold)
+    told = done("model", "show", "grown.npz")
+    assert "a sigmoid for each class" in told
+    softmax = load_model("head.npz").add("new", old="old").model
+    assert (softmax.head.weight[3:] != model.head.weight[3:]).any()
+    head = Head(np.eye(2, 3, dtype=np.float32), np.zeros(2, np.float32), ("a", "b"))
+    (alone,) = Model.of(head, activation="sigmoid").predict(np.ones(3))
+    assert [each.probability for each in alone.guesses] == pytest.approx([expit(1.0)] * 2)
+
+
+def clinit_rejection(model: Model, rate: float) -> Any:
+    from clinit.headtrain.model.predict import Rejection
+
+    return Rejection.at_rate(model, "probability", rate)
+
+
+def test_a_head_of_another_program_is_never_replaced(place: Path) -> None:
+    head = Head(np.eye(2, 3, dtype=np.float32), np.zeros(2, np.float32), ("a", "b"))
+    write_head(head, place / "other.npz")
+    model = Model.of(replace(head, origin=None))
+    with pytest.raises(ModelError, match="never replaced"):
+        model.save(place / "other.npz", overwrite=True)
+    model.save("own.npz")
+    model.save("own.npz", overwrite=True)
