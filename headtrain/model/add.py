@@ -32,6 +32,7 @@ from clinit.headtrain.model.inputs import (
     differences,
     features_in,
     held_out,
+    noted,
 )
 from clinit.headtrain.model.measure import Examined, first_left_out
 from clinit.headtrain.model.old_rows import DRAWN
@@ -84,6 +85,7 @@ def add(model: M, inputs: Inputs, purpose: Purpose, listener: Listener = QUIET) 
     if not model.class_names:
         _check_first(model, inputs.class_names, purpose)
     images = inputs.arrive(model, 0.0 if config.leaves_out else config.aside, listener)
+    images = noted(images, config, listener)
     model = model.knowing(images.fingerprint)
     if config.activation is not None:
         model = replace(model, facts=replace(model.facts, activation=config.activation))
