@@ -137,10 +137,11 @@ def merge(
             remember the training rows of all classes that the other model lacks.
     """
     data = {**data, "models": [model.origin, other.origin]}
-    if near := near_names(model.class_names, other.class_names, model.origin, other.origin):
-        listener.warn(near)
     left, images, model, notes = of_both(model, other)
-    for note in notes:
+    mine = model.class_names
+    new = [] if images is None else [name for name in images.class_names if name not in mine]
+    near = near_names(new, mine, other.origin, model.origin)
+    for note in (*notes, *([near] if near else ())):
         listener.warn(note)
     data |= {"notes": notes} if notes else {}
     if images is None:
