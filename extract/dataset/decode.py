@@ -67,6 +67,7 @@ _PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF")
 """Other formats of Pillow are left out: some start other programs, some have no size in the
 header."""
 _FORMATS = (*_ANIMATIONS, "AVIF", "JPEG", "PNG", *_PILLOW_FORMATS)
+_HEIC = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 _AGAIN = "then run the same command again: `clinit extract` resumes."
 # Pillow's own limit would refuse images before `decode` checks them against `--max-pixels`.
@@ -330,6 +331,8 @@ def _need_memory(pixels: int) -> None:
 
 
 def _opened(content: bytes) -> Image.Image:
+    if content[4:8] == b"ftyp" and content[8:12] in _HEIC:  # often under the name .jpg
+        raise ImageError("a photograph in HEIC, which must be converted to JPEG", remedy=_REMEDY)
     with _pillow_errors():
         return Image.open(io.BytesIO(content), formats=_FORMATS)
 

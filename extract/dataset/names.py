@@ -1,8 +1,9 @@
 """Names of classes: read lists of them, compare them, translate ImageNet's synsets.
 
 Public lists of class names have many forms. `names_in` reads names alone, numbered names
-(`0 ant`, `0,ant`, `1. ant`, `ant 0`), a table with a header, JSON, a Python dictionary, Places365's
-paths (`/a/airfield 0`), and synsets with their words (`n01440764 tench, Tinca tinca`).
+(`0 ant`, `0,ant`, `1. ant`, `ant 0`), a table with a header, JSON, a Python dictionary, a list of
+YAML, Places365's paths (`/a/airfield 0`), and synsets with their words (`n01440764 tench, Tinca
+tinca`).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ _NUMBERED = (
     (re.compile(r"(?P<name>.*\S)(?P<sign>\s*[:,;\t]\s*|\s+)(?P<number>\d+)")),
 )
 _SYNSET_AND_WORDS = re.compile(r"(n\d{8})[\s,:;]+\S.*")
+_BULLET = re.compile(r"[-*•]\s+(\S.*)")
 _PLACE = re.compile(r"/([a-z])/(\1.*)")
 _PATH = re.compile(r"/|\.{1,2}/|~|[A-Za-z]:\\")
 
@@ -119,6 +121,11 @@ def _from_document(text: str, first: str) -> _Lines:
 
 
 def _from_lines(lines: _Lines, first: str, *, is_table: bool) -> _Lines:
+    if len(lines) > 1 and re.fullmatch(r"\w+:", lines[0][1]):  # YAML: `names:`
+        lines = lines[1:]
+    bullets = [_BULLET.fullmatch(line) for _, line in lines]
+    if all(bullets):
+        lines = [(n, each[1]) for (n, _), each in zip(lines, bullets, strict=True) if each]
     sign = next((sign for sign in "\t;," if sign in lines[0][1]), "")
     if is_table or sign:
         head, *rows = csv.reader((line for _, line in lines), delimiter=sign or ",")
@@ -141,10 +148,14 @@ def _from_lines(lines: _Lines, first: str, *, is_table: bool) -> _Lines:
             ]
             ordered = _in_order([each["number"] for each in told], named)
             # `model 1`, `model 2` are names with numbers, not numbered names.
-            if ordered and 2 * len({name for _, name in ordered}) > len(ordered):
+            are_several = 2 * len({name for _, name in named}) > len(named)
+            if ordered and are_several:
                 return _without_paths(ordered, first)
-            if all(each["sign"].strip() in ("", ".") for each in told):
-                continue  # such as `boeing 707`
+            numbers = [int(each["number"]) for each in told]
+            are_bare = all(each["sign"].strip() in ("", ".") for each in told)  # `boeing 707`
+            are_rows = pattern is _NUMBERED[0] and are_several and len(numbers) > 2
+            if are_bare and not (are_rows and numbers == sorted({*numbers})):
+                continue
             raise TextFileError(f"{first}: the numbers of the lines do not count from 0 or 1")
     synsets = [_SYNSET_AND_WORDS.fullmatch(line) for _, line in lines]
     if all(synsets):

@@ -32,6 +32,7 @@ from clinit.headtrain.model.inputs import (
     differences,
     features_in,
     held_out,
+    noted,
 )
 from clinit.headtrain.model.measure import Examined, first_left_out
 from clinit.headtrain.model.old_rows import DRAWN
@@ -84,6 +85,7 @@ def add(model: M, inputs: Inputs, purpose: Purpose, listener: Listener = QUIET) 
     if not model.class_names:
         _check_first(model, inputs.class_names, purpose)
     images = inputs.arrive(model, 0.0 if config.leaves_out else config.aside, listener)
+    images = noted(images, config, listener)
     model = model.knowing(images.fingerprint)
     if config.activation is not None:
         model = replace(model, facts=replace(model.facts, activation=config.activation))
@@ -135,10 +137,11 @@ def merge(
             remember the training rows of all classes that the other model lacks.
     """
     data = {**data, "models": [model.origin, other.origin]}
-    if near := near_names(model.class_names, other.class_names, model.origin, other.origin):
-        listener.warn(near)
     left, images, model, notes = of_both(model, other)
-    for note in notes:
+    mine = model.class_names
+    new = [] if images is None else [name for name in images.class_names if name not in mine]
+    near = near_names(new, mine, other.origin, model.origin)
+    for note in (*notes, *([near] if near else ())):
         listener.warn(note)
     data |= {"notes": notes} if notes else {}
     if images is None:

@@ -25,6 +25,7 @@ from clinit.errors import CacheError, ImageError, ManifestError
 from clinit.extract.cache.groups import record_scanned
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.decode import decode, read_whole
+from clinit.extract.dataset.manifest import MANIFEST_FILE, read_manifest
 from clinit.extract.dataset.names import near_names
 from clinit.extract.dataset.scan import Scan, scan_splits
 from clinit.extract.work.run import ExtractConfig, extract
@@ -36,7 +37,7 @@ from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.inputs import LISTED, QUIET, Arrived, Listener, features_in
 from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.writing import check_apart
-from clinit.words import examples
+from clinit.words import examples, number_of
 
 TINY, DENSE, UNIFORM = 32, 0.1, 4.0
 """Least side in pixels; bytes per pixel below which the look at an image decodes it; least standard
@@ -212,24 +213,30 @@ class _Seen:
     def before(cls, root: Path, folder: Path) -> _Seen:
         """Return what earlier calls have seen.
 
-        The sizes in a manifest are not enough: an image can be replaced by another of equal size.
+        Changed images are forgotten: the extraction takes those of another size for new ones.
 
         Raises:
-            CacheError: If an image has changed since its features were computed.
+            CacheError: If an image was replaced by another of equal size.
         """
         file = folder / _CONTENT_FILE
         if not exists(file):
             return cls(root, {}, {})
         content = _CONTENT.load(file)
-        then, now = content["digests"], cls(root, {}, {})
+        then, now, sizes = content["digests"], cls(root, {}, {}), dict[str, int]()
         now.look_at(list(then))
-        if changed := [path for path, each in now.digests.items() if each != then[path]]:
+        changed = {path for path, each in now.digests.items() if each != then[path]}
+        for place in folder.glob(f"[!.]*/{MANIFEST_FILE}") if changed else ():
+            sizes |= read_manifest(place).table.select("path", "size_bytes").iter_rows()
+        if same := [path for path in changed if (root / path).stat().st_size == sizes.get(path)]:
             raise CacheError(
-                f"{len(changed):,} images in {root} have changed since their features in {folder}"
-                f" were computed ({examples(changed)})",
+                f"{number_of(len(same), 'image')} in {root}, of equal size, changed since"
+                f" the features in {folder} were computed ({examples(sorted(same))})",
                 remedy=_CONTENT.remedy,
             )
-        return cls(root, dict(then), dict(content["odd"]))
+        known = (
+            {path: each[path] for path in each.keys() - changed} for each in (then, content["odd"])
+        )
+        return cls(root, *known)
 
     def look(self, path: str, content: bytes) -> None:
         """Take the digest of an image, and look whether it shows anything."""

@@ -386,6 +386,25 @@ def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureS
     return kept, held
 
 
+def noted(arrived: Arrived, config: RememberConfig, listener: Listener) -> Arrived:
+    """Note, and record, settings that ask for more images than there are."""
+    counts, notes = arrived.train.counts(), list[str]()
+    classes = len(counts)
+    if config.hold_out and (none := np.count_nonzero(arrived.val.counts() == 0)):
+        notes.append(
+            f"--hold-out {config.hold_out:g}: no image of {none:,} of {classes:,} classes is held"
+            f" out; it takes {LEAST_TO_MEASURE} images of a class, or a folder val"
+        )
+    if fewer := np.count_nonzero(counts < config.keep):
+        notes.append(
+            f"--keep {config.keep:,}: {fewer:,} of {classes:,} classes have fewer images to learn"
+            " from, and keep them all"
+        )
+    for note in notes:
+        listener.note(note)
+    return replace(arrived, data={**arrived.data, "notes": notes}) if notes else arrived
+
+
 def remember(model: M, inputs: Inputs, config: RememberConfig, listener: Listener = QUIET) -> M:
     """Return the model with a memory of images of its classes.
 
@@ -409,7 +428,7 @@ def remember(model: M, inputs: Inputs, config: RememberConfig, listener: Listene
             remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
             " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
         )
-    arrived = inputs.arrive(model, config.aside, listener)
+    arrived = noted(inputs.arrive(model, config.aside, listener), config, listener)
     model = model.knowing(arrived.fingerprint)
     train, aside = (each.named(model.class_names) for each in (arrived.train, arrived.val))
     memory = Memory.of(train, model.depends_on, held_out=aside, keep=config.keep)

@@ -11,8 +11,9 @@ from typer.testing import CliRunner, Result
 
 import clinit
 from clinit.cli.commands.model import add, merge, remember, remove, rename, show
-from clinit.errors import ManifestError, ModelError, StorageError
+from clinit.errors import CacheError, ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
+from clinit.extract.cache.read import open_split
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.facts import accuracy_in_words
 from clinit.headtrain.model.memory import Memory, read_memory
@@ -289,6 +290,26 @@ def test_each_image_is_read_once(
     files = sorted(str(each) for each in images.rglob("*.png"))
     done("add", model, images, "--out", tmp_path / "out", "--device", "cpu")
     assert sorted(each for each in read if each.endswith(".png")) == files
+
+
+def test_changed_images_are_computed_anew_unless_their_size_hides_it(
+    model: Path, images: Path, tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(images, tmp_path / "images"))
+    words = ("add", model, own, "--device", "cpu", "--overwrite", "--out")
+    done(*words, tmp_path / "out")
+    Image.effect_noise((50, 40), 30).save(own / "f" / "3.png")
+    printed = done(*words, tmp_path / "out")
+    assert "1 image came since (f/...), 1 image went since (f/...); only new images" in printed
+    done(*words, tmp_path / "fresh")
+    out, fresh = (tmp_path / f"{name}-features" for name in ("out", "fresh"))
+    assert json.loads((out / "images.json").read_bytes()) == json.loads(
+        (fresh / "images.json").read_bytes()
+    )
+    assert open_split(out / "train").manifest.digest == open_split(fresh / "train").manifest.digest
+    content = (own / "f" / "3.png").read_bytes()
+    (own / "f" / "3.png").write_bytes(content[:-20] + bytes(20))
+    assert "1 image in " in refused(CacheError, *words, tmp_path / "out")
 
 
 def test_odd_images_are_warned_of_and_refused_if_asked(

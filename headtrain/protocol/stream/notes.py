@@ -62,9 +62,14 @@ def data_notes(
 
 
 def _more_than_there_is(scenario: Scenario, new: Source, stream: Stream) -> Iterator[str]:
-    """Yield notes on settings that ask for more images than there are, or keep too few."""
+    """Yield notes on settings that ask for more than there is, or keep too few images."""
     counts = new.train_counts[new.train_counts > 0]
-    asked = stream.shots
+    every, asked = stream.eval_every, stream.shots
+    if every != "auto" and 0 < stream.iterations < every:
+        yield (
+            f"--eval-every {every:,} is more than the {stream.iterations:,} updates of a task: only"
+            " its start and its end are evaluated"
+        )
     if asked is not None and (fewer := np.count_nonzero(counts < asked)):
         yield (
             f"--shots {asked:,}: {fewer:,} of {len(counts):,} new classes have fewer training"

@@ -85,10 +85,19 @@ SCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nsho
 MARKS = (b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF")
 
 
-@pytest.mark.parametrize("content", [b"text", SCRIPT, *(mark + bytes(30) for mark in MARKS)])
-def test_what_is_no_image_is_refused(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [
+        *((each, "its header is damaged") for each in (b"text", SCRIPT)),
+        *((mark + bytes(30), "its header is damaged") for mark in MARKS),
+        (b"\0\0\0\x18ftypheic" + bytes(30), "HEIC, which must be converted"),
+    ],
+)
+def test_what_is_no_image_is_refused(
+    content: bytes, fact: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("subprocess.Popen", lambda *args, **kwargs: 1 / 0)
-    with pytest.raises(ImageError, match="its header is damaged"):
+    with pytest.raises(ImageError, match=fact):
         decode(content)
 
 

@@ -27,6 +27,9 @@ n01440764 tench, Tinca tinca\nn01443537 goldfish | n01440764 n01443537
 {"0": ["n01440764", "tench"]} | n01440764
 model-1\nmodel-2 | model-1 model-2
 001.ak47\n002.flag | 001.ak47 002.flag
+names:\n  0: ant\n  1: bee | ant bee
+classes:\n- ant\n- bee | ant bee
+* ant\n* bee | ant bee
 """
 
 
@@ -40,7 +43,10 @@ def test_a_public_list_is_read_in_the_order_of_its_numbers(tmp_path: Path, line:
 
 @pytest.mark.parametrize(
     "names",
-    ["boeing 707\nboeing 717", "model 1\nmodel 2", "tench, Tinca tinca\ncock, hen", "ant 0"],
+    [
+        *("boeing 707\nboeing 717", "model 1\nmodel 2", "tench, Tinca tinca\ncock, hen", "ant 0"),
+        *("1 cent\n2 cent\n5 cent\n1 euro", "747 boeing\n320 airbus\n7 up", "-ant\nbee:"),
+    ],
 )
 def test_numbers_and_signs_may_be_parts_of_names(tmp_path: Path, names: str) -> None:
     (tmp_path / "names.txt").write_text(names)
@@ -55,6 +61,7 @@ def test_numbers_and_signs_may_be_parts_of_names(tmp_path: Path, names: str) -> 
         ("0 ant\n1 crane\n2 bee\n3 crane", "the name 'crane' is in lines 2 and 4"),
         ('["a", "b", "a"]', "the name 'a' is in entries 1 and 3"),
         ("5,ant\n9,bee", "line 1 is '5,ant': the numbers of the lines"),
+        ("0 ant\n1 bee\n5 cat", "line 1 is '0 ant': the numbers of the lines"),
         ("/data/ant\n/data/bee", "line 1 is '/data/ant': a path"),
         ("{ant\nbee", "line 1 is '{ant', neither"),
         ("[1, 2]", "line 1 is '[1, 2]'"),

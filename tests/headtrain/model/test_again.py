@@ -16,7 +16,7 @@ from clinit.headtrain.model.add import merge
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.export import export_model
-from clinit.headtrain.model.inputs import QUIET, Arrived, features_in
+from clinit.headtrain.model.inputs import QUIET, Arrived, Listener, features_in
 from clinit.headtrain.model.memory import MOST_LEARNT, Memory
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import engine_of
@@ -195,14 +195,18 @@ def test_the_same_images_in_two_additions_are_one_class(model: Model) -> None:
     one, other = (add(model, images(names), config).model for names in ("xy", "yz"))
     expected = add(model, images("xyz"), config).model
     check_equal(merged(one, other, config), expected)
-    other = changed(other, renamed={"y": "Y"})
-    found = merged(one, other, config)
+    other, warned = changed(other, renamed={"y": "Y"}), list[str]()
+    found = merge(one, other, config, listener=Listener(warn=warned.append)).model
+    assert "are one class" in warned[0]
+    assert "different classes" not in " ".join(warned)
     assert found.facts.class_names == tuple("abcdexYz")
     check_equal(changed(found, renamed={"Y": "y"}), expected)
+    merge(one, changed(other, renamed={"z": "X"}), config, listener=Listener(warn=warned.append))
+    assert "different classes: " in " ".join(warned)
     # What one of them removes comes from the other's own addition.
     without = changed(one, removed=["y"])
-    merge = of_both(without, other)
-    assert "y" not in merge.left.facts.class_names
+    both = of_both(without, other)
+    assert "y" not in both.left.facts.class_names
     assert (
         "has it from an addition of its own"
         in of_both(without, changed(other, renamed={"Y": "y"})).notes[0]

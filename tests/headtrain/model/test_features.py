@@ -151,6 +151,23 @@ def test_rows_that_are_not_finite_are_told_and_recorded(place: Path) -> None:
     assert added.change.data["unreadable"]["first"] == [{"image": "row 3", "error": "not finite"}]
 
 
+@pytest.mark.parametrize(
+    ("verb", "rows"), [("add", drawn(NEW, 4, 1)), ("remember", drawn(OLD, 4, 1))]
+)
+def test_more_asked_than_there_is_is_told_and_recorded(
+    place: Path, verb: str, rows: FeatureSet
+) -> None:
+    saved(place / "few.npz", rows)
+    words = (verb, "head.npz", "few.npz", "--hold-out", "0.5", "--keep")
+    told = done(*words, "9", "--out", "out.npz")
+    notes = load_model("out.npz").facts.history[0].data["notes"]
+    classes = len(rows.class_names)
+    assert f"--hold-out 0.5: no image of {classes} of {classes} classes is held out" in notes[0]
+    assert f"--keep 9: {classes} of {classes} classes have fewer" in notes[1]
+    assert all(note in " ".join(told.split()) for note in notes)
+    assert "--keep" not in done(*words, "4", "--out", "four.npz")
+
+
 def test_no_network_and_no_pytorch_is_loaded_for_features(place: Path) -> None:
     done("add", "head.npz", "new", "--old", "old", "--out", "grown.npz")
     code = """

@@ -55,6 +55,11 @@ LACKING = "classes have no validation image: not evaluated"
         ({"loss": "mse"}, ["squared error aims at logits of 30"]),
         ({"loss": "mse", "facts": {"alignment": {"loss": "mse"}}}, []),
         ({"facts": {"alignment": {"loss": "mse"}}}, ["aligned with mse, not with ce"]),
+        ({"shots": 5}, []),
+        ({"shots": 6}, ["--shots 6: 4 of 4 new classes have fewer training images, 5 or more"]),
+        ({"buffer": 5}, ["--buffer 5 is less than one image for each of the 6 classes"]),
+        ({"eval_every": 7, "iterations": 7}, []),
+        ({"eval_every": 8, "iterations": 7}, ["--eval-every 8 is more than the 7 updates of a"]),
     ],
 )
 def test_each_gap_is_noted_once(changes: dict[str, Any], facts: list[str]) -> None:
