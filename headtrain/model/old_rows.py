@@ -184,7 +184,7 @@ def _deviation(features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, " d
     """Return the deviation of each feature; the mean variance counts as `USUAL_ROWS` rows more."""
     variance, rows = features.astype(np.float64).var(axis=0), len(features)
     usual = float(variance.mean()) or 1.0
-    return np.sqrt((rows * variance + USUAL_ROWS * usual) / (rows + USUAL_ROWS))
+    return np.asarray(np.sqrt((rows * variance + USUAL_ROWS * usual) / (rows + USUAL_ROWS)))
 
 
 def _centre(
