@@ -161,7 +161,7 @@ def test_a_device_is_chosen_or_refused_before_its_first_kernel(
     capability: tuple[int, int],
     expected: str,
 ) -> None:
-    current = []
+    current = list[torch.device]()
     for function, answer in {
         **{"is_available": lambda: gpus > 0, "device_count": lambda: gpus},
         **{"get_device_capability": lambda device: capability, "set_device": current.append},
