@@ -299,14 +299,15 @@ def checked_network(engine: TimmEngine, head: Head) -> nn.Module:
     scale = np.abs(features) @ np.abs(head.weight).T + np.abs(head.bias)
     # In the memory format of the backbone, because other formats round differently.
     with exact.config.float32():
-        found = network.to(memory_format=torch.channels_last)(images).cpu().numpy()
+        network.to(device=engine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        found = network(images).cpu().numpy()
     if found.shape != expected.shape or (abs(found - expected) > TOLERANCE * scale.max()).any():
         raise BackboneError(
             f"{backbone.config.name} with the head in place of its classifier does not give the"
             " logits of the head on its features",
             remedy="Choose another backbone: something follows or surrounds its classifier.",
         )
-    return network
+    return network.cpu()
 
 
 def model_args(backbone: Backbone) -> dict[str, Any]:
