@@ -64,7 +64,7 @@ class OfNetwork(TypedDict):
     backbone: str
     model_args: str
     transform: Transform
-    autocast: Annotated[str, Meta(pattern="^(off|bfloat16|float16)$")]
+    autocast: Annotated[str, Meta(pattern="^(off|tf32|bfloat16|float16)$")]
     weights: str
     """SHA-256 over the state dict (`state_sha256`)."""
 
@@ -293,19 +293,21 @@ def checked_network(engine: TimmEngine, head: Head) -> nn.Module:
     exact = replace(backbone, config=replace(backbone.config, autocast="off"))
     generator = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 256, (2, 3, *transform.crop), generator=generator, dtype=torch.uint8)
-    images = transform.normalise(noise)
-    features = exact.features(images).numpy()
+    images = transform.normalise(noise.to(engine.device))
+    features = exact.features(images).cpu().numpy()
     expected = features @ head.weight.T + head.bias
     scale = np.abs(features) @ np.abs(head.weight).T + np.abs(head.bias)
     # In the memory format of the backbone, because other formats round differently.
-    found = network.to(memory_format=torch.channels_last)(images).numpy()
+    with exact.config.float32():
+        network.to(device=engine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        found = network(images).cpu().numpy()
     if found.shape != expected.shape or (abs(found - expected) > TOLERANCE * scale.max()).any():
         raise BackboneError(
             f"{backbone.config.name} with the head in place of its classifier does not give the"
             " logits of the head on its features",
             remedy="Choose another backbone: something follows or surrounds its classifier.",
         )
-    return network
+    return network.cpu()
 
 
 def model_args(backbone: Backbone) -> dict[str, Any]:
