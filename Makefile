@@ -3,12 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-# CuPy for the CUDA version of the driver; none if nvidia-smi fails.
-CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -n 1)
-EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),[cuda12],[cuda13]))
-
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-odd test-all test-ray gpu check docs reference format weigh clean
+.PHONY: help demo test test-odd test-all test-ray gpu gpu-bundle check docs reference format weigh clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -17,7 +13,9 @@ $(READY): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing into .venv: some minutes, and 7 GB with PyTorch for CUDA …"
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --editable ".$(EXTRA)" --group dev
+	@$(BIN)/python -m pip install --quiet --editable . --group dev
+	@! nvidia-smi >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet \
+		".[cuda$$($(BIN)/python -c 'import torch; print((torch.version.cuda or "13").split(".")[0])')]"
 	@touch $@
 
 demo: $(READY) ## Run the whole pipeline on handwritten digits, offline, in about a minute
@@ -68,6 +66,19 @@ build/ray: $(READY)
 # The script has a time limit.
 gpu: $(READY) ## Run GPU tests, then compare speeds with the GPU's limits: at most ten minutes
 	@$(BIN)/python benchmarks/gpu.py --tests --out benchmarks
+
+# For a machine with PyTorch, timm and CuPy, but without a registry: unpack it there, then in `gpu`,
+# PYTHONPATH=site:src python3 benchmarks/gpu.py --tests --out benchmarks
+CARRIED = array-api-compat array-api-strict beartype msgspec plotext polars polars-runtime-32 torchcodec
+PLATFORMS = $(foreach n,2_28 2_24 2_17,--platform manylinux_$(n)_x86_64) --platform manylinux2014_x86_64
+gpu-bundle: $(READY) ## Write build/gpu.tar.xz (42 MB): what `make gpu` needs where pip does not work
+	@rm -rf build/gpu && mkdir -p build/gpu
+	@$(BIN)/python -m pip install --quiet --target build/gpu/site --no-deps --no-compile \
+		--only-binary=:all: --python-version 3.12 $(PLATFORMS) $(CARRIED)
+	@cp -r $$($(BIN)/python -c 'from importlib.metadata import distribution as d; \
+		print(d("clinit")._path)') build/gpu/site
+	@git archive HEAD | tar -xC build/gpu
+	@XZ_OPT=-T0 tar -cJf build/gpu.tar.xz -C build gpu
 
 check: $(READY) docs ## Run static checks: format, lint, types, layers, documentation
 	@$(BIN)/ruff format --check .

@@ -18,9 +18,9 @@ from clinit.analysis.metrics.classes import predictions
 from clinit.analysis.metrics.efficiency import gain
 from clinit.analysis.report import View
 from clinit.analysis.report.compare import Comparison, chosen_runs, compare
-from clinit.analysis.report.measures import COLLAPSE, measures_of, words_of
+from clinit.analysis.report.measures import measures_of, words_of
 from clinit.analysis.report.notes import conclusions, notes_of
-from clinit.analysis.report.run import Row, RunSummary, frame_of
+from clinit.analysis.report.run import COLLAPSE, Row, RunSummary, frame_of
 from clinit.analysis.report.seeds import means, means_table, without_copies
 from clinit.analysis.report.settings import ByData, Names, by_data
 from clinit.analysis.report.tables import collapse_table, ranking, run_table, task_table
@@ -51,6 +51,10 @@ class Runs:
 
     def __len__(self) -> int:
         return len(self.runs)
+
+    def __getitem__(self, number: int) -> RunSummary:
+        """Return a run by its number in `table()`; its `head` is the head after the last task."""
+        return self.runs[number]
 
     def __iter__(self) -> Iterator[RunSummary]:
         return iter(self.runs)
@@ -264,6 +268,8 @@ class Runs:
         from clinit.analysis.figures.gallery import figure_of
 
         return figure_of(name, self.runs)
+
+    plot = figure
 
     def save_figure(self, path: str | Path, name: str = "curves") -> None:
         """Write a figure to a file that ends in .png, .pdf or .svg; see `figure`."""

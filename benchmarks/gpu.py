@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import signal
 import subprocess
@@ -32,10 +33,8 @@ import torch
 from gpu_setting import SCALES, Lines, Setting
 from harness import processor
 
-NO_GPU = """\
-PyTorch {version} finds no CUDA device, so there is nothing to measure.
-If this machine has an NVIDIA GPU, `nvidia-smi` must list it, {build}.
-Without one, rehearse on the CPU: python benchmarks/gpu.py --device cpu --scale tiny"""
+from clinit.machine import choose_device
+
 SECONDS = 570
 """Ten minutes including the start of Python."""
 
@@ -64,13 +63,14 @@ class Table:
         try:
             for line in self.measure(setting):
                 self.lines.append(line)
-                setting.say("  " + " | ".join(line))
             self.problem = ""
         except Exception as error:  # the other parts are still useful
             traceback.print_exc()
             self.problem = f"failed: {type(error).__name__}: {str(error).strip()[:300]}"
         finally:
             self.seconds = time.perf_counter() - started
+            told = {"part": self.title, "seconds": round(self.seconds, 1), "lines": self.lines}
+            print(json.dumps({**told, "problem": self.problem}), flush=True)
 
     def text(self) -> list[str]:
         """Return the table in Markdown."""
@@ -85,7 +85,7 @@ class Table:
 
 
 def parts() -> list[Table]:
-    """Return the parts in order, the shorter ones first."""
+    """Return the parts in order, the most telling first."""
     import gpu_extract
     import gpu_heads
     import gpu_limits
@@ -93,19 +93,12 @@ def parts() -> list[Table]:
 
     return [
         Table("Limits", gpu_limits.HEADINGS, gpu_limits.NOTE, gpu_limits.measure),
+        Table("Heads", gpu_heads.HEADINGS, gpu_heads.NOTE, gpu_heads.measure),
+        Table("Protocol", gpu_heads.OF_PROTOCOL, gpu_heads.PROTOCOL, gpu_heads.measure_protocol),
+        Table("Least squares", gpu_heads.OF_SOLVE, gpu_heads.SOLVE, gpu_heads.measure_solve),
         Table("Workload", (), "", gpu_top.prepare),
         Table("Extraction", gpu_extract.HEADINGS, gpu_extract.NOTE, gpu_extract.measure),
         Table("Top blocks", gpu_top.HEADINGS, gpu_top.NOTE, gpu_top.measure),
-        Table(
-            "Least squares", gpu_heads.SOLVE_HEADINGS, gpu_heads.SOLVE_NOTE, gpu_heads.measure_solve
-        ),
-        Table("Heads", gpu_heads.HEADINGS, gpu_heads.NOTE, gpu_heads.measure),
-        Table(
-            "Protocol",
-            gpu_heads.PROTOCOL_HEADINGS,
-            gpu_heads.PROTOCOL_NOTE,
-            gpu_heads.measure_protocol,
-        ),
     ]
 
 
@@ -126,13 +119,13 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def run_tests(say: Callable[[str], None]) -> str:
-    """Run the tests that need a GPU; return pytest's last line."""
+    """Run the tests that need a GPU, of the files that have some; return pytest's last line."""
     say("the tests that need a GPU")
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--color=no"]
     root = Path(__file__).parents[1]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    marked = (f for f in root.glob("tests/**/test_*.py") if "mark.gpu" in f.read_text("utf-8"))
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--color=no", "--tb=short"]
     with subprocess.Popen(
-        command, cwd=root, stdout=subprocess.PIPE, text=True, env=environment
+        [*command, *sorted(map(str, marked))], cwd=root, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         last = ""
@@ -176,18 +169,6 @@ def _device_name(device: torch.device) -> str:
     return f"{os.cpu_count()}-core {processor()}"
 
 
-def refuse_without_gpu(device: torch.device) -> None:
-    """If there is no GPU, exit with advice."""
-    if device.type == "cuda" and not torch.cuda.is_available():
-        cuda = torch.version.cuda
-        build = (
-            f"and its driver must be new enough for CUDA {cuda}, which this PyTorch is built for"
-            if cuda
-            else "and this PyTorch is built without CUDA: install another (https://pytorch.org)"
-        )
-        sys.exit(NO_GPU.format(version=torch.__version__, build=build))
-
-
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -200,8 +181,7 @@ def main() -> None:
         "--workers", type=int, default=os.cpu_count() or 1, help="Threads that decode images."
     )
     options = parser.parse_args()
-    device = torch.device(options.device)
-    refuse_without_gpu(device)
+    device = choose_device(options.device)
     started = time.perf_counter()
 
     def say(text: str) -> None:

@@ -33,12 +33,12 @@ NOTE = """\
 memory through the pipeline of `clinit extract`, which overlaps copies and forward passes on a CUDA
 device. *JPEG files*: the command itself, from files to shards, decoded by threads or by the device,
 with the bound that it prints. *decoding alone*: reading, decoding and resizing without a network.
-By PyTorch's default, convolutions of float32 use TF32."""
+*off* is float32."""
 
 
 def measure(setting: Setting) -> Lines:
     """Yield a line for each source, precision and pipeline, then for each decoder."""
-    for autocast, compile in itertools.product(("off", "bfloat16"), ("off", "on")):
+    for autocast, compile in itertools.product(_precisions(setting), ("off", "on")):
         config = BackboneConfig(
             name=setting.scale.model,
             weights=setting.folder / "weights.safetensors",
@@ -65,6 +65,10 @@ def measure(setting: Setting) -> Lines:
     for decoder in _decoders(setting):
         rate = _decoding(setting, transform, for_device=decoder == "cuda")
         yield [f"decoding alone, {decoder}", "", "", f"{rate:,.0f}", "", "", "", ""]
+
+
+def _precisions(setting: Setting) -> tuple[str, ...]:
+    return ("off", "tf32", "bfloat16") if setting.device.type == "cuda" else ("off", "bfloat16")
 
 
 def _decoders(setting: Setting) -> tuple[Literal["cpu", "cuda"], ...]:

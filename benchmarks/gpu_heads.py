@@ -21,12 +21,12 @@ A step reads half new, half buffered rows. *the products*: only the two matrix p
 launched in the same way (replayed from a CUDA graph). *evaluation*: one evaluation of all heads on
 all test rows."""
 PHASES = ("prepare", "initialise", "train", "evaluate")
-PROTOCOL_HEADINGS = ("protocol", "seconds", *PHASES)
-PROTOCOL_NOTE = """\
+OF_PROTOCOL = ("protocol", "seconds", *PHASES)
+PROTOCOL = """\
 One head through all tasks with calibrated least-square rows and an evaluation every 50 steps:
 seconds in total and of each phase, from the record of the run."""
-SOLVE_HEADINGS = ("least squares", "rows", "statistics s", "rows/s", "of float64", "solve ms")
-SOLVE_NOTE = """\
+OF_SOLVE = ("least squares", "rows", "statistics s", "rows/s", "of float64", "solve ms")
+SOLVE = """\
 Statistics and solve of rows on the device, by the array library that `clinit` chooses for the
 device. *of float64*: 2 N d^2 operations at the rate of the float64 product of this shape."""
 

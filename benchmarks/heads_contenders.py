@@ -75,7 +75,7 @@ def products(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[s
         logits, weight_gradient = torch.empty_like(gradient), torch.empty_like(weight)
         step = partial(_two_products, features, weight, gradient, logits, weight_gradient)
         with products_in(precision):
-            run = partial(Replayed(()), step) if device.startswith("cuda") else step
+            run = partial(Replayed(), step) if device.startswith("cuda") else step
             for _ in range(WARM_UP_STEPS + 1):
                 run()
             settle(device)

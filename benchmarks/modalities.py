@@ -7,7 +7,7 @@
 
 Writes WORK/set.npz for `benchmarks/discriminants.py`, and the files that `clinit add` reads. Then
 `add` gets twenty rows of every new class (half of the rows, if there are fewer), with the rows of
-old classes and without, and `evaluate --against` counts the answers on rows that were set aside.
+old classes and without, and `evaluate` counts the answers on rows that were set aside.
 
 bytes: the network of magika (Apache 2.0) reads the first and last 1,024 bytes of a file. Its
 ONNX file contains the head: 214 types from 512 features. Types of files are told by their endings.
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from harness import CONSOLE
+from harness import CONSOLE, markdown, versions, write
 
 KNOWN = {
     "html": "html", "pyc": "pythonbytecode", "py": "python", "gz": "gzip", "jpg": "jpeg",
@@ -38,7 +38,7 @@ KNOWN = {
     "gif": "gif", "csv": "csv", "c": "c", "cpp": "cpp", "whl": "zip", "patch": "diff",
 }  # fmt: skip
 ADDED = ("mo", "vim", "decTest", "enc", "msg", "symbols", "bc", "terminfo")
-SHOTS = 20
+SHOTS, SIDES = 20, ("old", "new")
 
 
 class Rows(NamedTuple):
@@ -184,6 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", nargs="+")
     parser.add_argument("work", type=Path)
+    parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     kind, *rest = asked.source
     if kind == "bytes":
@@ -209,15 +210,27 @@ def main() -> None:
     ):
         named = np.array(names)[labels]
         np.savez(work / f"{name}.npz", features=features.astype("f4"), labels=named)
+    head, lines = work / "head.npz", []
+    before, _ = top1(head, work / "old-test.npz")
     for basis, options in (("head alone", ()), ("old rows", ("--old", work / "old.npz"))):
         grown = work / f"{basis.replace(' ', '-')}.npz"
-        added, spent = run("add", work / "head.npz", work / "new.npz", "--out", grown,
-                           "--overwrite", "--json", *options)  # fmt: skip
-        CONSOLE.print(basis, f"{spent:.1f} CPU s", len(json.loads(added)), "facts")
-        for test in ("old-test", "new-test"):
-            told, spent = run("evaluate", grown, work / f"{test}.npz", "--against",
-                              work / "head.npz", "--json")  # fmt: skip
-            CONSOLE.print(test, f"{spent:.1f} CPU s", told[:400])
+        words = ("add", head, work / "new.npz", "--out", grown, "--overwrite", *options)
+        _, spent = run(*words)
+        (old_now, _), (new_now, seconds) = (top1(grown, work / f"{t}-test.npz") for t in SIDES)
+        counts, change = f"{len(old)} + {len(np.unique(ny))}", f"{before:.1f} / {old_now:.1f}"
+        told = f"{spent:.1f}", change, f"{new_now:.1f}", f"{seconds:.1f}"
+        lines.append((work.name, counts, basis, *told))
+        CONSOLE.print(*lines[-1])
+    heading = ["set", "old + new classes", "known of old classes", "CPU s of add"]
+    heading += ["old top-1 before / after, %", "new top-1, %", "CPU s of evaluate"]
+    note = f"{SHOTS} rows per new class, one thread, {versions('numpy', 'scipy')}."
+    write(asked.out, f"modalities-{work.name}", [note, "", *markdown(heading, lines)])
+
+
+def top1(head: Path, rows: Path) -> tuple[float, float]:
+    """Return the accuracy of a head, in percent, and CPU seconds."""
+    told, spent = run("evaluate", head, rows, "--json")
+    return json.loads(told)["top1"], spent
 
 
 if __name__ == "__main__":

@@ -118,7 +118,8 @@ def check_cuda() -> Iterator[Finding]:
         yield warning(
             "CUDA",
             f"this machine has an NVIDIA driver, but PyTorch (CUDA {cuda}) finds no device",
-            "Look at `nvidia-smi`; start a container with `--gpus all`."
+            f"`nvidia-smi` must list a GPU, and CUDA {cuda} or later: else update the driver, or"
+            " install PyTorch for an older CUDA. Start a container with `--gpus all`."
             if cuda
             else "pip install --force-reinstall torch torchvision torchcodec",
         )

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from clinit.machine import cpu_count, free_memory
+from clinit.errors import DeviceError
+from clinit.machine import choose_device, cpu_count, free_memory
 
 GB = 2**30
 NO_LIMIT_V1 = 9223372036854771712
@@ -133,3 +134,44 @@ def test_on_a_cuda_device_what_torch_holds_for_reuse_is_free(
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
     assert free_memory(torch.device("cuda")) == 130
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "capability", "expected"),
+    [
+        ("auto", 0, (9, 0), "cpu"),
+        ("auto", 2, (9, 0), "cuda"),
+        ("cuda:1", 2, (9, 0), "cuda:1"),
+        ("cpu", 2, (3, 5), "cpu"),
+        ("cuda", 0, (9, 0), "--device cuda needs a CUDA device, but PyTorch finds none"),
+        ("cuda:2", 2, (9, 0), "--device cuda:2 needs a CUDA device, but PyTorch finds 2"),
+        ("gpu", 2, (9, 0), "--device gpu is no device"),
+        (
+            "cuda",
+            1,
+            (7, 0),
+            "has no kernels for Old GPU: it is of generation 7.0, older than 75 90",
+        ),
+    ],
+)
+def test_a_device_is_chosen_or_refused_before_its_first_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    gpus: int,
+    capability: tuple[int, int],
+    expected: str,
+) -> None:
+    current: list[object] = []
+    for function, answer in {
+        **{"is_available": lambda: gpus > 0, "device_count": lambda: gpus},
+        **{"get_device_capability": lambda device: capability, "set_device": current.append},
+        **{"get_arch_list": lambda: ["sm_75", "sm_90"]},
+        **{"get_device_name": lambda device: "Old GPU"},
+    }.items():
+        monkeypatch.setattr(torch.cuda, function, answer)
+    if " " in expected:
+        with pytest.raises(DeviceError, match=expected):
+            choose_device(name)
+    else:
+        assert str(choose_device(name)) == expected
+        assert list(map(str, current)) == ([expected] if ":" in expected else [])

@@ -52,7 +52,10 @@ from clinit.headtrain.heads.array import beside, namespace, to_numpy
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 
-EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+EPS = {"float16": 2.0**-10, "tf32": 2.0**-10, "bfloat16": 2.0**-7} | {
+    "float32": 2.0**-23,
+    "float64": 2.0**-52,
+}
 """Distance from 1 to the next number, by type."""
 
 LARGEST = 1e70

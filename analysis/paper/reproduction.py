@@ -31,8 +31,7 @@ from clinit.analysis.paper.numbers import (
 from clinit.analysis.paper.settings import Setting, settings_of_heads, settings_of_runs
 from clinit.analysis.paper.tables import Table
 from clinit.analysis.report.compare import FEWEST, Difference, adjusted_by_holm, step_of
-from clinit.analysis.report.measures import COLLAPSE
-from clinit.analysis.report.run import Row, RunSummary
+from clinit.analysis.report.run import COLLAPSE, Row, RunSummary
 from clinit.analysis.runs import load_runs
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache

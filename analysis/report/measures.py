@@ -10,17 +10,14 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from clinit.analysis.metrics.efficiency import READINGS
+from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.table import Better, Column
 from clinit.errors import RecordError
 from clinit.words import duration, nearest
-
-if TYPE_CHECKING:
-    from clinit.analysis.report.run import RunSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,6 @@ OF_TASKS = (
     *("acc_pre", "acc_new_start", "acc_new", "acc_new_end", "acc_old", "acc_all", "loss_new"),
     *("gain", "forward_transfer_into", "factor", "shift"),
 )
-COLLAPSE = ("nc1", "nc2", "nc3", "nc2_floor", "nc4", "d_ls", "d_ls_relative", "d_ls_angle")
 COMPARED = ("acc_all", "acc_new", "acc_new_start", "acc_old")
 """Columns of the tables, from left to right."""
 MOST_NEEDED = (

@@ -33,11 +33,11 @@ from clinit.analysis.metrics.efficiency import (
     mean_gain,
     spikes,
 )
-from clinit.analysis.report.measures import COLLAPSE
 from clinit.analysis.report.table import NOTHING
 from clinit.errors import RecordError
+from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.protocol.record.format import RunRecord, finite
+from clinit.headtrain.protocol.record.format import RunRecord, final_head, finite
 from clinit.headtrain.protocol.record.info import (
     SideInfo,
     held_out_share,
@@ -86,6 +86,10 @@ def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) ->
     }
 
 
+COLLAPSE = ("nc1", "nc2", "nc3", "nc2_floor", "nc4", "d_ls", "d_ls_relative", "d_ls_angle")
+"""Measures of neural collapse, from left to right."""
+
+
 @dataclass(frozen=True, eq=False)
 class RunSummary:
     """A run, its evaluation points and its comparison with the random run."""
@@ -111,6 +115,15 @@ class RunSummary:
         found = accuracy_points(record.evaluations, record.classes)
         points = points.join(found, on=["task", "iteration"], how="full", coalesce=True)
         return cls(record, points.sort("task", "iteration"), None, skip_start)
+
+    @property
+    def head(self) -> Head:
+        """The head after the last task.
+
+        Raises:
+            ClinitError: If the record contains none, or if it is not linear in the features.
+        """
+        return self.record.head or final_head(self.record)
 
     @property
     def init(self) -> str:

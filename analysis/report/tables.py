@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 
 from clinit.analysis.report.measures import (
-    COLLAPSE,
     MEASURES,
     MOST_NEEDED,
     OF_RUNS,
@@ -25,7 +24,7 @@ from clinit.analysis.report.measures import (
     measures_of,
     remarks_of,
 )
-from clinit.analysis.report.run import Row, RunSummary
+from clinit.analysis.report.run import COLLAPSE, Row, RunSummary
 from clinit.analysis.report.seeds import SeedGroup, cells_of, known_of, seed_groups
 from clinit.analysis.report.settings import Names, phrase
 from clinit.analysis.report.table import Cells, Column, Table

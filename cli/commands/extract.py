@@ -114,6 +114,8 @@ def _print_split(result: SplitResult, listed: Collection[int]) -> None:
             f"  {number_of(result.computed_rows, 'image')} at {run.images_per_s or 0:,.0f}"
             f" images/s{more}: {shares}; the bound is {run.bound}"
         )
+        for what, count in run.retreats.items():
+            note(f"{count:,} {what}")
     else:
         part = "" if result.part == WHOLE else f" of part {result.part}"
         say(f"  already complete: every shard{part} verified, nothing to do")

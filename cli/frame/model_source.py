@@ -92,7 +92,7 @@ class NetworkOptions(options.NetworkOptions):
     )
 
 
-_FIXED = ("autocast", "decoder", "dtype", "output", "shard_rows", "strict", "view_seed", "views")
+_FIXED = ("decoder", "dtype", "output", "precision", "shard_rows", "strict", "view_seed", "views")
 _FEATURES = "Features of the images"
 takes_network = takes(
     "network",

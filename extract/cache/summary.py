@@ -123,6 +123,8 @@ class RunFacts:
     shares: Mapping[str, _Amount] = field(default_factory=dict)
     """Share of each phase in the time, in [0, 1]."""
     bound: str = ""
+    retreats: Mapping[str, _Count] = field(default_factory=dict)
+    """What a GPU could not do, and how often."""
     features: FileFacts | None = None
     """Imported file of features. This field, `labels`, `classes` and `head` are for imports."""
     labels: FileFacts | None = None

@@ -151,10 +151,10 @@ def _from_lines(lines: _Lines, first: str, *, is_table: bool) -> _Lines:
             are_several = 2 * len({name for _, name in named}) > len(named)
             if ordered and are_several:
                 return _without_paths(ordered, first)
-            numbers = [int(each["number"]) for each in told]
+            counted = [int(each["number"]) for each in told]
             are_bare = all(each["sign"].strip() in ("", ".") for each in told)  # `boeing 707`
-            are_rows = pattern is _NUMBERED[0] and are_several and len(numbers) > 2
-            if are_bare and not (are_rows and numbers == sorted({*numbers})):
+            are_rows = pattern is _NUMBERED[0] and are_several and len(counted) > 2
+            if are_bare and not (are_rows and counted == sorted({*counted})):
                 continue
             raise TextFileError(f"{first}: the numbers of the lines do not count from 0 or 1")
     synsets = [_SYNSET_AND_WORDS.fullmatch(line) for _, line in lines]

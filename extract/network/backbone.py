@@ -20,8 +20,8 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import signature
@@ -177,6 +177,8 @@ _WITHOUT_CLASSIFIER = (
     " linear classifier, such as convnextv2_femto, vit_tiny_patch16_224 or resnet18."
 )
 AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+PRECISIONS = {"float32": "off", "tf32": "tf32", "bf16": "bfloat16", "f16": "float16"}
+"""The field `autocast` of fingerprints, by the values of `--precision`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,22 +195,40 @@ class BackboneConfig:
     device: str = "cpu"
     """`cpu`, `cuda` or `cuda:<index>`."""
     autocast: str = "off"
-    """`off`, `bfloat16` or `float16`: the arithmetic of the forward pass."""
+    """The arithmetic of the forward pass, see `PRECISIONS`; `tf32` is for CUDA."""
     output: str = "pooled"
     """`pooled`, or `projected`: the features of a CLIP tower before or after its projection."""
 
     def __post_init__(self) -> None:
         if self.output not in ("pooled", "projected"):
             raise ValueError(f"output must be pooled or projected, got {self.output!r}")
-        if self.autocast not in ("off", *AUTOCAST_DTYPES):
-            raise ValueError(f"autocast must be off, bfloat16 or float16, got {self.autocast!r}")
+        if self.autocast not in PRECISIONS.values():
+            raise ValueError(f"autocast must be in {[*PRECISIONS.values()]}, got {self.autocast!r}")
 
     def arithmetic(self) -> AbstractContextManager[Any]:
         """Return the context manager for forward passes, which sets `autocast`."""
-        if self.autocast == "off":
+        if self.autocast not in AUTOCAST_DTYPES:
             return nullcontext()
         device_type = torch.device(self.device).type
         return torch.autocast(device_type, dtype=AUTOCAST_DTYPES[self.autocast])
+
+    @contextmanager
+    def float32(self) -> Iterator[None]:
+        """Let CUDA convolve and multiply float32 alike, exactly or in TF32, within the block.
+
+        By PyTorch's default, convolutions use TF32 and products do not. The switches are global;
+        their previous values are restored after the block. The newer switches `fp32_precision`
+        are not used, because `torch.export` and older compilers refuse to read them.
+        """
+        switches: Any = (torch.backends.cudnn, torch.backends.cuda.matmul)
+        before = [each.allow_tf32 for each in switches]
+        try:
+            for each in switches:
+                each.allow_tf32 = self.autocast == "tf32"
+            yield
+        finally:
+            for each, is_allowed in zip(switches, before, strict=True):
+                each.allow_tf32 = is_allowed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,10 +261,11 @@ class Backbone:
 
     def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
         """Return the features of normalised images, in float32."""
-        if self.program is not None:
-            return self.program(batch)
-        with torch.inference_mode():
-            return self.forward(batch)
+        with self.config.float32():
+            if self.program is not None:
+                return self.program(batch)
+            with torch.inference_mode():
+                return self.forward(batch)
 
     def forward(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
         """Compute `features` layer by layer; `program` is compiled from this function."""
@@ -258,7 +279,7 @@ class Backbone:
     @torch.inference_mode()
     def logits(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch rows"]:
         """Return the network's own output for normalised images, in float32."""
-        with self.config.arithmetic():
+        with self.config.float32(), self.config.arithmetic():
             logits: Tensor = self.network(batch)
         return logits.float()
 
@@ -424,7 +445,7 @@ def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height widt
         raise BackboneError(
             f"{backbone.config.name} gives features of shape {tuple(features.shape)},"
             f" expected {backbone.dim} finite numbers per image",
-            remedy="Check the weights and `--autocast`, let timm pool (`--model-arg"
+            remedy="Check the weights and `--precision`, let timm pool (`--model-arg"
             " global_pool=avg`), or choose another backbone.",
         )
     last = backbone.head or backbone.projection
@@ -457,7 +478,7 @@ def _right_size(backbone: Backbone, given: tuple[int, ...]) -> str:
         return f"{told}. Or let it interpolate: `--model-arg dynamic_img_size=True`."
     if usual != given:
         return f"Leave out `--input-size`: its weights are for {usual[0]} pixels."
-    return "Check `--model-arg` and `--autocast`."
+    return "Check `--model-arg` and `--precision`."
 
 
 def _stored_names(checkpoint: Checkpoint | None, names: _Names) -> _Names:

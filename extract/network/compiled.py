@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -51,6 +52,11 @@ LEAST_GAIN = 1.05
 @runtime_checkable
 class Network(Protocol):
     """A network that can be compiled: a dataclass with the field `program`."""
+
+    @property
+    def config(self) -> Any:
+        """Which network, and how it computes (`BackboneConfig`)."""
+        ...
 
     @property
     def program(self) -> Forward | None:
@@ -86,13 +92,13 @@ def compiled(
     On a CPU, any number of threads may call the program. PyTorch must be set to one thread in each
     of them, and in the calling thread. On CUDA, only the calling thread may call it.
     """
-    from torch._inductor import compile_fx
-
     keep_programs_private()
     size, device, made = len(batch), batch.device, list[Tensor]()
     options = {"triton.cudagraphs": True} if device.type == "cuda" else {"cpp.threads": 1}
 
     def compile_once(graph: Any, inputs: Any) -> Any:
+        from torch._inductor import compile_fx
+
         if made:
             raise RuntimeError("the program was called in another thread than it was compiled for")
         return compile_fx.compile_fx(graph, inputs, config_patches=options)
@@ -109,7 +115,10 @@ def compiled(
     # On a CPU this module warns that it finds no CUDA.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # Freezing folds weights. It is set only here, because weights in training must not be folded.
-    with torch._inductor.config.patch(freezing=True):
+    with torch._inductor.config.patch(freezing=True), warnings.catch_warnings():
+        # The precision is chosen; what is deprecated or empty is PyTorch's own.
+        for known in ("TensorFloat32 tensor", ".*torch.jit.script_method", "The CUDA Graph is emp"):
+            warnings.filterwarnings("ignore", known)
         made.append(call(batch))
     return call
 
@@ -171,7 +180,10 @@ def on_its_way(
 
         def done(work: Callable[..., T], *given: Any) -> T:
             """Work in the thread that calls the program, or on a CPU in one like it."""
-            return alone.submit(work, *given).result() if device.type == "cpu" else work(*given)
+            if device.type == "cpu":
+                return alone.submit(work, *given).result()
+            with network.config.float32():
+                return work(*given)
 
         if wanted == "auto":
             few_s = done(seconds_of, network.forward, batch[:2], 1)

@@ -183,8 +183,10 @@ class _Network(Part):
     model_arg: tuple[str, ...] | None = setting(
         None, "Argument of timm.create_model, as name=value."
     )
-    autocast: Literal["off", "bfloat16", "float16"] = setting(
-        "off", "Lower precision of the forward pass."
+    precision: Literal["float32", "tf32", "bf16", "f16"] = setting(
+        "float32",
+        "Arithmetic of the forward pass. tf32 (CUDA): products and convolutions of rounded numbers,"
+        " up to five times as fast; features differ by about 1e-3.",
     )
     output: Literal["pooled", "projected"] = setting(
         "pooled",
@@ -200,8 +202,8 @@ class NetworkOptions(Settings, _Network):
 
     panel: ClassVar = COMPUTATION
 
-    device: Literal["auto", "cuda", "cpu"] = setting(
-        "auto", "Device to compute on; auto: CUDA if available."
+    device: str = setting(
+        "auto", "Device to compute on: auto (CUDA if available), cpu, cuda or cuda:N."
     )
 
 

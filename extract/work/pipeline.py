@@ -16,11 +16,11 @@ are the same as without overlap.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -31,11 +31,14 @@ from torch import Tensor
 
 from clinit.errors import ImageError, MachineError
 from clinit.extract.dataset.decode import (
+    ForDevice,
     check_pixels,
     decode,
     decode_on,
-    is_for_device,
+    differs,
+    for_device,
     memory_error,
+    wrong_decoder,
 )
 from clinit.extract.dataset.images import Images
 from clinit.extract.dataset.known import MAX_PIXELS
@@ -58,6 +61,7 @@ class Timing(Stopwatch):
     def __init__(self) -> None:
         super().__init__()  # without a device, because a stopwatch that waits undoes the overlap
         self.seconds.update(dict.fromkeys(PHASES, 0.0))
+        self.retreats = Counter[str]()
 
     def add_wait(self, waited_s: float, **work: float) -> None:
         """Divide seconds of waiting for a batch between phases, in proportion to their work.
@@ -89,13 +93,18 @@ class Timing(Stopwatch):
 
 
 _BATCHES_AHEAD = 3
+CHECK_EVERY = 1000
+"""One image of so many is decoded by the CPU, too, and the images after it until one agrees."""
+_TOO_WRONG = 3
+REFUSED = "JPEG files were decoded by the CPU, because the GPU refused them or got them wrong"
+HALVED = "batches were computed in halves, because the GPU's memory was too small"
 
 
 class _Image(NamedTuple):
     """Result of preparing an image: why it is bad, its bytes if the device decodes it, seconds."""
 
     reason: str | None
-    encoded: bytes | None
+    encoded: ForDevice | None
     read_s: float
     decode_s: float
 
@@ -134,6 +143,8 @@ class Decoder:
     """The view whose random crops replace `transform`'s centre crops, if any."""
     for_device: bool = False
     """Whether a CUDA device decodes the images that it can."""
+    retreats: Counter[str] = field(default_factory=Counter)
+    """Counts images that the device has left to the CPU (`REFUSED`)."""
 
     def batches(self, rows: Iterable[Sequence[int]]) -> Generator[ImageBatch]:
         """Yield the batches in order, from the row numbers of each; three are loaded ahead.
@@ -185,9 +196,9 @@ class Decoder:
                 with watch.phase("read"):
                     content = self.images.read(row)
                 with watch.phase("decode"):
-                    if self.for_device and is_for_device(content, max_pixels=self.max_pixels):
-                        encoded = content
-                    else:
+                    if self.for_device:
+                        encoded = for_device(content, max_pixels=self.max_pixels)
+                    if encoded is None:
                         image = decode(content, max_pixels=self.max_pixels)
                         target.copy_(self._to_input(image, row))
             except ImageError as error:
@@ -198,19 +209,28 @@ class Decoder:
         self,
         rows: Sequence[int],
         reasons: dict[int, str],
-        encoded: Mapping[int, bytes],
+        encoded: Mapping[int, ForDevice],
         pixels: Tensor,
     ) -> None:
+        """Let the device decode; the CPU decodes what it refuses, and looks at a sample."""
+        limit, wrong = self.max_pixels, 0
         with _machine_errors(self.images, rows[0]):
-            contents = [*encoded.values()]
-            found = decode_on(pixels.device, contents, max_pixels=self.max_pixels)
-            for place, image in zip(encoded, found, strict=True):
+            found = decode_on(pixels.device, [*encoded.values()])
+            for (place, file), image in zip(encoded.items(), found, strict=True):
+                row = rows[place]
                 try:
-                    if isinstance(image, ImageError):
-                        raise image
-                    pixels[place].copy_(self._to_input(image, rows[place]))
+                    if image is None or row % CHECK_EVERY == 0 or wrong:
+                        expected = decode(file.content, max_pixels=limit)
+                        is_wrong = image is not None and differs(image, expected)
+                        wrong = wrong + 1 if is_wrong else 0
+                        if wrong == _TOO_WRONG:
+                            raise wrong_decoder(f"gives wrong pixels of {self.images.place(row)}")
+                        if image is None or is_wrong:
+                            self.retreats[REFUSED] += 1
+                            image = expected.to(pixels.device)
+                    pixels[place].copy_(self._to_input(image, row))
                 except ImageError as error:
-                    reasons[rows[place]] = str(error)
+                    reasons[row] = str(error)
 
     def _to_input(self, image: Tensor, row: int) -> Tensor:
         if self.view is not None:
@@ -363,7 +383,7 @@ class _Lanes:
             begun.record(self._work)
             if batch.finish is not None:
                 batch.finish(pixels)
-            found = self._compute(pixels)
+            found = self._computed(pixels)
             computed.record(self._work)
             features = torch.empty_like(found, device="cpu", pin_memory=True)
             features.copy_(found, non_blocking=True)
@@ -380,6 +400,16 @@ class _Lanes:
         forward = flight.begun.elapsed_time(flight.computed)
         self._timing.add_wait(waited_s, transfer=there + back, forward=forward)
         return flight.batch, flight.features
+
+    def _computed(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Tensor:
+        try:
+            return self._compute(pixels)
+        except torch.OutOfMemoryError:
+            if len(pixels) == 1:
+                raise
+        self._timing.retreats[HALVED] += 1
+        torch.cuda.empty_cache()
+        return torch.cat([self._compute(half) for half in pixels.chunk(2)])
 
     def settle(self) -> None:
         """Wait until the device has finished both streams."""

@@ -28,6 +28,7 @@ from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head_names import HeadNames, find_head_names
 from clinit.extract.network.backbone import (
+    PRECISIONS,
     Backbone,
     BackboneConfig,
     check_features,
@@ -62,7 +63,7 @@ class ExtractConfig(Settings):
             weights=options.weights,
             model_args=parse_model_args(options.model_arg or ()),
             device=device or str(choose_device(options.device)),
-            autocast=options.autocast,
+            autocast=PRECISIONS[options.precision],
             output=options.output,
         )
         settings = {each.name: getattr(options, each.name) for each in fields(Settings)}
@@ -102,12 +103,14 @@ def load_network(config: ExtractConfig) -> Network:
     Raises:
         ClinitError: If the backbone cannot be used.
     """
-    if config.decoder == "cuda" and not config.backbone.device.startswith("cuda"):
-        raise DeviceError(
-            "--decoder cuda needs a CUDA device, but the network computes on"
-            f" {config.backbone.device}",
-            remedy="Leave out `--decoder`, or give `--device cuda` on a machine with a GPU.",
-        )
+    needs = [("--decoder cuda", config.decoder), ("--precision tf32", config.backbone.autocast)]
+    for option, value in needs:
+        if option.endswith(value) and not config.backbone.device.startswith("cuda"):
+            raise DeviceError(
+                f"{option} needs a CUDA device, but the network computes on"
+                f" {config.backbone.device}",
+                remedy="Leave it out, or give `--device cuda` on a machine with a GPU.",
+            )
     backbone = load_backbone(config.backbone, named=config.head_classes is not None)
     transform = make_transform(
         config.transform,

@@ -306,6 +306,7 @@ class SplitRun:
             pin_memory=self.backbone.config.device.startswith("cuda"),
             view=self.view,
             for_device=self.settings.decoder == "cuda",
+            retreats=timing.retreats,
         )
         rows = (
             range(start, min(start + size, rows.stop))
@@ -387,6 +388,7 @@ class SplitRun:
             seconds=dict(timing.seconds),
             shares=timing.shares(),
             bound=timing.bound,
+            retreats=dict(timing.retreats),
             versions={name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
             command=self.settings.command,
         )

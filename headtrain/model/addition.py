@@ -132,6 +132,11 @@ class Addition(Generic[M]):
                 f"accuracy on old classes was not measured{estimate}: give the model images of them"
                 " (`clinit remember`), or --old CACHE"
             )
+            if max(self.change.images.values()) == 1 and "weights" in self.change.data["old_rows"]:
+                notes.append(
+                    "nothing shows how images of a class vary, so that new classes may take most of"
+                    " the old ones: give a second image of a class, or images of old classes"
+                )
         return notes
 
     @property

@@ -157,7 +157,7 @@ def _study(growth: Growth, init: Any, buffer: int) -> Study:
             protocol="keep",
             loss="bce" if independent else config.loss,
             lr=config.lr,
-            device="cuda" if engine is not None and engine.device.startswith("cuda") else "cpu",
+            device="cpu" if engine is None else engine.device,
         ),
     )
 

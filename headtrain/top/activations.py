@@ -46,7 +46,8 @@ class Trunk:
     @torch.no_grad()
     def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
         """Return the activations of normalised images, in float32."""
-        return (self.program or self.forward)(batch)
+        with self.config.float32():
+            return (self.program or self.forward)(batch)
 
     def forward(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
         """Compute the activations layer by layer; this function is compiled into `program`."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from clinit.headtrain.heads.statistics.solve import least_squares as least_squares
     from clinit.headtrain.model.addition import Addition as Addition
+    from clinit.headtrain.model.estimator import AddedClassesClassifier as AddedClassesClassifier
     from clinit.headtrain.model.evaluation import Evaluation as Evaluation
     from clinit.headtrain.model.model import Model as Model
     from clinit.headtrain.model.model import load as load
@@ -76,6 +77,7 @@ _PLACES = {
     "clinit.headtrain.heads.statistics.classifier": ("LeastSquaresClassifier",),
     "clinit.headtrain.heads.statistics.solve": ("least_squares",),
     "clinit.headtrain.model.addition": ("Addition",),
+    "clinit.headtrain.model.estimator": ("AddedClassesClassifier",),
     "clinit.headtrain.model.evaluation": ("Evaluation",),
     "clinit.headtrain.model.model": (
         "Model",

@@ -175,7 +175,7 @@ def extract_features(
     config = ExtractConfig(
         backbone=BackboneConfig(
             name=backbone,
-            device=choose_device(device).type,
+            device=str(choose_device(device)),
             weights=None if weights is None else Path(weights),
             model_args=dict(model_args or {}),
             output=features,

@@ -173,21 +173,42 @@ CPU_WITH_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 def choose_device(name: str) -> torch.device:
     """Return the device called `name`; `auto` is CUDA if there is a device, else the CPU.
 
+    A device with a number becomes PyTorch's current device, so that nothing lands on another.
+
+    Args:
+        name: `auto`, `cpu`, `cuda` or `cuda:N`.
+
     Raises:
-        DeviceError: If `name` is a CUDA device that does not exist.
+        DeviceError: If it is no such name, the CUDA device does not exist, or PyTorch has no
+            kernels for it.
     """
     import torch
 
-    available = torch.cuda.is_available()
-    if name == "auto":
-        return torch.device("cuda" if available else "cpu")
-    if name.startswith("cuda") and not available:
+    if not re.fullmatch("auto|cpu|cuda(:[0-9]+)?", name):
         raise DeviceError(
-            f"--device {name} needs a CUDA device, but PyTorch finds none",
+            f"--device {name} is no device", remedy="Give auto, cpu, cuda, or cuda:1 for GPU 1."
+        )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "cpu" or (name == "auto" and not count):
+        return torch.device("cpu")
+    device = torch.device("cuda" if name == "auto" else name)
+    if (device.index or 0) >= count:
+        raise DeviceError(
+            f"--device {name} needs a CUDA device, but PyTorch finds {count or 'none'}",
             remedy="Use --device cpu, or install a CUDA build of PyTorch and its driver"
             " (`nvidia-smi` shows the driver).",
         )
-    return torch.device(name)
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    major, minor = torch.cuda.get_device_capability(device)
+    kernels = re.findall(r"sm_([0-9]+)", " ".join(torch.cuda.get_arch_list()))
+    if 10 * major + minor < min(map(int, kernels), default=0):
+        raise DeviceError(
+            f"PyTorch {torch.__version__} has no kernels for {device_name(device)}: it is of"
+            f" generation {major}.{minor}, older than {' '.join(kernels)}",
+            remedy="Use --device cpu, or install PyTorch for an older CUDA (https://pytorch.org).",
+        )
+    return device
 
 
 def device_name(device: torch.device) -> str:

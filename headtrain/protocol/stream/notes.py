@@ -55,8 +55,8 @@ def data_notes(
         )
     if choose_device(studies[0].training.device).type == "cuda" and (problem := cupy_problem()):
         notes.append(
-            f"{problem}: statistics and solves are computed on the CPU"
-            ' (`pip install "clinit[cuda12]"` or `"clinit[cuda13]"`, as the driver is)'
+            f"{problem}: statistics and solves are computed on the CPU (`clinit doctor` prints the"
+            " package to install)"
         )
     return notes
 

@@ -15,7 +15,7 @@ HeadMethod = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda", Close
 TopMethod = Literal["rehearsal", "naive", "joint", "ewc", "derpp"]
 Method = Literal[HeadMethod, "ewc", "derpp"]
 Loss = Literal["ce", "mse", "sqen", "bce"]
-Device = Literal["auto", "cuda", "cpu"]
+Device = str
 Precision = Literal["float32", "tf32", "bf16"]
 Correct = Literal["none", "wa", "bic"]
 RateSchedule = Literal["constant", "linear", "one-cycle"]
@@ -32,7 +32,7 @@ MAX_SEED = 2**32 - 1
 """A larger seed would take two words, and could repeat the draws of another seed."""
 
 LOSS = "Training loss: cross entropy, squared error, squentropy, or binary cross entropy."
-DEVICE = "Device to compute on; auto: CUDA if available."
+DEVICE = "Device to compute on: auto (CUDA if available), cpu, cuda or cuda:N."
 PRECISION = (
     "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations are always"
     " float32."

@@ -99,6 +99,8 @@ def parse(field: Setting, text: str) -> Value:
                 return kind(text)
             except ValueError:
                 continue
+    if str in field.types:
+        return text
     raise ExperimentError(
         f"{field.name} takes {field.takes}, got {text!r}",
         remedy=did_you_mean(text, field.words)

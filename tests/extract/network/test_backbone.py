@@ -94,7 +94,7 @@ def test_a_model_that_does_more_than_its_classifier_is_refused(
     tiny_weights: Path, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone = load_backbone(tiny_backbone(tiny_weights))
-    classifier = backbone.network.get_classifier()  # type: ignore[operator]
+    classifier = backbone.network.get_classifier()  # type: ignore[operator, no-any-return]
     classifier.register_forward_hook(lambda module, inputs, output: 2 * output)
     with pytest.raises(BackboneError, match="does not give the model's own logits"):
         check_features(backbone, images)
@@ -169,6 +169,31 @@ def test_a_map_of_features_is_refused(tmp_path: Path, images: torch.Tensor) -> N
     assert "--model-arg global_pool=avg" in caught.value.remedy
 
 
+@pytest.mark.parametrize(("autocast", "expected"), [("off", False), ("tf32", True)])
+def test_products_and_convolutions_have_one_precision_which_is_restored(
+    tiny_weights: Path,
+    images: torch.Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+    autocast: str,
+    expected: bool,
+) -> None:
+    switches: Any = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before, seen = [each.allow_tf32 for each in switches], list[bool]()
+    backbone = load_backbone(tiny_backbone(tiny_weights, autocast=autocast))
+    forward = backbone.network.forward_features
+
+    def look(batch: torch.Tensor) -> torch.Tensor:
+        seen.extend(each.allow_tf32 for each in switches)
+        return forward(batch)  # type: ignore[operator, no-any-return]
+
+    monkeypatch.setattr(backbone.network, "forward_features", look)
+    backbone.features(images)
+    backbone.logits(images)
+    dataclasses.replace(backbone, program=backbone.forward).features(images)
+    assert seen == [expected] * 6
+    assert [each.allow_tf32 for each in switches] == before
+
+
 def test_bfloat16_autocast_changes_little(tiny_weights: Path, images: torch.Tensor) -> None:
     exact = load_backbone(tiny_backbone(tiny_weights)).features(images)
     rough = load_backbone(tiny_backbone(tiny_weights, autocast="bfloat16")).features(images)
@@ -178,10 +203,15 @@ def test_bfloat16_autocast_changes_little(tiny_weights: Path, images: torch.Tens
 
 
 @pytest.mark.gpu
-def test_the_gpu_gives_the_features_of_the_cpu(tiny_weights: Path, images: torch.Tensor) -> None:
-    on_gpu = load_backbone(tiny_backbone(tiny_weights, device="cuda")).features(images.cuda())
+@pytest.mark.parametrize(("autocast", "share"), [("off", 1e-5), ("tf32", 1e-2)])
+def test_the_gpu_gives_the_features_of_the_cpu(
+    tiny_weights: Path, images: torch.Tensor, autocast: str, share: float
+) -> None:
+    config = tiny_backbone(tiny_weights, device="cuda", autocast=autocast)
+    on_gpu = load_backbone(config).features(images.cuda())
     expected = load_backbone(tiny_backbone(tiny_weights)).features(images)
-    torch.testing.assert_close(on_gpu.cpu(), expected, rtol=1e-2, atol=1e-2)
+    atol = share * float(expected.abs().max())
+    torch.testing.assert_close(on_gpu.cpu(), expected, rtol=0, atol=atol)
 
 
 def test_the_digest_of_a_state_is_that_of_its_values_however_they_lie() -> None:

@@ -136,6 +136,26 @@ def test_a_cache_is_of_one_way_and_resumes_to_the_same_bits(
     np.testing.assert_allclose(one.features, other.features, rtol=2**-10, atol=1e-3 * scale)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("autocast", "share"), [("off", 1e-5), ("tf32", 1e-2)])
+def test_a_gpu_computes_the_features_by_one_program_that_the_caller_has_compiled(
+    tiny_weights: Path, autocast: str, share: float
+) -> None:
+    """A second compilation raises an error; 2.11 and 2.12 would fail at the second call."""
+    config, cuda = (
+        tiny_backbone(tiny_weights, device="cuda", autocast=autocast),
+        torch.device("cuda"),
+    )
+    plain = load_backbone(config)
+    found = on_its_way(plain, TRANSFORM, "on", device=cuda, batch_size=4, images=9)
+    for count in (4, 4, 1):
+        batch = torch.randn(count, 3, 32, 32, device=cuda)
+        expected = plain.features(batch)
+        torch.testing.assert_close(
+            found.features(batch), expected, rtol=0, atol=share * float(expected.abs().max())
+        )
+
+
 def test_one_program_is_made_and_called_in_threads_of_one_thread_or_refused(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:

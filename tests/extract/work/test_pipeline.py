@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torchcodec.decoders
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from clinit.errors import ImageError, MachineError, ManifestError
+from clinit.extract.dataset import decode as decode_module
 from clinit.extract.dataset.images import ImageFiles
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import load_backbone
@@ -84,6 +86,116 @@ def test_a_device_decodes_upright_jpeg_files_and_the_host_all_others(tmp_path: P
     difference = (batch.pixels.int() - plain.pixels.int()).abs().float()
     assert float(difference.mean()) < 1  # of 255 steps: on a device, another decoder
     assert batch.reasons.keys() == plain.reasons.keys() == {5}
+
+
+def refuses(contents: list[bytes], real: Any) -> Any:
+    """Refuse one file, as a whole batch if it is among others; this was nvJPEG on an H200."""
+    if any(b"bad" in each for each in contents):
+        raise RuntimeError("Failed to decode batch: 3")
+    return real(contents)
+
+
+def lacks_memory(contents: list[bytes], real: Any) -> Any:
+    if len(contents) > 1:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return real(contents)
+
+
+def poisoned(contents: list[bytes], real: Any) -> Any:
+    """Report a file as decoded without writing into its memory."""
+    return [
+        image.fill_(119) if b"bad" in c else image
+        for c, image in zip(contents, real(contents), strict=True)
+    ]
+
+
+def works(contents: list[bytes], real: Any) -> Any:
+    return real(contents)
+
+
+@pytest.mark.parametrize(
+    ("device", "bad", "calls", "retreats"),
+    [
+        (works, [], [12], 0),
+        (refuses, [2], [12] + [1] * 12, 1),
+        (lacks_memory, [], [12] + [1] * 12, 0),
+        (poisoned, [0], [12], 1),
+        (refuses, range(12), "decodes none of 8 JPEG files", 0),
+        (poisoned, [0, 1, 2], "gives wrong pixels of ", 0),
+    ],
+)
+def test_a_file_that_a_device_gets_wrong_costs_no_other_file_its_decoder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: Any,
+    bad: Any,
+    calls: Any,
+    retreats: int,
+) -> None:
+    names, asked, real = (
+        [f"{row}.jpg" for row in range(13)],
+        list[int](),
+        torchcodec.decoders.decode_jpeg,
+    )
+    for row, name in enumerate(names):
+        settings: dict[str, Any] = {"comment": b"bad"} if row in bad else {}
+        Image.new("RGB", (40, 40), (9 * row, 50, 60)).save(tmp_path / name, **settings)
+    cut = tmp_path / names.pop()
+    cut.write_bytes(cut.read_bytes()[:-2])  # an H200 decodes it; the CPU refuses it
+
+    def decoded(contents: list[bytes], **options: Any) -> Any:
+        asked.append(len(contents))
+        return device(contents, lambda given: real(given, **options))
+
+    monkeypatch.setattr(decode_module, "decode_jpeg", decoded)
+    files = ImageFiles(tmp_path, [*names, cut.name], None)
+    plain = Decoder(images=files, transform=TRANSFORM, workers=1)
+    (expected,) = plain.batches([range(13)])
+    decoder = replaced(plain, for_device=True)
+    (batch,) = decoder.batches([range(13)])
+    assert batch.finish is not None
+    if isinstance(calls, str):
+        with pytest.raises(MachineError, match=calls):
+            batch.finish(batch.pixels)
+        return
+    batch.finish(batch.pixels)
+    assert torch.equal(batch.pixels, expected.pixels)
+    assert batch.reasons.keys() == {12}
+    assert (asked, decoder.retreats.total()) == (calls, retreats)
+    asked.clear()
+    monkeypatch.setattr(decode_module, "_MOST_TOGETHER", 3 * 40 * 40)
+    if device is works:
+        batch.finish(batch.pixels)
+        assert asked == [3] * 4
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_images_of_the_cpu_and_leaves_cut_files_to_it(tmp_path: Path) -> None:
+    """Its memory is poisoned, because nvJPEG calls files decoded that it has not written."""
+    rng, names, cuda = np.random.default_rng(0), [], torch.device("cuda")
+    kinds: list[dict[str, Any]] = [{}, {"progressive": True}, {"subsampling": 0}, {"quality": 30}]
+    for number, settings in enumerate(kinds * 3):
+        coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+        names.append(f"{number}.jpg")
+        coarse.resize((500, 375)).save(tmp_path / names[-1], **settings)
+    for share in (0.1, 0.5, 0.99):
+        content = (tmp_path / "0.jpg").read_bytes()
+        names.append(f"cut {share}.jpg")
+        (tmp_path / names[-1]).write_bytes(content[: int(share * len(content))])
+    Image.fromarray(rng.integers(0, 256, (40, 8000, 3), dtype=np.uint8)).save(tmp_path / "wide.jpg")
+    files, rows = ImageFiles(tmp_path, [*names, "wide.jpg"], None), range(16)
+    plain = Decoder(images=files, transform=TRANSFORM, workers=2)
+    (expected,) = plain.batches([rows])
+    decoder = replaced(plain, for_device=True)
+    (batch,) = decoder.batches([rows])
+    assert batch.finish is not None
+    poison = [torch.full((2**24,), 119, dtype=torch.uint8, device=cuda) for _ in range(16)]
+    del poison
+    pixels = batch.pixels.to(cuda)
+    batch.finish(pixels)
+    assert not any(map(decode_module.differs, pixels, expected.pixels))
+    assert batch.reasons.keys() == expected.reasons.keys() == {12, 13, 14}
+    assert not decoder.retreats
 
 
 def test_sizes_are_compared_and_an_unknown_one_is_not(root: Path) -> None:

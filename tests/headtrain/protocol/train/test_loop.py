@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -29,10 +30,11 @@ DIM, CLASSES, ROWS, BATCH, STEPS = 10, 6, 50, 8, 12
 HEADS = [Training(lr=1e-2), Training(lr=1e-3, loss="sqen")]
 
 
-def make_rows(device: torch.device = CPU) -> LabelledRows:
+def make_rows(device: torch.device = CPU, *, resident: bool = True) -> LabelledRows:
     random = np.random.default_rng(0)
     features = random.normal(size=(ROWS, DIM)).astype(np.float16)
-    return LabelledRows.on(device, features, random.integers(CLASSES, size=ROWS))
+    rows = LabelledRows.on(device, features, random.integers(CLASSES, size=ROWS))
+    return rows if resident else replace(rows, features=torch.from_numpy(features))
 
 
 def make_schedule() -> Schedule:
@@ -52,8 +54,8 @@ def make_steps(
     head = Rows(random.normal(size=(CLASSES, DIM)), random.normal(size=CLASSES))
     bank, schedule = Bank(head, HEADS, device), make_schedule()
     batches = torch.from_numpy(schedule.batches)
-    feeds, shares = feed(make_rows(device), batches), rate_shares(rate, STEPS)
-    return bank, TaskSteps(Updates(bank, BATCH), feeds, schedule, shares)
+    rows, shares = make_rows(device, resident=feed is ResidentFeed), rate_shares(rate, STEPS)
+    return bank, TaskSteps(Updates(bank, BATCH), feed(rows, batches), schedule, shares)
 
 
 def streamed(rows: LabelledRows, schedule: torch.Tensor) -> StreamedFeed:

@@ -1,0 +1,193 @@
+"""A head with classes added to it, as an estimator of scikit-learn."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head, read_head
+from clinit.headtrain.heads.statistics.classifier import LeastSquaresClassifier
+from clinit.headtrain.protocol.stream.source import Source
+
+
+class AddedClassesClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A released head that learns new classes, as `clinit.Model.add`; its rows do not change.
+
+    Labels that are not among `classes` are new. Rows of old classes show what new classes may take
+    from them; they are optional. `partial_fit` adds rows to those of earlier calls, which are kept.
+
+    Args:
+        head: Weight (classes, dim) and bias (classes,) as a pair; a `clinit.Head`; or a head file.
+            None: all classes are new, and the first head is that of `LeastSquaresClassifier`.
+        classes: The label of each row of `head`; None: its class names or, without any, 0, 1, ...
+        init: Start of new rows, as `clinit add --init`.
+        max_old_loss: Points of accuracy that old classes may lose, as `clinit add --max-old-loss`.
+        activation: `softmax`, or `sigmoid` if the probabilities of classes are independent.
+
+    Attributes:
+        classes_: All classes, sorted.
+        coef_: Weights (classes, dim), a row per class, also of two classes.
+        intercept_: Biases (classes,).
+        temperature_: The divisor of scores for probabilities.
+        n_features_in_: dim.
+
+    Example:
+        >>> import numpy as np
+        >>> head = np.eye(2, 3), np.zeros(2)
+        >>> rows = np.array([[0.1, 0.0, 2.0], [0.0, 0.1, 2.5], [2.0, 0.0, 0.1], [0.0, 2.0, 0.0]])
+        >>> model = AddedClassesClassifier(head).fit(rows, [7, 7, 0, 1])
+        >>> model.predict(rows).tolist()
+        [7, 7, 0, 1]
+    """
+
+    def __init__(
+        self,
+        head: Any = None,
+        classes: Any = None,
+        *,
+        init: Any = "auto",
+        max_old_loss: Any = 1.0,
+        activation: Any = "softmax",
+    ) -> None:
+        self.head = head
+        self.classes = classes
+        self.init = init
+        self.max_old_loss = max_old_loss
+        self.activation = activation
+
+    def fit(self, X: Any, y: Any) -> AddedClassesClassifier:  # noqa: N803
+        """Compute the rows of new classes, and forget the rows of earlier calls.
+
+        Args:
+            X: Features (rows, dim).
+            y: Labels (rows,), of new classes and, if possible, of old ones.
+
+        Raises:
+            ValueError: If an argument has a wrong shape, type or value.
+            ClinitError: If the head cannot be read, or its width differs from dim.
+        """
+        rows, labels = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(labels)
+        return self._grown(rows, labels)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> AddedClassesClassifier:  # noqa: N803
+        """Add rows of known or of new classes, and compute all new rows anew.
+
+        Args:
+            X: Features (rows, dim).
+            y: Labels (rows,).
+            classes: Not needed, as new labels are new classes.
+        """
+        first = not hasattr(self, "_seen")
+        rows, labels = validate_data(self, X, y, reset=first, dtype=np.float64)
+        check_classification_targets(labels)
+        if not first:
+            rows, labels = (
+                np.concatenate(each) for each in zip(self._seen, (rows, labels), strict=True)
+            )
+        return self._grown(rows, labels)
+
+    def _grown(self, rows: np.ndarray, labels: np.ndarray) -> AddedClassesClassifier:
+        self._seen, self.temperature_ = (rows, labels), 1.0
+        if self.head is None:
+            first = LeastSquaresClassifier().fit(rows, labels)
+            self.classes_, self.temperature_ = first.classes_, first.temperature_
+            self.coef_, self.intercept_ = first.coef_, first.intercept_
+            if len(self.classes_) == 2:
+                self.coef_ = np.concatenate([-first.coef_, first.coef_]) / 2
+                self.intercept_ = np.concatenate([-first.intercept_, first.intercept_]) / 2
+            return self
+        weight, bias, known = self._released()
+        if known.dtype.kind in "US" and labels.dtype.kind not in "USO":
+            raise ValueError("labels are numbers, but the classes of the head are texts")
+        if known.dtype.kind not in "US" and labels.dtype.kind in "US":
+            raise ValueError("labels are texts, but the classes of the head are numbers: `classes`")
+        if weight.shape[1] != rows.shape[1]:
+            raise ValueError(
+                f"X has {rows.shape[1]} features, but the head reads {weight.shape[1]}"
+            )
+        every = np.concatenate([known, np.setdiff1d(labels, known)])
+        order = np.argsort(every)
+        number = order[np.searchsorted(every, labels, sorter=order)]
+        if len(every) > len(known):
+            weight, bias = self._with_new(weight, bias, rows, number, len(every))
+        self.classes_, self.coef_, self.intercept_ = every[order], weight[order], bias[order]
+        return self
+
+    def _released(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return weight, bias and labels of the head."""
+        given = self.head
+        if isinstance(given, str | PathLike):
+            given = read_head(Path(given))
+        weight, bias = (
+            (given.weight, given.bias) if isinstance(given, Head) else map(np.asarray, given)
+        )
+        names = self.classes if self.classes is not None else getattr(given, "class_names", None)
+        known = np.arange(len(weight)) if names is None else np.asarray(names)
+        if len(np.unique(known)) != len(weight) or bias.shape != known.shape:
+            raise ValueError(
+                f"the head has {len(weight)} rows and {bias.shape} biases for"
+                f" {len(np.unique(known))} different classes"
+            )
+        return weight.astype(np.float64), bias.astype(np.float64), known
+
+    def _with_new(
+        self, weight: np.ndarray, bias: np.ndarray, rows: np.ndarray, number: np.ndarray, count: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return weight and bias with the rows of new classes, and set the temperature."""
+        from clinit.headtrain.model.model import Model
+
+        names = tuple(map(str, range(count)))
+        known, features = names[: len(bias)], rows.astype(np.float32)
+        is_old = number < len(bias)
+        head = Head(weight.astype(np.float32), bias.astype(np.float32), known)
+        sides = [
+            FeatureSet(features[chosen], number[chosen] - first, of)
+            for chosen, first, of in ((is_old, 0, known), (~is_old, len(bias), names[len(bias) :]))
+        ]
+        found = Model.of(head, activation=self.activation).add(
+            sides[1],
+            old=Source(sides[0], sides[0].nothing()) if is_old.any() else None,
+            init=self.init,
+            max_old_loss=float(self.max_old_loss),
+        )
+        grown, temperature = found.model.head, found.model.facts.temperature
+        self.temperature_ = 1.0 if temperature is None else temperature.value
+        added = slice(len(bias), count)
+        return (
+            np.concatenate([weight, grown.weight[added].astype(np.float64)]),
+            np.concatenate([bias, grown.bias[added].astype(np.float64)]),
+        )
+
+    def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Return scores (rows, classes); for two classes (rows,), above 0 for the second class."""
+        check_is_fitted(self, "coef_")
+        rows = validate_data(self, X, reset=False, dtype=np.float64)
+        scores: np.ndarray = rows @ self.coef_.T + self.intercept_
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Return the label of each row."""
+        scores = self.decision_function(X)
+        best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
+        named: np.ndarray = self.classes_[best]
+        return named
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:  # noqa: N803
+        """Return the probability of each class, in the order of `classes_`."""
+        check_is_fitted(self, "coef_")
+        rows = validate_data(self, X, reset=False, dtype=np.float64)
+        scores = (rows @ self.coef_.T + self.intercept_) / self.temperature_
+        found: np.ndarray = (
+            expit(scores) if self.activation == "sigmoid" else softmax(scores, axis=1)
+        )
+        return found

@@ -1,0 +1,86 @@
+"""A released head that learns new classes, as scikit-learn sees it."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import clinit
+from clinit.headtrain.model.estimator import AddedClassesClassifier
+
+OLD, NEW, DIM = 5, 3, 12
+CENTRES = 2 * np.random.default_rng(3).normal(size=(OLD + NEW, DIM))
+HEAD = CENTRES[:OLD], -0.5 * (CENTRES[:OLD] ** 2).sum(1)
+
+
+@parametrize_with_checks([AddedClassesClassifier()])  # type: ignore[untyped-decorator]
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_it_passes_every_check_of_scikit_learn(
+    estimator: AddedClassesClassifier, check: Callable[..., Any]
+) -> None:
+    check(estimator)
+
+
+def drawn(classes: range, images: int = 15, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.repeat(classes, images)
+    noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
+    return CENTRES[labels] + noise, labels
+
+
+@pytest.mark.parametrize("first", [0, OLD])
+def test_new_classes_are_learnt_and_old_rows_stay(first: int) -> None:
+    model = AddedClassesClassifier(HEAD).fit(*drawn(range(first, OLD + NEW)))
+    np.testing.assert_array_equal(model.coef_[:OLD], HEAD[0])
+    assert model.classes_.tolist() == list(range(OLD + NEW))
+    rows, labels = drawn(range(OLD + NEW), 60, seed=1)
+    assert model.score(rows, labels) > 0.9
+    np.testing.assert_allclose(model.predict_proba(rows).sum(1), 1)
+
+
+def test_it_is_the_model_that_add_makes(tmp_path: Path) -> None:
+    rows, labels = drawn(range(OLD, OLD + NEW))
+    names = tuple("abcde")
+    clinit.save_head(tmp_path / "head.npz", *HEAD, names)
+    named = np.array(["f", "g", "h"])[labels - OLD]
+    added = clinit.load(tmp_path / "head.npz").add((rows.astype(np.float32), named)).model
+    model = AddedClassesClassifier(str(tmp_path / "head.npz")).fit(rows, named)
+    np.testing.assert_allclose(model.coef_[OLD:], added.head.weight[OLD:], rtol=1e-6)
+    assert model.classes_.tolist() == list("abcdefgh")
+
+
+def test_classes_that_come_later_give_the_rows_of_all_at_once() -> None:
+    rows, labels = drawn(range(OLD + NEW))
+    whole, parts = AddedClassesClassifier(HEAD).fit(rows, labels), AddedClassesClassifier(HEAD)
+    for chosen in (labels < OLD + 1, labels >= OLD + 1):
+        parts.partial_fit(rows[chosen], labels[chosen])
+    np.testing.assert_allclose(parts.coef_, whole.coef_)
+
+
+def test_in_a_pipeline_across_folds_and_pickled() -> None:
+    rows, labels = drawn(range(OLD + NEW))
+    scaled = make_pipeline(StandardScaler(with_std=False), AddedClassesClassifier(HEAD))
+    assert cross_val_score(scaled, rows, labels, cv=3).mean() > 0.5
+    model = AddedClassesClassifier(HEAD, activation="sigmoid").fit(rows, labels)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(rows), model.predict_proba(rows))
+    assert not np.allclose(model.predict_proba(rows).sum(1), 1)
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "message"),
+    [
+        ((np.eye(2, DIM), np.zeros(2)), np.array(["a", "b"] * 4), "labels are texts"),
+        ((np.eye(2, DIM + 1), np.zeros(2)), np.arange(8), "the head reads 13"),
+        ((np.eye(2, DIM), np.zeros(3)), np.arange(8), r"2 rows and \(3,\) biases"),
+    ],
+)
+def test_what_does_not_fit_is_refused(head: Any, labels: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AddedClassesClassifier(head).fit(np.ones((8, DIM)), labels)
