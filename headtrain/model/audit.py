@@ -118,8 +118,8 @@ class Audit:
             "classes that may be known already": [
                 f"{in_words(each['class'])} has the name of {in_words(each['old'])}"
                 if each["images"] is None
-                else f"{each['images']:,} images of {in_words(each['class'])} are classified as"
-                f" {in_words(each['old'])}"
+                else f"{number_of(each['images'], 'image')} of {in_words(each['class'])}"
+                f" {'is' if each['images'] == 1 else 'are'} classified as {in_words(each['old'])}"
                 for each in self.known
             ],
             "pairs of classes that look alike": [

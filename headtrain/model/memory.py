@@ -29,6 +29,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.files.documents import Count, DocumentKind
 from clinit.files.tensors import Array, read_tensors, tensors_bytes
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.words import number_of
 
 ARRAYS = {
     "counts": Array(("int64",), ("classes",)),
@@ -176,7 +177,8 @@ class Memory:
         )
         also = "" if self.exact else " (including removed or replaced classes)"
         return (
-            f"The model stores the means of {int(self.known.sum()):,} classes, their covariance"
+            f"The model stores the means of {number_of(int(self.known.sum()), 'class')}, their"
+            " covariance"
             f"{also}, features of {len(self.held_out.labels):,} held-out images{kept}{learnt}:"
             f" {self.num_bytes / 1e6:,.1f} MB"
         )
