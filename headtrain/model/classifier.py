@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -25,6 +25,7 @@ from clinit.headtrain.model.memory import Memory
 from clinit.words import examples, visible
 
 AnyPath = str | os.PathLike[str]
+Own = TypeVar("Own", bound="Classifier")  # types are checked at run time, which knows no `Self`
 MODEL_FILE, MEMORY_FILE = "model.safetensors", "memory.safetensors"
 
 
@@ -144,18 +145,18 @@ class Classifier:
             return self.engine.depends_on
         return described(self.facts.fingerprint)
 
-    def without_network(self) -> Self:
+    def without_network(self: Own) -> Own:
         """Return the head alone, which classifies features of the network."""
         backbone = described(self.facts.fingerprint)
         memory = self.memory and replace(self.memory, backbone=backbone)
         return replace(self, linear=self.head, memory=memory, engine=None)
 
-    def after(self, change: Change) -> Self:
+    def after(self: Own, change: Change) -> Own:
         """Return the model with one more change in its history."""
         history = (*self.facts.history, change)
         return replace(self, facts=replace(self.facts, history=history))
 
-    def knowing(self, fingerprint: Fingerprint) -> Self:
+    def knowing(self: Own, fingerprint: Fingerprint) -> Own:
         """Return the model with the fingerprint of its features, if that was unknown."""
         if self.engine is not None or self.facts.fingerprint.fields or not fingerprint.fields:
             return self
@@ -164,7 +165,7 @@ class Classifier:
         memory = self.memory and replace(self.memory, backbone=described(found))
         return replace(self, facts=facts, memory=memory)
 
-    def of_rows(self, rows: Sequence[int]) -> Self:
+    def of_rows(self: Own, rows: Sequence[int]) -> Own:
         """Return the model with the classes `rows` only, in this order."""
         picked = list(rows)
         names = tuple(self.facts.class_names[row] for row in picked)
@@ -177,7 +178,7 @@ class Classifier:
             memory=None if self.memory is None else self.memory.of_rows(picked),
         )
 
-    def without(self, names: Sequence[str]) -> Self:
+    def without(self: Own, names: Sequence[str]) -> Own:
         """Return the model without the named classes.
 
         Raises:
@@ -193,7 +194,7 @@ class Classifier:
             )
         return self.of_rows(left)
 
-    def remove(self, names: Sequence[str], data: Mapping[str, Any] = {}) -> Self:
+    def remove(self: Own, names: Sequence[str], data: Mapping[str, Any] = {}) -> Own:
         """Return the model without the named classes; its history records the removal.
 
         Args:
@@ -208,7 +209,7 @@ class Classifier:
         left = replace(left, facts=replace(left.facts, temperature=temperature, known=None))
         return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))
 
-    def rename(self, new_names: Mapping[str, str], data: Mapping[str, Any] = {}) -> Self:
+    def rename(self: Own, new_names: Mapping[str, str], data: Mapping[str, Any] = {}) -> Own:
         """Return the model with renamed classes; its history records the new names.
 
         Args:
