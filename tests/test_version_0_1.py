@@ -158,7 +158,7 @@ def test_the_changed_parameters_of_top_blocks_are_read() -> None:
 
 
 def test_a_model_names_digits(tmp_path: Path) -> None:
-    model = clinit.load_model(DATA / "model.safetensors", device="cpu")
+    model = clinit.load(DATA / "model.safetensors", device="cpu")
     assert model.facts.tasks == (0, 0, 0, 0, 1, 1, 2, 2)
     images, labels = load_digits(return_X_y=True)
     paths = []

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.evaluation import Evaluation as Evaluation
     from clinit.headtrain.model.model import Model as Model
     from clinit.headtrain.model.model import load as load
-    from clinit.headtrain.model.model import load_model as load_model
     from clinit.headtrain.model.predict import Prediction as Prediction
     from clinit.headtrain.model.predict import Rejection as Rejection
     from clinit.headtrain.probe.protocol import Probe as Probe
@@ -82,7 +81,6 @@ _PLACES = {
     "clinit.headtrain.model.model": (
         "Model",
         "load",
-        "load_model",
     ),
     "clinit.headtrain.model.predict": (
         "Prediction",
@@ -99,6 +97,7 @@ _PLACES = {
 """The public names, by the module that defines them."""
 _PARTS = "clinit.headtrain.protocol.study.parts"
 _FORMER = {
+    "load_model": ("clinit.headtrain.model.model", "load", "clinit.load"),
     "train_heads": ("clinit.api", "train", "clinit.train"),
     "Study": ("clinit.headtrain.protocol.study.study", "Study", "keywords of clinit.train"),
     "Start": ("clinit.headtrain.heads.start.settings", "Start", "keywords of clinit.train"),

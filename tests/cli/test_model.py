@@ -230,7 +230,7 @@ def test_python_gives_the_same_model(
     remembering: Path, grown: tuple[Path, str], images: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    model = clinit.load_model(remembering, device="cpu")
+    model = clinit.load(remembering, device="cpu")
     added = model.add(images, keep=2)
     written = added.save(out)
     one, two = head_of(grown[0]), head_of(out)

@@ -172,7 +172,7 @@ def test_no_network_and_no_pytorch_is_loaded_for_features(place: Path) -> None:
     done("add", "head.npz", "new", "--old", "old", "--out", "grown.npz")
     code = """
 import sys, clinit, numpy as np
-model = clinit.load_model("grown.npz")
+model = clinit.load("grown.npz")
 model.predict(np.load("rows.npy")), model.predict("new"), model.evaluate("test.npz")
 model.remember("old").rename({"dog": "wolf"}).remove(["ant"]).save("left.npz")
 assert not {"torch", "timm", "torchvision"}.intersection(sys.modules), "predict"
