@@ -41,6 +41,7 @@ def chosen(backbone: Backbone, wanted: Compile, images: int) -> tuple[Backbone, 
     return found, notes
 
 
+@pytest.mark.untyped  # checks of types make a second graph
 @pytest.mark.slow
 @needs_compiler
 def test_features_are_those_of_the_plain_network_and_do_not_depend_on_the_rest_of_a_batch(
@@ -110,6 +111,7 @@ def test_without_a_compiler_the_plain_network_computes_unless_a_program_is_asked
         chosen(backbone, "on", 10**6)
 
 
+@pytest.mark.untyped  # checks of types make a second graph
 @pytest.mark.slow
 @needs_compiler
 def test_a_cache_is_of_one_way_and_resumes_to_the_same_bits(
