@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Generic, NamedTuple
 
@@ -84,7 +84,8 @@ def with_more(
     return _before(model, learnt), every, facts
 
 
-class Merge(NamedTuple, Generic[M]):
+@dataclass(frozen=True, eq=False)
+class Merge(Generic[M]):
     """Parts from which a model with the classes of two models is made."""
 
     left: M

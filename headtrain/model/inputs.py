@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -94,6 +94,7 @@ class Arrived:
         return self.train.class_names
 
 
+@runtime_checkable
 class Inputs(Protocol):
     """Images or features of classes, before they are read or computed."""
 
@@ -133,7 +134,7 @@ class FeatureInput:
     splits: Mapping[str, FeatureSet]
     """`train`, `val` or both; without labels, one set of a nameless class."""
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
-    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    names: Mapping[str, Iterable[str]] = field(default_factory=dict)
     """By split, a name of each row, if they have names."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """Digests of their manifests."""

@@ -59,7 +59,7 @@ def leave_one_out(
     start: Start,
     rows: Rows,
     sample: CalibrationSet,
-    statistics: ClassStatistics,
+    statistics: ClassStatistics | None,
     lam: float | None,
 ) -> Float[Tensor, "rows new"]:
     """Return the left-out logits of unscaled new rows for the drawn rows of the data.
@@ -69,11 +69,12 @@ def leave_one_out(
         rows: The new rows with their computed biases; the logits exclude biases if `start.bias`
             is `keep`.
         sample: The data that the rows were computed from, and its drawn rows.
-        statistics: Statistics of the data.
+        statistics: Statistics of the data, if `start.reads_statistics` or a row is alone.
         lam: Ridge of least-square rows.
     """
     logits = _without_each(start, rows, sample, statistics, lam)
     if sample.alone.any() and start.own is None:
+        assert statistics is not None
         alone = torch.from_numpy(sample.alone).to(logits.device)
         of = sample.subset(sample.alone)
         logits[alone] = _of_other_images(start, rows, of, statistics, lam)
@@ -84,12 +85,13 @@ def _without_each(
     start: Start,
     rows: Rows,
     sample: CalibrationSet,
-    statistics: ClassStatistics,
+    statistics: ClassStatistics | None,
     lam: float | None,
 ) -> Float[Tensor, "rows new"]:
     data, with_bias = sample.data, start.bias == "write"
     if start.init == "least-square" or start.init == "fitted":
         assert lam is not None
+        assert statistics is not None
         return _least_square_logits(rows, sample, statistics, lam, with_bias)
     if start.init == "class-mean" and start.class_mean == "raw":
         return sample.logits(partial(_means, rows, data, with_bias))
@@ -97,7 +99,7 @@ def _without_each(
     def again(fewer: NewClasses) -> Rows:
         known = fewer.statistics(start.weighting) if start.reads_statistics else None
         found, factor = raw_rows(start, fewer, known), 1.0
-        if start.init == "lda" and known is not None and statistics.freedom:
+        if start.init == "lda" and known and statistics and statistics.freedom:
             # A class of fewer rows makes the covariance smaller, and all rows longer.
             factor = known.freedom / statistics.freedom
         return Rows(factor * found.weight, (factor if with_bias else 0.0) * found.bias)
@@ -105,13 +107,16 @@ def _without_each(
     return computed_again(sample, again, MOST_PARTS if start.own else PARTS)
 
 
-def judges_of(start: Start, sample: CalibrationSet, statistics: ClassStatistics) -> CalibrationSet:
+def judges_of(
+    start: Start, sample: CalibrationSet, statistics: ClassStatistics | None
+) -> CalibrationSet:
     """Return the rows that can judge: all, or all but the only row of a new class.
 
     The latter for a user's function, for which there is no formula, and if no class has two rows,
     which would show how images of a class vary.
     """
-    return sample.judgeable if start.own or not statistics.freedom else sample
+    varies = statistics is not None and statistics.freedom > 0
+    return sample if varies and start.own is None else sample.judgeable
 
 
 def _of_other_images(

@@ -233,7 +233,9 @@ def _calibrated(
     """Return factor, shift and left-out logits; None if no factor is positive, or none is left."""
     rows, leaves_out = raw.rows, _leaves_out(start)
     if leaves_out:
-        known = statistics or sample.data.statistics()
+        known = statistics
+        if known is None and sample.alone.any():  # they are judged by the covariance
+            known = sample.data.statistics()
         sample = judges_of(start, sample, known)
         if not bool((sample.target >= 0).any()):
             return None, None

@@ -39,6 +39,7 @@ def naive_ece(sure: np.ndarray, right: np.ndarray) -> float:
     return found
 
 
+@pytest.mark.untyped  # the questions are a stand-in
 def test_measures_are_those_of_their_definitions() -> None:
     logits, classes, found = made(0)
     known = np.arange(48)
@@ -72,6 +73,7 @@ def test_measures_are_those_of_their_definitions() -> None:
     assert content["unreadable"] == [{"image": "a/59.png", "error": "the file is empty"}]
 
 
+@pytest.mark.untyped  # the questions are a stand-in
 def test_two_models_differ_by_what_one_alone_gets_right() -> None:
     one, other = made(1)[2], made(2)[2]
     told = one.against(other).content["against"]
