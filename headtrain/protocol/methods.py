@@ -8,6 +8,7 @@ head it takes only the names of the base classes.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -196,6 +197,7 @@ class GradientHeads(Method):
             with torch_stream(self.device):
                 start, _ = self._task_start(lesson, others, None).start(study, before)
             bank = Bank(before, [study.training] * len(anchors), self.device)
+            bank.states = [deepcopy(self._bank.states[index]) for _ in anchors]
             for head in range(bank.num_heads):
                 bank.write(head, task.stop - start.rows.bias.shape[0], start.rows)
             schedule = self._experiment.plan.schedule(rows.part(~aside))
