@@ -31,7 +31,7 @@ _WORDS = {
     "measured_on": "on {}",
     "top_blocks": "{} top blocks",
     "head": "base head {}",
-    "head_width": "head {}",
+    "head_width": "head width {}",
     "tasks": "{} tasks",
     "stop_after": "the first {} learnt",
     "iterations": "{} iterations per task",
@@ -115,7 +115,7 @@ def shown(run: RunSummary, name: str) -> str:
 
 
 def phrase(run: RunSummary, name: str) -> str:
-    """Return a setting with its name: `seed 0`, `head grow`."""
+    """Return a setting with its name: `seed 0`, `head width grow`."""
     return said(name, shown(run, name))
 
 
