@@ -6,7 +6,7 @@ show the same tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -89,18 +89,26 @@ def task_table(runs: Sequence[RunSummary], columns: Sequence[str] = OF_TASKS) ->
     return Group(*parts[:-1], *(replace(each, remarks=remarks) for each in parts[-1:]))
 
 
-def head_table(found: Diagnosis) -> Table:
-    """Return the metrics of one head with the meaning of each, for `clinit diagnose`."""
-    content, lines = found.content(), []
-    for name in COLLAPSE:
-        if name != "nc2_floor":
-            value, floor = content[name], content.get(f"{name}_floor")
-            cells = ["-" if value is None else f"{value:.4g}"]
-            cells.append("" if floor is None else f"{floor:.3f}")
-            meaning = MEASURES[name].meaning.replace(", {statistics}", "")
-            lines.append([MEASURES[name].heading, *cells, meaning])
-    columns = [Column("metric"), Column("value", "number"), Column("floor", "number")]
+def heads_table(found: Mapping[str, Diagnosis]) -> Table:
+    """Return the metrics of heads for `clinit diagnose`: of one with meanings, else a line each."""
+    contents = [each.content() for each in found.values()]
+    names = [name for name in COLLAPSE if any(each[name] is not None for each in contents)]
+    meanings = {name: MEASURES[name].meaning.replace(", {statistics}", "") for name in names}
+    cells = [["-" if each[n] is None else f"{each[n]:.4g}" for n in names] for each in contents]
     words = "Smaller is closer to collapse. floor: the least value of a head of this width."
+    if len(found) > 1:
+        told = [f"{MEASURES[name].heading}: {meanings[name]}." for name in names]
+        columns = [Column("head", "run"), *(Column(MEASURES[n].heading, "number") for n in names)]
+        lines = [[name, *line] for name, line in zip(found, cells, strict=True)]
+        return Table(columns, [lines], remarks=[" ".join(told)])
+    floors = [contents[0].get(f"{name}_floor") for name in names]
+    rows = zip(names, cells[0], floors, strict=True)
+    lines = [
+        [MEASURES[n].heading, cell, "" if floor is None else f"{floor:.3f}", meanings[n]]
+        for n, cell, floor in rows
+        if n != "nc2_floor"
+    ]
+    columns = [Column("metric"), Column("value", "number"), Column("floor", "number")]
     return Table([*columns, Column("meaning", "setting")], [lines], remarks=[words])
 
 
