@@ -11,6 +11,7 @@ import polars as pl
 from clinit.analysis.metrics.accuracy import at_end
 from clinit.errors import RecordError
 from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.record.info import settings_of
 
 
 def confusions(
@@ -23,7 +24,7 @@ def confusions(
     images of the true class) and share (percent). Equal counts are sorted by share, then head row.
 
     Args:
-        mistakes: Mistakes of a record; see `mistakes_of`.
+        mistakes: Mistakes of a record at the ends of tasks; see `mistakes_of`.
         classes: Classes of the same record.
         top: Maximum number of pairs; None: all.
     """
@@ -58,21 +59,25 @@ def confusions(
 def predictions(record: RunRecord) -> pl.DataFrame:
     """Return the predicted class of each test image at the end of each task.
 
-    Columns: task, row (the head row of its class), image (its number within the class),
-    predicted (a head row).
+    With `mistakes = "all"`, at every evaluation. Columns: task, iteration, row (the head row of its
+    class), image (its number within the class), predicted (a head row).
 
     Raises:
         RecordError: If the record does not contain the mistakes.
     """
-    keys, numbers = ["task", "row", "image"], pl.int_ranges("total").alias("image")
-    images = at_end(record.evaluations).select("task", "row", numbers).explode("image")
-    wrong = mistakes_of(record).cast({"image": pl.Int64})
+    keys, numbers = ["task", "iteration", "row", "image"], pl.int_ranges("total").alias("image")
+    evaluations, wrong = record.evaluations, mistakes_of(record).cast({"image": pl.Int64})
+    if settings_of(record.info)["mistakes"] == "end":
+        evaluations = at_end(evaluations)
+    images = evaluations.select(*keys[:3], numbers).explode("image")
     known = images.drop_nulls("image").join(wrong, on=keys, how="left", maintain_order="left")
     return known.with_columns(pl.col("predicted").fill_null(pl.col("row")))
 
 
-def mistakes_of(record: RunRecord) -> pl.DataFrame:
-    """Return the wrongly classified test images at the end of each task.
+def mistakes_of(record: RunRecord, *, only_ends: bool = False) -> pl.DataFrame:
+    """Return the wrongly classified test images at the evaluations that list them.
+
+    With `only_ends`, only at the last evaluation of each task.
 
     Raises:
         RecordError: If the record does not contain these images.
@@ -84,4 +89,8 @@ def mistakes_of(record: RunRecord) -> pl.DataFrame:
             " an earlier version",
             remedy=f"Run it again: `clinit rerun {where} --out FOLDER` makes a record with them.",
         )
-    return record.mistakes
+    ends = record.evaluations.group_by("task").agg(end=pl.col("iteration").max())
+    wrong = record.mistakes.join(ends, on="task", how="left", maintain_order="left")
+    at = pl.col("iteration").fill_null(pl.col("end"))  # records of an earlier version
+    is_end = (at == pl.col("end")) | (not only_ends)
+    return wrong.with_columns(at).filter(is_end).drop("end")

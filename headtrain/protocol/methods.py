@@ -232,12 +232,13 @@ class GradientHeads(Method):
         for stop in stream.evaluation_points:
             for done in steps.until(stop):
                 yield Stepped(done)
-            if is_last := stop == stream.iterations:
+            if stop == stream.iterations:
                 yield Trained(0, steps.losses)
                 if task.start and self._shared.training.correct != "none":
                     yield from self._correct(task)
             tested = self._experiment.seen_tests(task)
-            found = evaluate(self._bank, tested, ends, list_mistakes=is_last)
+            listed = stream.lists_mistakes(stop)
+            found = evaluate(self._bank, tested, ends, list_mistakes=listed)
             yield Tested(stop, found, mean_losses(self._bank, sample))
 
     def _correct(self, task: Task) -> Iterator[Fact]:
