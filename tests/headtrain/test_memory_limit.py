@@ -67,7 +67,7 @@ def same(one: RunRecord, other: RunRecord) -> None:
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "least-square": {**TRAINED, "init": "least-square"},
-    "lambda": {**TRAINED, "init": "least-square", "scale": "norm", "correct": "bic"},
+    "lambda": {**TRAINED, "init": "least-square", "scale": "norm"},
     "held-out": {**TRAINED, "init": "least-square", "lam": "held-out"},
     "lda": {**TRAINED, "init": "lda"},
     "fitted": {**TRAINED, "init": "fitted"},
@@ -75,8 +75,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "bf16": {**TRAINED, "precision": "bf16"},
     "new rows": {**TRAINED, "init": "class-mean", "init_rows": "new"},
     "joint": {**TRAINED, "method": "joint", "buffer": None},
-    **{method: {**STREAM, "method": method} for method in ("ridge", "slda", "fecam")},
-    "klda": {**STREAM, "method": "klda", "klda_width": 64, "klda_members": 2},
+    **{method: {**STREAM, "method": method} for method in ("ridge", "slda")},
     "ranpac": {**STREAM, "method": "ranpac", "ranpac_width": 64},
 }
 
