@@ -68,7 +68,6 @@ def same(one: RunRecord, other: RunRecord) -> None:
 FAMILIES: dict[str, dict[str, Any]] = {
     "least-square": {**TRAINED, "init": "least-square"},
     "lambda": {**TRAINED, "init": "least-square", "scale": "norm"},
-    "held-out": {**TRAINED, "init": "least-square", "lam": "held-out"},
     "lda": {**TRAINED, "init": "lda"},
     "fitted": {**TRAINED, "init": "fitted"},
     "sgm": {**TRAINED, "mix": "sgm", "buffer_split": "sgm", "head_width": "full"},

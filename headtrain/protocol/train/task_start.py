@@ -29,7 +29,7 @@ from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve, lambda_curve
+from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve, leave_one_out_curve
 from clinit.headtrain.heads.statistics.solve import LambdaPath
 from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.scenario import Task
@@ -126,7 +126,7 @@ class TaskStart:
             statistics = self.statistics(init.weighting)
             needed.append(f"statistics {init.weighting}")
         path = None
-        if init.chooses_lambda and init.lam != "held-out":
+        if init.chooses_lambda:
             path = self._once(f"lambda {init.weighting}", LambdaPath.of, statistics)
             needed.append(f"lambda {init.weighting}")
         watch = Stopwatch(self.device)
@@ -159,8 +159,8 @@ class TaskStart:
 
     def _curve(self, weighting: Weighting) -> LambdaCurve:
         features, groups = self._read
-        given = features, self.seen.labels, self.task.stop
-        return lambda_curve(*given, weighting=weighting, groups=groups)
+        statistics = self.statistics(weighting)
+        return leave_one_out_curve(features, self.seen.labels, statistics, groups=groups)
 
     def _solved(self, study: Study, solve: Solve) -> tuple[Initialisation, Spent]:
         idle = study.idle("method")
