@@ -8,6 +8,7 @@ head it takes only the names of the base classes.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -70,6 +71,7 @@ class GradientHeads(Method):
         self._shared = experiment.study
         self._came_with = came_with or scenario.num_base or scenario.tasks[0].stop
         self._own_seconds = np.zeros(len(studies))
+        self._lams: list[float | None] = [None] * len(studies)
         trainings = [study.training for study in studies]
         self._bank = Bank(Rows.of_head(experiment.head), trainings, self.device)
         self._statistics = RunningStatistics(scenario.base if self._shared.is_solved else None)
@@ -139,7 +141,8 @@ class GradientHeads(Method):
         shared, stop = self._task_start(lesson, lesson.seen, data), lesson.task.stop
         for index, study in enumerate(self._experiment.studies):
             with torch_stream(self.device):
-                start, seconds = shared.start(study, self._bank.rows(index))
+                start, seconds = shared.start(study, self._bank.rows(index), self._lams[index])
+                self._lams[index] = start.lam or self._lams[index]
                 self._bank.write(index, stop - start.rows.bias.shape[0], start.rows)
             self._own_seconds[index] += sum(seconds.values())
             yield Started(start, seconds)
@@ -197,8 +200,11 @@ class GradientHeads(Method):
             anchors = [Anchor(unit * each, old) for each in STRENGTHS]
             others = lesson.seen.part(~np.isin(lesson.seen.rows, rows.rows[aside]))
             with torch_stream(self.device):
-                start, _ = self._task_start(lesson, others, None).start(study, before)
+                start, _ = self._task_start(lesson, others, None).start(
+                    study, before, self._lams[index]
+                )
             bank = Bank(before, [study.training] * len(anchors), self.device)
+            bank.states = [deepcopy(self._bank.states[index]) for _ in anchors]
             for head in range(bank.num_heads):
                 bank.write(head, task.stop - start.rows.bias.shape[0], start.rows)
             schedule = self._experiment.plan.schedule(rows.part(~aside))

@@ -56,6 +56,7 @@ class HeadSettings(TypedDict, total=False):
     head_width: Many[str]
     protocol: Many[Protocol]
     loss: Many[Loss | Callable[..., Any]]
+    step: Many[str | Callable[..., Any]]
     lr: Many[float]
     schedule: Many[RateSchedule]
     weight_decay: Many[float]

@@ -177,6 +177,14 @@ class Training(Part):
         f"{LOSS[:-1]}; or a function of logits and labels that returns the loss of each row.",
         group="clinit.losses",
     )
+    step: Literal["loss"] | Imported = setting(
+        "loss",
+        "Gradient of an update: of the loss; or by a function of batch, head and state that returns"
+        " a loss or the gradients.",
+        group="clinit.steps",
+        of_heads=True,
+        earlier="loss",
+    )
     lr: float | None = setting(
         None,
         "Learning rate of AdamW, the largest of its schedule.",

@@ -105,6 +105,8 @@ def _idle_by_method(study: Parts) -> Rules:
         yield ("mix",), f"{named}: its batches contain no rows of a buffer"
     if study.anchor == "none":
         yield ("anchor_strength",), "--anchor none: there is no penalty"
+    if study.training.step != "loss":
+        yield ("precision",), "--step: a function computes as it is written"
     if method == "ewc":
         yield LOW_RANK, f"{named}: it trains the blocks themselves"
     if top is not None and top.full_rank:
@@ -143,7 +145,7 @@ def _idle_by_start(study: Parts) -> Rules:
     if init != "class-mean":
         yield ("class_mean",), "--init: only class-mean rows use this setting"
     if study.stream.iterations == 0:
-        trained = ("lr", "schedule", "weight_decay", "precision", "mix", "anchor")
+        trained = ("step", "lr", "schedule", "weight_decay", "precision", "mix", "anchor")
         yield (*trained, "anchor_strength"), "--iterations 0: nothing is trained"
 
 

@@ -92,8 +92,13 @@ class TaskStart:
         self._watch = Stopwatch(self.device)
         self._shared: dict[str, Any] = {}
 
-    def start(self, study: Study, head: Rows) -> tuple[Initialisation, Spent]:
-        """Return the new rows of a head, or all rows of a solved head, and seconds per phase."""
+    def start(
+        self, study: Study, head: Rows, near: float | None = None
+    ) -> tuple[Initialisation, Spent]:
+        """Return the new rows of a head, or all rows of a solved head, and seconds per phase.
+
+        A search for lambda starts at `near`, the lambda of the previous task of this head.
+        """
         if self.solve is not None:
             return self._solved(study, self.solve)
         if not self.task.start:
@@ -104,10 +109,10 @@ class TaskStart:
         features, groups = self._read
         data = NewClasses(features, self.seen.labels, head, *new, self.num_base, groups)
         if not self.heads_alike:
-            return self._initialised(study, data)
+            return self._initialised(study, data, near)
         key = init, study.training.loss
         if key not in self._starts:
-            self._starts[key] = self._initialised(study, data)
+            self._starts[key] = self._initialised(study, data, near)
         return self._starts[key]
 
     @property
@@ -120,7 +125,9 @@ class TaskStart:
         with self._watch.phase("features"):
             return self.read(), self.groups()
 
-    def _initialised(self, study: Study, data: NewClasses) -> tuple[Initialisation, Spent]:
+    def _initialised(
+        self, study: Study, data: NewClasses, near: float | None
+    ) -> tuple[Initialisation, Spent]:
         init, statistics, needed = study.start, None, ["features"]
         if init.reads_statistics:
             statistics = self.statistics(init.weighting)
@@ -136,6 +143,7 @@ class TaskStart:
             loss=study.training.loss,
             statistics=statistics,
             path=path,
+            near=near,
             watch=watch,
         )
         if not self.task.start:
