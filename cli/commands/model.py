@@ -131,8 +131,8 @@ def add(
         told = ("listing", "unreadable", "notes", "untested", "estimated_loss")
         facts = {name: change.data.get(name) for name in told}
         accuracy = {name: asdict(each) for name, each in change.accuracy.items()}
-        content = {"model": str(given.out), "classes": added.model.facts.num_classes}
-        print_content({**content, "accuracy": accuracy, **facts, "audit": change.data["audit"]})
+        content = {"model": str(given.out), "knows": added.model.facts.num_classes}
+        print_content({**content, "accuracy": accuracy, **facts, **change.data["audit"]})
 
 
 def _tell(added: Addition[Any], written: Written, *, as_json: bool) -> None:

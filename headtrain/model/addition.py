@@ -221,11 +221,10 @@ class Addition(Generic[M]):
 
     @property
     def _new_in_words(self) -> str:
-        given, tested = (
-            number_of(n, self._noun) for n in (sum(self.change.images.values()), self.new.total)
-        )
+        count = sum(self.change.images.values())
+        given, tested = (number_of(n, self._noun) for n in (count, self.new.total))
         if not self.new.total:
-            return f"None of your {given} could be tested."
+            return f"Your {self._noun if count == 1 else given} could not be tested."
         if not self.left_out:
             return f"Of {tested} held out, {_right(self.new)}."
         whole = f"Your {given}" if given == tested else f"Of your {given}, {tested}"

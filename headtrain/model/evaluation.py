@@ -201,7 +201,7 @@ class Evaluation:
         if known:
             one, five = (self.top1(column) for column in ("right", "top5"))
             lines["right"] = (
-                f"{one.correct:,} of {number_of(known, noun)} of {classes} ({one.percent:.2f} %);"
+                f"{one.correct:,} of {number_of(known, noun)} of {classes} right ({one.percent:.2f} %);"
                 f" {five.correct:,} with their class among the five likeliest"
                 f" ({five.percent:.2f} %)"
             )

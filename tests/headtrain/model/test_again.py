@@ -254,7 +254,7 @@ def test_what_would_not_be_exact_is_refused(model: Model) -> None:
     transform = replace(model.need_engine().transform, mean=(0.1, 0.2, 0.3))
     foreign = replace(apart, engine=replace(engine_of(apart), transform=transform))
     cases: dict[str, Callable[[], object]] = {
-        "all of these 5 images already": lambda: with_more(
+        "all of these 5 rows already": lambda: with_more(
             first, arrived(first, images("x", 0, 5)), None
         ),
         "of 2 classes (x, y)": lambda: with_more(many, arrived(many, images("x")), images("xy")),
