@@ -100,6 +100,10 @@ REFUSED = "JPEG files were decoded by the CPU, because the GPU refused them or g
 HALVED = "batches were computed in halves, because the GPU's memory was too small"
 
 
+_TOGETHER = 8
+"""Maximum number of images that a thread prepares in one task: a task costs as much as reading."""
+
+
 class _Image(NamedTuple):
     """Result of preparing an image: why it is bad, its bytes if the device decodes it, seconds."""
 
@@ -145,6 +149,8 @@ class Decoder:
     """Whether a CUDA device decodes the images that it can."""
     retreats: Counter[str] = field(default_factory=Counter)
     """Counts images that the device has left to the CPU (`REFUSED`)."""
+    look: Callable[[int, bytes], object] | None = None
+    """Called with row and content of each image that is read, by several threads."""
 
     def batches(self, rows: Iterable[Sequence[int]]) -> Generator[ImageBatch]:
         """Yield the batches in order, from the row numbers of each; three are loaded ahead.
@@ -162,7 +168,7 @@ class Decoder:
             waiting = deque(map(begin, islice(asked, _BATCHES_AHEAD)))
             while waiting:
                 numbers, pixels, jobs = waiting.popleft()
-                results = [job.result() for job in jobs]
+                results = [image for job in jobs for image in job.result()]
                 waiting.extend(map(begin, islice(asked, 1)))
                 pairs = zip(numbers, results, strict=True)
                 reasons = {row: found.reason for row, found in pairs if found.reason is not None}
@@ -181,12 +187,17 @@ class Decoder:
 
     def _begin(
         self, pool: ThreadPoolExecutor, rows: Sequence[int]
-    ) -> tuple[Sequence[int], Tensor, list[Future[_Image]]]:
-        shape = (len(rows), 3, *self.transform.crop)
+    ) -> tuple[Sequence[int], Tensor, list[Future[list[_Image]]]]:
+        shape, step = (len(rows), 3, *self.transform.crop), len(rows) // self.workers
+        step = max(1, min(_TOGETHER, step))
         with _machine_errors(self.images, rows[0]):
             pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
-            jobs = [pool.submit(self._load, pixels[i], row) for i, row in enumerate(rows)]
+            parts = [slice(start, start + step) for start in range(0, len(rows), step)]
+            jobs = [pool.submit(self._load_some, pixels[part], rows[part]) for part in parts]
         return rows, pixels, jobs
+
+    def _load_some(self, targets: Tensor, rows: Sequence[int]) -> list[_Image]:
+        return [self._load(target, row) for target, row in zip(targets, rows, strict=True)]
 
     def _load(self, target: Tensor, row: int) -> _Image:
         """Fill `target` with the pixels of one image, unless the device will decode it."""
@@ -195,6 +206,8 @@ class Decoder:
             try:
                 with watch.phase("read"):
                     content = self.images.read(row)
+                    if self.look is not None:
+                        self.look(row, content)
                 with watch.phase("decode"):
                     if self.for_device:
                         encoded = for_device(content, max_pixels=self.max_pixels)

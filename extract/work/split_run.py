@@ -297,9 +297,9 @@ class SplitRun:
 
     def _images(self, shards: Iterable[int], timing: Timing) -> Iterator[ImageBatch]:
         """Yield batches of the images of `shards`; no batch contains images of two shards."""
-        size = self.plan.batch_size
+        size, look, paths = self.plan.batch_size, self.on_image, self.manifest.table["path"]
         decoder = Decoder(
-            images=images_of(self.manifest.table, self.root, self.on_image),
+            images=images_of(self.manifest.table, self.root),
             transform=self.transform,
             workers=self.settings.threads,
             max_pixels=self.settings.max_pixels,
@@ -307,6 +307,7 @@ class SplitRun:
             view=self.view,
             for_device=self.settings.decoder == "cuda",
             retreats=timing.retreats,
+            look=None if look is None else lambda row, content: look(paths[row], content),
         )
         rows = (
             range(start, min(start + size, rows.stop))
