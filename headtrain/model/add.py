@@ -137,7 +137,8 @@ def merge(
             remember the training rows of all classes that the other model lacks.
     """
     data = {**data, "models": [model.origin, other.origin]}
-    left, images, model, notes = of_both(model, other)
+    both = of_both(model, other)
+    left, images, model, notes = both.left, both.images, both.model, both.notes
     mine = model.class_names
     new = [] if images is None else [name for name in images.class_names if name not in mine]
     near = near_names(new, mine, other.origin, model.origin)
