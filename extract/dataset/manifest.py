@@ -23,10 +23,10 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset.known import SPLITS
+from clinit.files.arrays import reading, row_count
 from clinit.files.commit import commit_file
 from clinit.files.documents import content_sha256
 from clinit.files.paths import is_file
-from clinit.files.tables import reading, row_count
 from clinit.files.text import MAX_NAME
 from clinit.words import contrast_digests
 

@@ -23,7 +23,7 @@ import polars as pl
 from clinit.errors import ImageError, ManifestError
 from clinit.extract.dataset.known import Columns
 from clinit.extract.dataset.manifest import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
-from clinit.files.tables import DAMAGE, reading, row_count, scan_parquet
+from clinit.files.arrays import DAMAGE, reading, row_count, scan_parquet
 from clinit.words import printable
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")

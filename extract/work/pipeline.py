@@ -43,8 +43,7 @@ from clinit.extract.dataset.decode import (
 from clinit.extract.dataset.images import Images
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.transform import Transform, View
-from clinit.machine import free_memory, out_of_memory
-from clinit.stopwatch import Stopwatch
+from clinit.machine import Stopwatch, free_memory, out_of_memory
 
 PHASES = ("read", "decode", "transfer", "forward", "write")
 

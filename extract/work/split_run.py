@@ -45,7 +45,7 @@ from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_o
 from clinit.files.commit import flush_folder
 from clinit.files.lock import claim_file, claimed_names
 from clinit.files.paths import exists
-from clinit.stopwatch import Stopwatch
+from clinit.machine import Stopwatch
 
 _alone = partial(claim_file, on_busy=lambda: None)
 """Locks a file that processes of other parts may also write; waits until it is free."""
