@@ -30,9 +30,8 @@ from clinit.headtrain.protocol.stream.task_plan import Lesson, TaskPlan
 from clinit.headtrain.protocol.study.study import Study, names_of
 from clinit.headtrain.protocol.train.heads import LabelledRows
 from clinit.headtrain.protocol.train.task_start import warm_up
-from clinit.machine import choose_device
+from clinit.machine import Stopwatch, choose_device
 from clinit.observer import Noted, Observer, ignore
-from clinit.stopwatch import Stopwatch
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
 """Measures a head on statistics of its training rows; returns plain values by name."""

@@ -44,8 +44,8 @@ from clinit.headtrain.protocol.train.loop import TaskSteps
 from clinit.headtrain.protocol.train.old_classes import OldClasses
 from clinit.headtrain.protocol.train.past import Past, RunningStatistics
 from clinit.headtrain.protocol.train.task_start import TaskStart
+from clinit.machine import Stopwatch
 from clinit.observer import Observer, ignore
-from clinit.stopwatch import Stopwatch
 
 
 class GradientHeads(Method):

@@ -17,8 +17,8 @@ from clinit.headtrain.heads.closed.moments import FeatureMap
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
+from clinit.machine import Stopwatch
 from clinit.observer import Observer, ignore
-from clinit.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -36,7 +36,7 @@ from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.heads.statistics.leave_one_out import Unit
 from clinit.headtrain.heads.statistics.solve import LambdaPath
-from clinit.stopwatch import Stopwatch
+from clinit.machine import Stopwatch
 
 MAX_ROWS = 8192
 """Maximum number of rows on which lambdas are compared."""

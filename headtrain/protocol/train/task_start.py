@@ -35,7 +35,7 @@ from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.past import RunningStatistics
-from clinit.stopwatch import Stopwatch
+from clinit.machine import Stopwatch
 
 FIRST = Start(init="least-square", scale="calibrated", lam="auto", calibration="leave-one-out")
 """Start of the first task of a stream without base classes, for every `--init`: starts are compared
