@@ -19,7 +19,6 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int
 
-from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import (
     FeatureRows,
     beside,
@@ -100,16 +99,7 @@ def leave_one_out_curve(
         groups: Groups of rows that repeat each other and are left out together. In a class with
             such rows, the weights of the remaining rows are not raised to make up for rows left
             out. None: no row repeats another.
-
-    Raises:
-        StatisticsError: If no class has two rows that do not repeat each other.
     """
-    distinct = labels if groups is None else labels[one_of_each(labels, groups)]
-    if not (np.bincount(distinct) > 1).any():
-        raise StatisticsError(
-            "lambda cannot be chosen: no class has two rows, one to fit and one to leave out",
-            remedy="Give a number (the paper: 0.05) instead of `auto`.",
-        )
     path = LambdaPath.of(statistics)
     lams = default_lams(statistics) if lams is None else lams
     order = np.argsort(labels, kind="stable")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
+from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import (
     FeatureRows,
     library,
@@ -22,7 +23,7 @@ from clinit.headtrain.heads.array import (
     torch_stream,
 )
 from clinit.headtrain.heads.closed.solved import Solve
-from clinit.headtrain.heads.groups import count_repeats
+from clinit.headtrain.heads.groups import count_repeats, one_of_each
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import NewClasses
@@ -167,8 +168,15 @@ class TaskStart:
 
     def _curve(self, weighting: Weighting) -> LambdaCurve:
         features, groups = self._read
+        labels = self.seen.labels
+        distinct = labels if groups is None else labels[one_of_each(labels, groups)]
+        if not (np.bincount(distinct) > 1).any():
+            raise StatisticsError(
+                "lambda cannot be chosen: no class has two rows, one to fit and one to leave out",
+                remedy="Give a number (the paper: 0.05) instead of `auto`.",
+            )
         statistics = self.statistics(weighting)
-        return leave_one_out_curve(features, self.seen.labels, statistics, groups=groups)
+        return leave_one_out_curve(features, labels, statistics, groups=groups)
 
     def _solved(self, study: Study, solve: Solve) -> tuple[Initialisation, Spent]:
         idle = study.idle("method")

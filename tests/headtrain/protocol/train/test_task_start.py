@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.neighbors import NearestCentroid
 
+from clinit.errors import StatisticsError
 from clinit.headtrain.heads.closed.solved import SOLVED, Solve
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.initialise import initialise
@@ -99,6 +100,10 @@ def test_lambda_of_a_solved_head_is_chosen_by_all_rows() -> None:
     found, _ = Reader(SOLVED["ridge"]).start.start(study(method="ridge", lam="auto"), head())
     statistics = ClassStatistics.of(features, labels, num_classes=OLD + NEW)
     assert found.curve == leave_one_out_curve(features, labels, statistics)
+    single = Reader(SOLVED["ridge"], np.unique(labels, return_index=True)[1])
+    with pytest.raises(StatisticsError, match="no class has two rows") as caught:
+        single.start.start(study(method="ridge", lam="auto"), head())
+    assert "0.05" in caught.value.remedy
 
 
 @pytest.mark.parametrize("weighting", ["class", "sample"])
