@@ -100,7 +100,7 @@ def top1(name: str) -> Any:
 def opposite(folder: Path, cost: ProcessCost) -> float:
     """Return the effects of the paper that are significantly the other way round."""
     found = json.loads((folder / "paper/tables/last-layer.json").read_text())
-    return sum(each["verdict"] == "opposite" for each in found["effects"])
+    return float(sum(each["verdict"] == "opposite" for each in found["effects"]))
 
 
 def ratio(folder: Path, cost: ProcessCost) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from clinit.headtrain.heads.array import library, placed, torch_stream
 from clinit.headtrain.heads.closed.interface import Arrival, Solution
 from clinit.headtrain.heads.closed.solved import SOLVED
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.start.new_rows import NewClasses, random_task_rows
+from clinit.headtrain.heads.start.new_rows import random_task_rows
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.protocol.closed_form import closed_form, mean_loss
@@ -32,16 +31,21 @@ from clinit.headtrain.protocol.learner import Diagnose, Experiment, Method
 from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.stream.task_plan import Lesson
-from clinit.headtrain.protocol.train.anchor import STRENGTHS, Anchor, judges, set_aside
-from clinit.headtrain.protocol.train.correction import bias_corrected, class_weights, weight_aligned
+from clinit.headtrain.protocol.train.anchor import (
+    STRENGTHS,
+    Anchor,
+    class_weights,
+    judges,
+    set_aside,
+)
 from clinit.headtrain.protocol.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.loop import TaskSteps
 from clinit.headtrain.protocol.train.old_classes import OldClasses
 from clinit.headtrain.protocol.train.past import Past, RunningStatistics
 from clinit.headtrain.protocol.train.task_start import TaskStart
+from clinit.machine import Stopwatch
 from clinit.observer import Observer, ignore
-from clinit.stopwatch import Stopwatch
 
 
 class GradientHeads(Method):
@@ -62,7 +66,6 @@ class GradientHeads(Method):
                 base classes, the rows of the first task.
         """
         scenario, plan, studies = experiment.scenario, experiment.plan, experiment.studies
-        plan.check_correction()
         self.device = experiment.device
         self._experiment, self._diagnose = experiment, diagnose
         self._shared = experiment.study
@@ -88,7 +91,7 @@ class GradientHeads(Method):
         return rows.as_head(names[: len(rows.bias)], self._experiment.head.fingerprint)
 
     def learn(self, lesson: Lesson) -> Iterator[Fact]:
-        """Start all heads, or solve them; train them on the same batches, and correct them."""
+        """Start all heads, or solve them; train them on the same batches."""
         if self._shared.start.head_width == "grow":
             self._grow(lesson.task)
         data = self._experiment.training(lesson.rows.rows) if lesson.starts_on_all else None
@@ -234,36 +237,10 @@ class GradientHeads(Method):
                 yield Stepped(done)
             if stop == stream.iterations:
                 yield Trained(0, steps.losses)
-                if task.start and self._shared.training.correct != "none":
-                    yield from self._correct(task)
             tested = self._experiment.seen_tests(task)
             listed = stream.lists_mistakes(stop)
             found = evaluate(self._bank, tested, ends, list_mistakes=listed)
             yield Tested(stop, found, mean_losses(self._bank, sample))
-
-    def _correct(self, task: Task) -> Iterator[Fact]:
-        """Count the correct answers of the trained heads, then correct their rows of the task."""
-        ends, training = self._experiment.scenario.ends, self._shared.training
-        correct = evaluate(self._bank, self._experiment.seen_tests(task), ends).correct
-        yield Done("evaluate")
-        # Without base classes, `ends` begins with 0 too; `fromkeys` drops the repeat.
-        origins = pairwise(dict.fromkeys((0, *ends[: task.number + 1])))
-        before = np.stack([correct[:, slice(*rows)].sum(1) for rows in origins], axis=1)
-        told = []
-        with torch_stream(self.device):
-            aside = self._experiment.plan.correction_rows(task)
-            features = self._experiment.training(aside.rows).arrays()
-            for index in range(self._bank.num_heads):
-                head = self._bank.rows(index)
-                if training.correct == "wa":
-                    found = weight_aligned(head, task.start, task.stop)
-                else:
-                    new = NewClasses(features, aside.labels, head, task.start, task.stop)
-                    found = bias_corrected(new)
-                self._bank.write(index, task.start, found.rows)
-                counts = {"correct_before": before[index].tolist()}
-                told.append({"correction": {**found.facts, **counts}})
-        yield Done("train", of_heads=told)
 
     def _diagnoses(
         self, lesson: Lesson, data: LabelledRows, diagnose: Diagnose
@@ -300,10 +277,9 @@ class ClosedHeads(Method):
         whole = spent.get("initialise", 0) + spent.get("evaluate", 0)
         return np.full(len(self._experiment.studies), whole)
 
-    def head(self, index: int) -> Head | None:
-        """Copy the linear layer in its present state; None if scores are not linear."""
-        if (stored := self._form.head()) is None:
-            return None
+    def head(self, index: int) -> Head:
+        """Copy the linear layer in its present state."""
+        stored = self._form.head()
         names = self._experiment.scenario.class_names[: stored.rows.bias.shape[0]]
         fingerprint = self._experiment.head.fingerprint
         return stored.rows.as_head(names, fingerprint, feature_map=stored.feature_map)
@@ -371,7 +347,6 @@ class ClosedHeads(Method):
     def _diagnosis(self, task: Task, diagnose: Diagnose) -> dict[str, Any]:
         """Measure the linear layer on all rows seen."""
         stored, train = self._form.head(), self._experiment.scenario.train
-        assert stored is not None, "run_experiment refuses to diagnose other methods"
         rows = train.rows_between(0, task.stop)
         arrays = self._experiment.training(rows).arrays()
         statistics = ClassStatistics.of(arrays, train.labels[rows], num_classes=task.stop)

@@ -33,10 +33,10 @@ from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.scale import Initialisation, LeftOut, scaled
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve, lambda_curve
+from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.heads.statistics.leave_one_out import Unit
 from clinit.headtrain.heads.statistics.solve import LambdaPath
-from clinit.stopwatch import Stopwatch
+from clinit.machine import Stopwatch
 
 MAX_ROWS = 8192
 """Maximum number of rows on which lambdas are compared."""
@@ -73,7 +73,6 @@ def initialise(
 
     Raises:
         ValueError: If a new class has no row.
-        StatisticsError: If lambda must be chosen by held-out rows, but no class has two rows.
     """
     if start.init == "random":
         return Initialisation(data.stale)
@@ -128,26 +127,18 @@ def choose_lambda(
     path: LambdaPath | None = None,
     near: float | None = None,
 ) -> tuple[float, LambdaCurve | None]:
-    """Choose lambda as `auto` or `held-out` requires; return it with the curve of its choice.
+    """Choose lambda; return it with the curve of its choice.
 
-    If no row can judge (`judges_of`), or if rows of zeros beat every lambda, `auto` returns
-    `safe_lambda` and no curve.
+    If no row can judge (`judges_of`), or if rows of zeros beat every lambda, return `safe_lambda`
+    and no curve.
 
     Args:
-        start: Settings; `lam` is `auto` or `held-out`.
+        start: Settings; `lam` is `auto`.
         sample: The data, and all fixed logits.
         statistics: Statistics of the data.
         path: As in `initialise`.
         near: As in `initialise`.
     """
-    data = sample.data
-    if start.lam == "held-out":
-        judged = slice(data.start, data.stop)
-        held = lambda_curve(
-            data.features, data.labels, data.stop, classes=judged, weighting=start.weighting,
-            groups=data.groups,
-        )  # fmt: skip
-        return held.best, held
     path, curve = path or LambdaPath.of(statistics), None
     judges = judges_of(start, sample, statistics)
     if bool((judges.target >= 0).any()):

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
+from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import (
     FeatureRows,
     library,
@@ -22,20 +23,20 @@ from clinit.headtrain.heads.array import (
     torch_stream,
 )
 from clinit.headtrain.heads.closed.solved import Solve
-from clinit.headtrain.heads.groups import count_repeats
+from clinit.headtrain.heads.groups import count_repeats, one_of_each
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve, lambda_curve
+from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve, leave_one_out_curve
 from clinit.headtrain.heads.statistics.solve import LambdaPath
 from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.past import RunningStatistics
-from clinit.stopwatch import Stopwatch
+from clinit.machine import Stopwatch
 
 FIRST = Start(init="least-square", scale="calibrated", lam="auto", calibration="leave-one-out")
 """Start of the first task of a stream without base classes, for every `--init`: starts are compared
@@ -133,7 +134,7 @@ class TaskStart:
             statistics = self.statistics(init.weighting)
             needed.append(f"statistics {init.weighting}")
         path = None
-        if init.chooses_lambda and init.lam != "held-out":
+        if init.chooses_lambda:
             path = self._once(f"lambda {init.weighting}", LambdaPath.of, statistics)
             needed.append(f"lambda {init.weighting}")
         watch = Stopwatch(self.device)
@@ -167,8 +168,15 @@ class TaskStart:
 
     def _curve(self, weighting: Weighting) -> LambdaCurve:
         features, groups = self._read
-        given = features, self.seen.labels, self.task.stop
-        return lambda_curve(*given, weighting=weighting, groups=groups)
+        labels = self.seen.labels
+        distinct = labels if groups is None else labels[one_of_each(labels, groups)]
+        if not (np.bincount(distinct) > 1).any():
+            raise StatisticsError(
+                "lambda cannot be chosen: no class has two rows, one to fit and one to leave out",
+                remedy="Give a number (the paper: 0.05) instead of `auto`.",
+            )
+        statistics = self.statistics(weighting)
+        return leave_one_out_curve(features, labels, statistics, groups=groups)
 
     def _solved(self, study: Study, solve: Solve) -> tuple[Initialisation, Spent]:
         idle = study.idle("method")
