@@ -21,11 +21,12 @@ from clinit.analysis.metrics.accuracy import (
     at_end,
     at_start,
     backward_transfer,
+    confusions,
     forgetting,
     mean,
+    mistakes_of,
     transfers,
 )
-from clinit.analysis.metrics.classes import confusions, mistakes_of
 from clinit.analysis.metrics.efficiency import (
     GAINS,
     READINGS,

@@ -80,7 +80,7 @@ def fit(
     elif overwrite:
         raise typer.BadParameter("--overwrite has no effect without --out")
     check_caches(cache)
-    from clinit.analysis.report.probe_table import accuracy_lines, grid_table, grid_title
+    from clinit.analysis.report.tables import accuracy_lines, grid_table, grid_title
     from clinit.extract.cache.head import write_head
     from clinit.headtrain.probe.protocol import probe
     from clinit.headtrain.protocol.stream.source import read_source

@@ -219,9 +219,8 @@ def _show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
 
 def _show(table: Table, where: Places, plan: Plan) -> None:
     """Print a table and write its files; for `figures`, only write the files."""
-    from clinit.analysis.paper.files import write_figures, write_table
+    from clinit.analysis.paper.output import terminal, write_figures, write_table
     from clinit.analysis.paper.reproduction import measured, recorded_runs
-    from clinit.analysis.paper.text import terminal
 
     if table.name == "figures":
         say()

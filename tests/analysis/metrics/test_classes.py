@@ -5,7 +5,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from clinit.analysis.metrics.classes import confusions
+from clinit.analysis.metrics.accuracy import confusions
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.tables import TABLES
 

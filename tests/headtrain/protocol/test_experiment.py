@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from clinit.analysis.metrics.classes import predictions
+from clinit.analysis.metrics.accuracy import predictions
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
