@@ -11,8 +11,8 @@ import typer
 
 from clinit.analysis.report import Format, View
 from clinit.cli.frame.console import note, print_csv, print_json
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import AsJson, fills, option
+from clinit.cli.frame.process import keeps
 from clinit.cli.frame.results import show, show_comparison
 from clinit.files.paths import check_writable
 

@@ -13,8 +13,8 @@ from clinit.analysis.paper.tables import NAMES, TABLES
 from clinit.cli.frame.console import note, out, say
 from clinit.cli.frame.context import Context, Run, print_command, runner
 from clinit.cli.frame.demo_inputs import make_digits
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import described
+from clinit.cli.frame.process import keeps
 from clinit.cli.frame.run_data import check_caches
 from clinit.files.paths import check_writable, exists
 

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.image_options import BaseRoot, NewRoot, Weights, Workers
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import (
     MaxPixels,
     Overwrite,
@@ -22,6 +20,7 @@ from clinit.cli.frame.options import (
     RecordedNew,
     described,
 )
+from clinit.cli.frame.process import claimed_folder, keeps
 from clinit.cli.frame.run_data import check_run, read_data, read_images, recorded_places
 from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.known import MAX_PIXELS

@@ -10,8 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from clinit.cli.frame.config import grids_of
-from clinit.cli.frame.recipes import names, recipe
+from clinit.cli.frame.config import grids_of, recipe, recipe_names
 from clinit.cli.main import app
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.protocol.sweep.grid import distinct, runs_of
@@ -52,7 +51,7 @@ def runs(name: str, *, top: bool = False) -> list[dict[str, Any]]:
 
 
 def test_the_recipes_are_the_tables_of_the_paper() -> None:
-    assert names() == ["figure1-spikes", "starts", *ORDER]
+    assert recipe_names() == ["figure1-spikes", "starts", *ORDER]
 
 
 @pytest.mark.slow
