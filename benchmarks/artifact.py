@@ -65,8 +65,8 @@ class Claim:
 
 
 def minutes(folder: Path, cost: ProcessCost) -> float:
-    """Return the time of the command."""
-    return cost.wall_s / 60
+    """Return the CPU time of the command, which other processes of the machine hardly change."""
+    return cost.cpu_s / 60
 
 
 def less(runs: str, measure_: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> Any:
@@ -99,7 +99,7 @@ def top1(name: str) -> Any:
 
 def opposite(folder: Path, cost: ProcessCost) -> float:
     """Return the effects of the paper that are significantly the other way round."""
-    found = json.loads((folder / "paper/tables/last-layer.json").read_text())
+    found = json.loads((folder / "five/tables/last-layer.json").read_text())
     return float(sum(each["verdict"] == "opposite" for each in found["effects"]))
 
 
@@ -117,7 +117,7 @@ def ratio(folder: Path, cost: ProcessCost) -> float:
 
 RANDOM, COMPUTED = {"init": "random"}, {"init": "least-square"}
 CLAIMS = (
-    Claim("the demo takes about a minute", "demo --out demo", 0, 2, "min", minutes),
+    Claim("the demo takes about a minute", "demo --out demo", 0, 2, "CPU min", minutes),
     Claim(
         "before training, computed rows recognise new classes, random rows do not",
         f"sweep {CACHES} --out starts {SMALL} iterations=600 init=random,least-square",
@@ -146,13 +146,13 @@ CLAIMS = (
     Claim(
         "a repeated run has the same bits",
         "rerun starts/random-seed=0",
-        *(0, 2, "min"),
+        *(0, 2, "CPU min"),
         minutes,
     ),
     Claim(
         "classes are added to a model",
         f"add {NETWORK} --old demo/caches/base demo/digits/new --out model",
-        *(0, 2, "min"),
+        *(0, 2, "CPU min"),
         minutes,
     ),
     Claim(
@@ -175,14 +175,19 @@ CLAIMS = (
     ),
     Claim(
         "all tables of the paper are made on digits",
-        "reproduce all --scale-down --seeds 3 --out paper",
-        *(0, 4, "min"),
+        "reproduce all --scale-down --out paper",
+        *(0, 4, "CPU min"),
         minutes,
     ),
-    Claim("no effect of Table 2 is the other way round", "", 0, 0, "effects", opposite),
+    Claim(
+        "no effect of Table 2 is the other way round",
+        "reproduce last-layer --scale-down --seeds 5 --out five",
+        *(0, 0, "effects"),
+        opposite,
+    ),
     Claim(
         "heads train faster than a loop in PyTorch",
-        "python benchmarks/heads.py --iterations 200 --block 50 --banks 1 --no-avalanche"
+        "python benchmarks/heads.py --iterations 100 --block 25 --banks 1 --no-avalanche"
         " --no-protocol --threads 1 --out speed",
         *(1, 4, "times"),
         ratio,
