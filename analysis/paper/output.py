@@ -46,45 +46,50 @@ _HEADS = "on the training images of the base cache, classes weigh the same, ever
 def terminal(found: Reproduction) -> RenderableType:
     """Return the table, the effects and the differences from the paper."""
     parts: list[RenderableType] = [Text(f"\n{_heading(found)}", style="bold")]
-    if found.is_reduced:
-        parts.append(Text(_REDUCED, style="yellow"))
-    for group in found.groups:
-        parts += [Text(f"\n{_title(group)}", style="bold"), _numbers(found, group)]
-    parts.append(Text(_caption(found), style="dim"))
-    if found.effects:
-        heading = "Do the paper's effects hold? Least-square minus random rows"
-        main = [e for e in found.effects if (e.better, e.other) == ("least-square", "random")]
-        parts += [Text(f"\n{heading}", style="bold"), _effects(main, is_whole=False).rich()]
-        others = " The other pairs of starts are in the files."
-        parts.append(Text(_effect_caption(found) + others, style="dim"))
-    for title, settings in _lists(found).items():
-        if title != _SAME:
-            parts += [Text(f"\n{title}", style="bold"), _settings_table(settings).rich()]
-    if found.table.slips:
-        parts.append(Text(f"\n{_SLIPS}", style="bold"))
-        parts += [Text(f"* {each}") for each in found.table.slips]
-    parts.append(Text(f"\n{_open(found)}"))
+    parts += [Text(_REDUCED, style="yellow")] if found.is_reduced else []
+    for title, table, words in _parts(found, is_whole=False):
+        parts += [Text(f"\n{title}", style="bold")] if title else []
+        parts += [] if table is None else [table]
+        parts += [Text(f"* {each}" if title else each, style="dim") for each in words]
     return Group(*parts)
 
 
 def as_markdown(found: Reproduction) -> str:
     """Return the tables, the effects and the lists."""
     parts = [f"## {_heading(found)}", *([_REDUCED] if found.is_reduced else [])]
+    for title, table, words in _parts(found, is_whole=True):
+        parts += [f"**{title}**"] if title else []
+        parts += [] if table is None else [table.markdown()]
+        lines = [f"* {escaped(each)}" if title else escaped(each) for each in words]
+        parts += ["\n".join(lines)] if lines else []
+    return "\n\n".join(parts) + "\n"
+
+
+_SAME = "As in the paper"
+
+
+def _parts(
+    found: Reproduction, *, is_whole: bool
+) -> Iterator[tuple[str, Table | None, Sequence[str]]]:
+    """Yield titles, tables and sentences in their order; sentences below a title are a list."""
     for group in found.groups:
-        parts += [f"**{_title(group)}**", _numbers(found, group).markdown()]
-    parts.append(escaped(_caption(found)))
+        yield _title(group), _numbers(found, group), []
+    yield "", None, [_caption(found)]
     if found.effects:
-        parts.append(_effects(found.effects, is_whole=True).markdown())
-        parts.append(escaped(_effect_caption(found)))
+        main = [e for e in found.effects if (e.better, e.other) == ("least-square", "random")]
+        shown = found.effects if is_whole else main
+        which, others = "", ""
+        if not is_whole:
+            which = " Least-square minus random rows"
+            others = " The other pairs of starts are in the files."
+        yield f"Do the paper's effects hold?{which}", _effects(shown, is_whole=is_whole), []
+        yield "", None, [_effect_caption(found) + others]
     for title, settings in _lists(found).items():
-        parts += [f"**{title}**", _settings_table(settings).markdown()]
+        if is_whole or title != _SAME:
+            yield title, _settings_table(settings), []
     if found.table.slips:
-        slips = [f"* {escaped(each)}" for each in found.table.slips]
-        parts.append("\n".join([f"**{_SLIPS}**", "", *slips]))
-    return "\n\n".join([*parts, _open(found)]) + "\n"
-
-
-_SAME, _SLIPS = "As in the paper", "Contradicted in the paper"
+        yield "Contradicted in the paper", None, found.table.slips
+    yield "", None, [f"Open points of the paper: clinit recipe show {found.table.recipe}"]
 
 
 def _lists(found: Reproduction) -> dict[str, list[Setting]]:
@@ -95,10 +100,6 @@ def _lists(found: Reproduction) -> dict[str, list[Setting]]:
         "Chosen by us": [each for each in found.settings if each.why],
     }
     return {title: settings for title, settings in lists.items() if settings}
-
-
-def _open(found: Reproduction) -> str:
-    return f"Open points of the paper: clinit recipe show {found.table.recipe}"
 
 
 def _heading(found: Reproduction) -> str:
