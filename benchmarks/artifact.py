@@ -97,10 +97,11 @@ def top1(name: str) -> Any:
     return value
 
 
-def opposite(folder: Path, cost: ProcessCost) -> float:
-    """Return the effects of the paper that are significantly the other way round."""
-    found = json.loads((folder / "five/tables/last-layer.json").read_text())
-    return float(sum(each["verdict"] == "opposite" for each in found["effects"]))
+def held(folder: Path, cost: ProcessCost) -> float:
+    """Return how many of 12 starts and trainings learn new classes better than random rows."""
+    found = json.loads((folder / "five/tables/last-layer.json").read_text())["effects"]
+    own = [e for e in found if (e["metric"], e["other"]) == ("acc_new", "random")]
+    return float(sum(each["verdict"] == "holds" for each in own))
 
 
 def ratio(folder: Path, cost: ProcessCost) -> float:
@@ -180,10 +181,10 @@ CLAIMS = (
         minutes,
     ),
     Claim(
-        "no effect of Table 2 is the other way round",
+        "with every loss, computed rows learn new classes better than random rows",
         "reproduce last-layer --scale-down --seeds 5 --out five",
-        *(0, 0, "effects"),
-        opposite,
+        *(10, 12, "of 12 effects"),
+        held,
     ),
     Claim(
         "heads train faster than a loop in PyTorch",
