@@ -25,7 +25,9 @@ from clinit.cli.frame.options import (
 )
 from clinit.cli.frame.progress import counting, doing
 from clinit.cli.frame.results import print_content
+from clinit.errors import ImageError
 from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.files.paths import exists, instead_of
 from clinit.words import DIGEST_LETTERS, examples, number_of, printable, visible
 
 if TYPE_CHECKING:
@@ -105,6 +107,9 @@ def predict(
     head without a network names the classes of rows of features.
     """
     check_model(model, images)
+    if not any(map(exists, images)):
+        remedy = instead_of(images[0], "Give files or folders.")
+        raise ImageError(f"nothing at {printable(images[0])}", remedy=remedy)
     if csv_file is not None:
         check_file(csv_file, "csv")
     with doing("Loading the model …"):

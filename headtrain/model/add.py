@@ -277,7 +277,8 @@ def _warnings(model: Classifier, purpose: Purpose) -> list[str]:
             " train the head with `--iterations 200`"
         )
     turns = config.activation == "sigmoid" and model.facts.activation == "softmax"
-    if turns and model.class_names and purpose.old is None and model.memory is None:
+    known = 0 if model.memory is None else int(model.memory.known.sum())
+    if turns and purpose.old is None and known < model.facts.num_classes / 2:
         found.append(
             "--activation sigmoid: a head that was trained with a softmax has no probabilities of"
             " single classes, and without images of old classes nothing fits new rows to it: leave"

@@ -222,13 +222,13 @@ class Addition(Generic[M]):
     @property
     def _new_in_words(self) -> str:
         count = sum(self.change.images.values())
-        given, tested = (number_of(n, self._noun) for n in (count, self.new.total))
+        given = number_of(count, self._noun)
         if not self.new.total:
             return f"Your {self._noun if count == 1 else given} could not be tested."
         if not self.left_out:
-            return f"Of {tested} held out, {_right(self.new)}."
-        whole = f"Your {given}" if given == tested else f"Of your {given}, {tested}"
-        return f"{whole}, each tested without itself: {_right(self.new)}."
+            return f"Of {number_of(self.new.total, self._noun)} held out, {_right(self.new)}."
+        each = "each tested" if self.new.total == count else f"{self.new.total:,} tested, each"
+        return f"Your {given}, {each} without itself: {_right(self.new)}."
 
     @property
     def _old_in_words(self) -> list[str]:
@@ -258,10 +258,10 @@ class Addition(Generic[M]):
         """Return what the numbers do not show."""
         change, notes = self.change, list[str]()
         if names := change.data.get("untested"):
-            notes.append(
-                f"never tested, for want of a second {self._noun}, which does not repeat the first:"
-                f" {number_of(len(names), 'class')} ({examples(names)})"
-            )
+            takes = f"a second {self._noun}, which does not repeat the first"
+            takes = takes if self.left_out else f"a {self._noun} in val, or five to hold one out"
+            which = f"{number_of(len(names), 'class')} ({examples(names)})"
+            notes.append(f"never tested: {which}; a class takes {takes}")
         if (
             not self.old.total
             and len(change.classes) < self.model.facts.num_classes

@@ -200,10 +200,10 @@ class Evaluation:
         lines = {"right": f"0 {noun}s of classes of the model"}
         if known:
             one, five = (self.top1(column) for column in ("right", "top5"))
+            right = f"{one.correct:,} of {number_of(known, noun)} of {classes} right"
             lines["right"] = (
-                f"{one.correct:,} of {number_of(known, noun)} of {classes} right ({one.percent:.2f} %);"
-                f" {five.correct:,} with their class among the five likeliest"
-                f" ({five.percent:.2f} %)"
+                f"{right} ({one.percent:.2f} %); {five.correct:,} with their class among the five"
+                f" likeliest ({five.percent:.2f} %)"
             )
             lines["calibration"] = (
                 f"expected error {100 * found['calibration_error']:.1f} %,"
