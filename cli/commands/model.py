@@ -354,8 +354,7 @@ def show(model: ModelArgument, as_json: AsJson = False) -> None:
         _print_table(heads, _ancestors(facts))
     for task in sorted(set(facts.tasks)):
         names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
-        where = "base" if task == 0 else f"task {task}"
-        say(f"{where}, {number_of(len(names), 'class')}: {_listed(names)}")
+        say(f"{facts.since(task)}, {number_of(len(names), 'class')}: {_listed(names)}")
 
 
 def _ancestors(facts: ModelFacts) -> list[list[str]]:

@@ -199,7 +199,8 @@ class ImageFolder:
         if bad:
             every = sum(len(each.manifest.table) for each in self.listing.values())
             named = examples([f"{each.path}: {each.reason}" for each in bad])
-            told = f"{len(bad):,} of {every:,} images cannot be read and are left out ({named})"
+            told = f"{len(bad):,} of {every:,} images cannot be read and are left out ({named});"
+            told += " `--retry-invalid` reads them again"
             observe(Warned(told))
             first = [{"image": each.path, "error": each.reason} for each in bad[:LISTED]]
             left_out["unreadable"] = {"count": len(bad), "first": first}

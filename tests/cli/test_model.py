@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 import clinit
 from clinit.cli.commands.model import add, merge, remember, remove, rename, show
+from clinit.cli.frame.model_source import next_to
 from clinit.errors import CacheError, ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
 from clinit.extract.cache.read import open_split
@@ -18,7 +19,7 @@ from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.facts import accuracy_in_words
 from clinit.headtrain.model.memory import Memory, read_memory
 from clinit.headtrain.model.model import load_model
-from clinit.headtrain.model.reading import read_facts
+from clinit.headtrain.model.reading import parent_of, read_facts
 
 app = typer.Typer()
 for command in (add, merge, remember, remove, rename, show):
@@ -126,7 +127,7 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     assert (change.accuracy["new"].total, change.accuracy["old"].total) == (16, 5)
     printed = done("show", out)
     assert "base, 3 classes: a, b, c" in printed
-    assert "task 3, 2 classes: f, g" in printed
+    assert f"{change.date[:10]}, 2 classes: f, g" in printed
     told = json.loads(invoke("show", out, "--json").stdout)
     assert told["classes"][-1] == {"class": "g", "task": 3}
     assert (told["memory"]["classes"], told["memory"]["exact"]) == (7, True)
@@ -146,6 +147,36 @@ def test_a_model_that_was_added_to_is_added_to_again(
     assert memory.counts.tolist() == [5, 5, 5, 5, 5, 8, 8, 6, 6]
     assert memory.held_out.counts().tolist() == [1, 1, 1, 1, 1, 0, 0, 0, 0]
     assert read_facts(tmp_path / "out" / "model.safetensors").tasks[-2:] == (4, 4)
+
+
+def test_without_out_the_new_model_goes_next_to_its_parent(
+    grown: tuple[Path, str], images: Path, tmp_path: Path
+) -> None:
+    parent = Path(shutil.copytree(grown[0], tmp_path / "flowers"))
+    more, words = draw(tmp_path / "more", "h", 2), ("--device", "cpu")
+    draw(more, "i", 1)
+    printed = done("add", parent, more, *words)
+    assert printed.startswith(f"Note: the new model goes to {tmp_path / 'flowers-2'}; ")
+    assert "never tested: 1 class (i)" in printed
+    draw(tmp_path / "later", "i", 1, start=1)
+    shutil.move(tmp_path / "later" / "i" / "1.png", more / "i")
+    printed = done("add", tmp_path / "flowers", more, *words)
+    assert f"{tmp_path / 'flowers-3'} knows 9 classes" in printed
+    assert "1 image came since (i/...); only new images are computed" in printed
+    assert not (tmp_path / "flowers-3-features").exists()
+    done("rename", tmp_path / "flowers-3", "h=hill")
+    facts = {name: read_facts(tmp_path / name) for name in ("flowers", "flowers-3", "flowers-4")}
+    assert facts["flowers-3"].parents == {facts["flowers"].digest: str(parent)}
+    parents = {facts["flowers-3"].digest: str(tmp_path / "flowers-3")}
+    assert facts["flowers-4"].parents == parents
+    shutil.move(tmp_path / "flowers-3", tmp_path / "elsewhere")
+    assert parent_of(tmp_path / "flowers-4") is None
+    assert parent_of(tmp_path / "elsewhere") == parent
+    shown = done("show", tmp_path / "flowers-4", width=80)
+    for name in ("flowers", "flowers-3"):
+        assert f"{name} {facts[name].digest[:12]}" in shown
+    assert next_to(tmp_path / "resnet-50").name == "resnet-50-2"
+    assert next_to(tmp_path / "head.npz").name == "head-2.npz"
 
 
 def test_a_class_that_the_model_has_is_replaced_in_its_own_row(
@@ -249,9 +280,14 @@ def test_python_gives_the_same_model(
         added.save(out)
     with pytest.raises(ValueError, match="iterations takes an integer"):
         model.add(images, iterations=-1)
-    assert [each.action for each in added.model.rename({"f": "F"}).remove(["g"]).facts.history] == [
-        *("run", "remember", "add", "rename", "remove")
-    ]
+    changed = added.model.rename({"f": "F"}).remove(["a", "g"])
+    actions = [each.action for each in changed.facts.history]
+    assert actions == ["run", "remember", "add", "rename", "remove"]
+    changed.save(tmp_path / "changed")
+    files = [images / "f" / "0.png", images / "g" / "0.png"]
+    asked = [each.predict(files) for each in (changed, clinit.load(tmp_path / "changed"))]
+    for one, two in zip(*asked, strict=True):  # the network in memory has the rows of the change
+        assert [each.name for each in one.guesses] == [each.name for each in two.guesses]
 
 
 def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -> None:
@@ -411,6 +447,9 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL IMAGES --more", ModelError, "2 of these 2 classes are new to the model (f, g)"),
         ("add MODEL a1 --more", ModelError, "of all training images of 1 class (a)"),
         ("add MODEL a1 --more --replace", None, "--more keeps earlier images"),
+        ("add MODEL f1 --lr 0.1", None, "--lr 0.1 has no effect without iterations"),
+        ("add MODEL f1 --out= --overwrite", None, "--overwrite needs --out"),
+        ("add --backbone=resnet18 IMAGES --out=", None, "--backbone needs --out"),
         ("merge MODEL MODEL", ModelError, "has all classes of the other"),
         ("merge MODEL IMAGES", ModelError, "it is not a model"),
         ("remember MODEL f1", ModelError, "1 folder without class in the model (f)"),
@@ -444,7 +483,8 @@ def test_what_does_not_fit_is_refused(
         for names, count in re.findall(r"([a-z]+)(\d)", root.name):
             draw(root, names, int(count))
         arguments[1] = str(root)
-    out = () if "--out" in arguments else ("--out", tmp_path / "out")
+    out = () if "--out" in words else ("--out", tmp_path / "out")
+    arguments = [each for each in arguments if each != "--out="]
     device = ("--device", "cpu") if command == "add" else ()
     result = invoke(command, *arguments, *out, *device)
     assert result.exit_code, result.output
