@@ -122,8 +122,7 @@ def test_two_models_answer_the_same_images(
     assert f"lost: {first['image']} (now {first['answer']})" in printed
     shutil.move(images / "<b>x", images / "AAAAAAAA")
     done("rename", model, "a=AAAAAAAAA", "--out", tmp_path / "typo")
-    printed = done("evaluate", tmp_path / "typo", images)
-    assert "AAAAAAAA: is it AAAAAAAAA?" in printed
+    assert "AAAAAAAA: is it AAAAAAAAA?" in done("evaluate", tmp_path / "typo", images)
     told = printed.replace(str(model), "").splitlines()
     lines = (each for each in told if not each.startswith(("Note", "lost")))
     assert max(map(len, lines)) <= 80
