@@ -73,7 +73,7 @@ def evaluate(
     classify the same images. The result tells what was gained and lost in classes
     that both know, with McNemar's test, and how good the other classes are.
 
-    clinit evaluate scenes2/ photographs/ --against scenes/ --html scenes2.html
+    clinit evaluate scenes-2/ photographs/ --html scenes-2.html
     """
     check_images(images)
     for path in filter(None, (model, against)):

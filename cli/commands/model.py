@@ -111,7 +111,7 @@ def add(
     alike, repeated images, images that do not fit their class, and old images that
     become wrong. --json prints all findings.
 
-    clinit add scenes/ photographs/ --out scenes2/
+    clinit add scenes/ photographs/
     """
     if more and replace:
         raise typer.BadParameter("--more keeps earlier images, --replace forgets them: give one")
@@ -210,7 +210,7 @@ def remove(
     The rows of all other classes and their order do not change. MODEL is not
     changed.
 
-    clinit remove scenes/ campsite iceberg --out fewer-scenes/
+    clinit remove scenes/ campsite iceberg
     """
     left = _changed(
         model, out, lambda opened, data: opened.remove(classes, data), overwrite=overwrite
@@ -238,7 +238,7 @@ def rename(
 
     Rows and memory do not change. MODEL is not changed.
 
-    clinit rename scenes/ n02979186="cassette player" --out named-scenes/
+    clinit rename scenes/ n02979186="cassette player"
     """
     pairs: dict[str, str] = {}
     for text in names:

@@ -265,7 +265,7 @@ class Addition(Generic[M]):
         if (
             not self.old.total
             and len(change.classes) < self.model.facts.num_classes
-            and max(change.images.values()) == 1
+            and max(change.images.values(), default=0) == 1
             and "weights" in change.data["old_rows"]
         ):
             notes.append(
