@@ -37,6 +37,7 @@ from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.inputs import (
     LISTED,
     Arrived,
+    Inputs,
     differences,
     features_in,
     questions,
@@ -61,7 +62,7 @@ _CONTENT = DocumentKind(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ImageFolder:
+class ImageFolder(Inputs):
     """A folder with one folder of images per class, or with such folders `train` and `val`."""
 
     root: Path

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -70,18 +70,17 @@ class Arrived:
         return self.train.class_names
 
 
-@runtime_checkable
-class Inputs(Protocol):
+class Inputs:
     """Images or features of classes, before they are read or computed."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """One name per class."""
-        ...
+        raise NotImplementedError
 
     def arrive(self, model: Classifier, share: float, observe: Observer) -> Arrived:
         """Return the features; `share` of each class is held out (`held_out`)."""
-        ...
+        raise NotImplementedError
 
 
 def is_features(given: Any) -> bool:
@@ -102,7 +101,7 @@ def _cache_at(path: Path) -> Path | None:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FeatureInput:
+class FeatureInput(Inputs):
     """Features that are given in place of images."""
 
     path: Path = Path()
