@@ -86,7 +86,7 @@ def evaluate(
     from clinit.headtrain.model.evaluation import Questions
     from clinit.headtrain.model.evaluation import evaluate as evaluated
     from clinit.headtrain.model.model import load_model
-    from clinit.headtrain.model.reading import parent_of
+    from clinit.headtrain.model.storage import parent_of
 
     with training_progress() as observe:
         asked = Questions.of(images, labels, observe)

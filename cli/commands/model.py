@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.facts import ModelFacts
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model import Model
-    from clinit.headtrain.model.writing import Written
+    from clinit.headtrain.model.storage import Written
 
 SHOWN = 12
 """Maximum number of class names in one line."""
@@ -175,7 +175,7 @@ def remember(
     """
     with opened(paths, network, out, overwrite=overwrite) as given:
         from clinit.headtrain.model.inputs import remember
-        from clinit.headtrain.model.writing import write_model
+        from clinit.headtrain.model.storage import write_model
 
         model, inputs, out = given.model, given.inputs, given.out
         if out.suffix == ".safetensors" and model.engine is not None:
@@ -265,8 +265,7 @@ def _changed(
 
     from clinit.extract.cache.head import Head
     from clinit.headtrain.model.model import Model, load_model
-    from clinit.headtrain.model.reading import read_facts
-    from clinit.headtrain.model.writing import check_apart
+    from clinit.headtrain.model.storage import check_apart, read_facts
 
     if path.suffix != ".onnx":  # wrong names are refused before the network is loaded
         facts = read_facts(path)
@@ -311,7 +310,7 @@ def merge(
     place = target(out, model, overwrite=overwrite)
     from clinit.headtrain.model.add import merge as merged
     from clinit.headtrain.model.model import load_model
-    from clinit.headtrain.model.writing import check_apart
+    from clinit.headtrain.model.storage import check_apart
 
     with claimed_file(place), training_progress() as observe:
         for path in (model, other):
@@ -330,7 +329,7 @@ def merge(
 def show(model: ModelArgument, as_json: AsJson = False) -> None:
     """Show the classes of a model, their history, and its memory."""
     check_model(model)
-    from clinit.headtrain.model.reading import memory_of, read_facts
+    from clinit.headtrain.model.storage import memory_of, read_facts
 
     with doing("Reading the model …"):
         facts = read_facts(model)

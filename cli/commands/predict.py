@@ -120,7 +120,7 @@ def predict(
         from clinit.headtrain.model.model import load_model
         from clinit.headtrain.model.predict import find_images
         from clinit.headtrain.model.predict import predict as predicted
-        from clinit.headtrain.model.reading import is_head_file
+        from clinit.headtrain.model.storage import is_head_file
 
         kinds, of_features = [is_features(each) for each in images], is_features(images[0])
         if len({*kinds}) > 1:

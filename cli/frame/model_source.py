@@ -132,7 +132,7 @@ def target(out: Path | None, model: Path, *, overwrite: bool) -> Path:
         )
     check_writable(out)
     if exists(out) or out.is_symlink():
-        from clinit.headtrain.model.writing import check_free
+        from clinit.headtrain.model.storage import check_free
 
         check_free(out, overwrite=overwrite)
     return out
@@ -271,7 +271,7 @@ def opened(
         check_installed()
     with claimed_file(place), training_progress() as observe:
         from clinit.headtrain.model.model import load_model
-        from clinit.headtrain.model.writing import check_apart, check_kind
+        from clinit.headtrain.model.storage import check_apart, check_kind
 
         observe(Doing("Loading the model …"))
         if network.backbone is not None:

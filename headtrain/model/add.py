@@ -24,9 +24,8 @@ from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.classifier import AnyPath, Classifier, M
 from clinit.headtrain.model.facts import Change
-from clinit.headtrain.model.growth import Growth, Started, grown_head, grown_memory
+from clinit.headtrain.model.growth import DRAWN, Growth, Started, grown_head, grown_memory
 from clinit.headtrain.model.inputs import Inputs, differences, features_in, held_out, noted
-from clinit.headtrain.model.old_rows import DRAWN
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import HeadFit, ProbeConfig

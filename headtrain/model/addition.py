@@ -44,7 +44,7 @@ from clinit.headtrain.model.audit import Audit
 from clinit.headtrain.model.classifier import AnyPath, M
 from clinit.headtrain.model.facts import FEW, Change, Known, accuracy_in_words
 from clinit.headtrain.model.predict import RULES, scores
-from clinit.headtrain.model.writing import Written, write_model
+from clinit.headtrain.model.storage import Written, write_model
 from clinit.words import examples, number_of
 
 MOST_KNOWN = 2048

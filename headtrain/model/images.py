@@ -44,7 +44,7 @@ from clinit.headtrain.model.inputs import (
     tellers,
 )
 from clinit.headtrain.model.network import engine_of
-from clinit.headtrain.model.writing import check_apart
+from clinit.headtrain.model.storage import check_apart
 from clinit.observer import Doing, Observer, Progressed, Warned, ignore
 from clinit.words import examples, number_of
 

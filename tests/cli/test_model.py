@@ -19,7 +19,7 @@ from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.facts import accuracy_in_words
 from clinit.headtrain.model.memory import Memory, read_memory
 from clinit.headtrain.model.model import load_model
-from clinit.headtrain.model.reading import parent_of, read_facts
+from clinit.headtrain.model.storage import parent_of, read_facts
 
 app = typer.Typer()
 for command in (add, merge, remember, remove, rename, show):

@@ -28,8 +28,7 @@ from clinit.headtrain.model.facts import METADATA, Change, ModelFacts
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import data_config, engine_of
 from clinit.headtrain.model.network import described as description_of
-from clinit.headtrain.model.reading import read_facts
-from clinit.headtrain.model.writing import write_model
+from clinit.headtrain.model.storage import read_facts, write_model
 from tests.snapshots import check_snapshot
 
 HOSTILE_NAMES = ("a [b](c)", "line\nbreak | <b>", "🦜 ---", "d", 'quote"\\')
