@@ -163,24 +163,15 @@ class Addition(Generic[M]):
 
     model: M
     """The new model; its history ends with this addition."""
-    replaced: int
-    """Number of classes of the model that were replaced."""
-    old_before: Top1
-    """Accuracy of the original model on held-out images of old classes."""
-    old: Top1
-    """Accuracy of the new model on the same images."""
-    new: Top1
-    """Accuracy of the new model on images of the added classes, held out or left out."""
-    left_out: bool
-    """Whether `new` is leave-one-out: each image is classified by rows computed without it."""
     audit: Audit
     """What seems wrong with the images."""
+    replaced: int = 0
+    """Number of classes of the model that were replaced."""
+    old_before: Top1 = NONE
+    """Accuracy of the original model on held-out images of old classes."""
     prices: tuple[Price, ...] = ()
     """Accuracies for several values of `--max-old-loss`, ascending, the requested value among them.
     Empty unless the rows are discriminants and images of old classes are held out."""
-    taken: Top1 = NONE
-    """How many of the features that stand in for old images (`total`) new classes take (`correct`):
-    an estimate, if no image of an old class is held out."""
     place: str = ""
     """Where the features of the images are."""
 
@@ -188,6 +179,21 @@ class Addition(Generic[M]):
     def change(self) -> Change:
         """The addition in the history of the model."""
         return self.model.facts.history[-1]
+
+    @property
+    def old(self) -> Top1:
+        """Accuracy of the new model on held-out images of old classes."""
+        return self.change.accuracy.get("old", NONE)
+
+    @property
+    def new(self) -> Top1:
+        """Accuracy of the new model on images of the added classes, held out or left out."""
+        return self.change.accuracy.get("new", NONE)
+
+    @property
+    def left_out(self) -> bool:
+        """Whether `new` is leave-one-out: each image is classified by rows computed without it."""
+        return bool(self.change.data.get("left_out"))
 
     def save(self, out: AnyPath, *, onnx: bool = False, overwrite: bool = False) -> Written:
         """Write the new model; see `Model.save`."""
@@ -237,9 +243,8 @@ class Addition(Generic[M]):
         if self.old.total:
             before = f"{self.old_before.correct:,} before"
             return [f"Old classes: of {self.old.total:,} held out, {_right(self.old)}, {before}."]
-        loss = ""
-        if self.taken.total:
-            loss = f", estimated loss {self.taken.correct:,} of {self.taken.total:,}"
+        lost = self.change.data.get("estimated_loss")
+        loss = "" if lost is None else ", estimated loss {correct:,} of {total:,}".format(**lost)
         return [f"Old classes: not tested (`clinit remember`){loss}."]
 
     def tables(self) -> list[TableOf]:
