@@ -5,12 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from PIL import Image
-from typer.testing import CliRunner, Result
 
 import clinit
-from clinit.cli.commands.model import add, merge, remember, remove, rename, show
 from clinit.cli.frame.model_source import next_to
 from clinit.errors import CacheError, ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
@@ -20,25 +17,15 @@ from clinit.headtrain.model.facts import accuracy_in_words
 from clinit.headtrain.model.memory import Memory, read_memory
 from clinit.headtrain.model.model import load_model
 from clinit.headtrain.model.storage import parent_of, read_facts
-
-app = typer.Typer()
-for command in (add, merge, remember, remove, rename, show):
-    app.command()(command)
+from tests.cli.calls import call, checked
 
 
-def invoke(*arguments: object, width: int = 120) -> Result:
-    texts = [str(argument) for argument in arguments]
-    return CliRunner().invoke(app, texts, env={"COLUMNS": str(width)})
+def done(*words: object) -> str:
+    return " ".join(checked(call(*words)).split())
 
 
-def done(*arguments: object, width: int = 120) -> str:
-    result = invoke(*arguments, width=width)
-    assert result.exit_code == 0, f"{result.output}\n{result.exception!r}"
-    return " ".join(result.output.split())
-
-
-def refused(kind: type[Exception], *arguments: object) -> str:
-    result = invoke(*arguments)
+def refused(kind: type[Exception], *words: object) -> str:
+    result = call(*words)
     assert isinstance(result.exception, kind), (result.output, result.exception)
     return f"{result.exception} | {getattr(result.exception, 'remedy', '')}"
 
@@ -125,10 +112,10 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     assert len(change.data["train_manifest"]) == 64
     assert "synthetic features from class statistics" in change.data["old_rows"]
     assert (change.accuracy["new"].total, change.accuracy["old"].total) == (16, 5)
-    printed = done("show", out)
+    printed = done("model", "show", out)
     assert "base, 3 classes: a, b, c" in printed
     assert f"{change.date[:10]}, 2 classes: f, g" in printed
-    told = json.loads(invoke("show", out, "--json").stdout)
+    told = json.loads(call("model", "show", out, "--json").stdout)
     assert told["classes"][-1] == {"class": "g", "task": 3}
     assert (told["memory"]["classes"], told["memory"]["exact"]) == (7, True)
 
@@ -164,7 +151,11 @@ def test_without_out_the_new_model_goes_next_to_its_parent(
     assert f"{tmp_path / 'flowers-3'} knows 9 classes" in printed
     assert "1 image came since (i/...); only new images are computed" in printed
     assert not (tmp_path / "flowers-3-features").exists()
-    done("rename", tmp_path / "flowers-3", "h=hill")
+    done("rename", tmp_path / "flowers-3", "a=b", "b=a", "h=[bold] grün")
+    before, after = head_of(tmp_path / "flowers-3"), head_of(tmp_path / "flowers-4")
+    assert after.class_names == (*"bacdefg", "[bold] grün", "i")
+    assert memory_of(tmp_path / "flowers-4").class_names == after.class_names
+    np.testing.assert_array_equal(after.weight, before.weight)
     facts = {name: read_facts(tmp_path / name) for name in ("flowers", "flowers-3", "flowers-4")}
     assert facts["flowers-3"].parents == {facts["flowers"].digest: str(parent)}
     parents = {facts["flowers-3"].digest: str(tmp_path / "flowers-3")}
@@ -172,7 +163,7 @@ def test_without_out_the_new_model_goes_next_to_its_parent(
     shutil.move(tmp_path / "flowers-3", tmp_path / "elsewhere")
     assert parent_of(tmp_path / "flowers-4") is None
     assert parent_of(tmp_path / "elsewhere") == parent
-    shown = done("show", tmp_path / "flowers-4", width=80)
+    shown = done("model", "show", tmp_path / "flowers-4")
     for name in ("flowers", "flowers-3"):
         assert f"{name} {facts[name].digest[:12]}" in shown
     assert next_to(tmp_path / "resnet-50").name == "resnet-50-2"
@@ -210,12 +201,12 @@ def test_more_images_solve_rows_anew_and_two_models_become_one(
     assert "1 of 5 images seen already: they count once" in printed
     assert "4 more photographs of 1 class, 2 classes computed anew" in printed
     done("add", remembering, draw(tmp_path / "other", "hi", 6), "--out", tmp_path / "hi", *cpu)
-    words = ("merge", tmp_path / "more-of-f", tmp_path / "hi", "--out")
+    words = ("model", "merge", tmp_path / "more-of-f", tmp_path / "hi", "--out")
     printed = done(*words, tmp_path / "both")
     assert f"{tmp_path / 'both'} knows 9 classes. Your 32 photographs" in printed
     assert "2 classes computed anew, 2 classes added" in printed
     assert memory_of(tmp_path / "both").counts.tolist() == [5] * 5 + [12, 8, 6, 6]
-    told = json.loads(invoke(*words, tmp_path / "both.safetensors", "--json").stdout)
+    told = json.loads(call(*words, tmp_path / "both.safetensors", "--json").stdout)
     assert (told["history"][-1]["action"], told["memory"]) == ("merge", None)
 
 
@@ -237,14 +228,6 @@ def test_classes_are_removed_with_what_is_remembered_of_them(
     again = draw(tmp_path / "again", "acdef", 6, start=100)
     done("remember", fewer, again, "--out", tmp_path / "anew", "--device", "cpu")
     assert memory_of(tmp_path / "anew").exact
-
-
-def test_classes_are_renamed(grown: tuple[Path, str], tmp_path: Path) -> None:
-    done("rename", grown[0], "a=b", "b=a", "g=[bold] grün", "--out", tmp_path / "out")
-    before, after = head_of(grown[0]), head_of(tmp_path / "out")
-    assert after.class_names == ("b", "a", "c", "d", "e", "f", "[bold] grün")
-    np.testing.assert_array_equal(after.weight, before.weight)
-    assert memory_of(tmp_path / "out").class_names == after.class_names
 
 
 def test_given_rows_that_the_model_holds_out_are_not_trained_on(
@@ -361,7 +344,7 @@ def test_odd_images_are_warned_of_and_refused_if_asked(
     words = ("add", remembering, own, "--out", out, "--device", "cpu")
     refusal = refused(ModelError, *words, "--strict")
     assert not out.exists()
-    result = invoke(*words, "--json", width=80)
+    result = call(*words, "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     for pair in ({"f/0.png", "f/again.png"}, {"f/1.png", "g/moved.png"}):
@@ -425,7 +408,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
     else:
         file.unlink()
         file.symlink_to(target)
-    for words in (["show", own], ["add", own, images, *out], ["remove", own, "b", *out]):
+    for words in (["model", "show", own], ["add", own, images, *out], ["remove", own, "b", *out]):
         assert str(file) in refused(ModelError if target is None else StorageError, *words)
     assert not (tmp_path / "out").exists()
 
@@ -450,8 +433,8 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL f1 --lr 0.1", None, "--lr 0.1 has no effect without iterations"),
         ("add MODEL f1 --out= --overwrite", None, "--overwrite needs --out"),
         ("add --backbone=resnet18 IMAGES --out=", None, "--backbone needs --out"),
-        ("merge MODEL MODEL", ModelError, "has all classes of the other"),
-        ("merge MODEL IMAGES", ModelError, "it is not a model"),
+        ("model merge MODEL MODEL", ModelError, "has all classes of the other"),
+        ("model merge MODEL IMAGES", ModelError, "it is not a model"),
         ("remember MODEL f1", ModelError, "1 folder without class in the model (f)"),
         ("remember MODEL IMAGES --out x.safetensors", None, "a file has no memory"),
         ("remove MODEL d_", ModelError, "no class d_; its classes of similar names: d"),
@@ -486,7 +469,7 @@ def test_what_does_not_fit_is_refused(
     out = () if "--out" in words else ("--out", tmp_path / "out")
     arguments = [each for each in arguments if each != "--out="]
     device = ("--device", "cpu") if command == "add" else ()
-    result = invoke(command, *arguments, *out, *device)
+    result = call(command, *arguments, *out, *device)
     assert result.exit_code, result.output
     if kind is not None:
         assert isinstance(result.exception, kind), result.exception
