@@ -25,7 +25,7 @@ from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.classifier import AnyPath, Classifier, M
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.growth import DRAWN, Growth, Started, grown_head, grown_memory
-from clinit.headtrain.model.inputs import Inputs, differences, features_in, held_out, noted
+from clinit.headtrain.model.inputs import Inputs, features_in, held_out, noted
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import HeadFit, ProbeConfig
@@ -332,10 +332,5 @@ def old_features(given: Source | AnyPath, model: Classifier, observe: Observer) 
             given = Source(rows, rows.nothing(), str(path))
         else:
             (given,) = read_sources(path)
-    if differing := differences(model, given.fingerprint):
-        raise ModelError(
-            f"the features in {given.path} do not come from the network of {model.origin}: they"
-            f" differ in {differing}",
-            remedy="Give the cache of this network, or the images: `clinit remember`.",
-        )
+    features_in(given).check(model)
     return given
