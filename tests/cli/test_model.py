@@ -137,7 +137,7 @@ def test_a_model_that_was_added_to_is_added_to_again(
 
 
 def test_without_out_the_new_model_goes_next_to_its_parent(
-    grown: tuple[Path, str], images: Path, tmp_path: Path
+    grown: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent = Path(shutil.copytree(grown[0], tmp_path / "flowers"))
     more, words = draw(tmp_path / "more", "h", 2), ("--device", "cpu")
@@ -166,6 +166,8 @@ def test_without_out_the_new_model_goes_next_to_its_parent(
     shown = done("model", "show", tmp_path / "flowers-4")
     for name in ("flowers", "flowers-3"):
         assert f"{name} {facts[name].digest[:12]}" in shown
+    monkeypatch.setattr("clinit.headtrain.model.model.read_model", lambda *_, **__: 1 / 0)
+    assert "no class nope" in refused(ModelError, "rename", parent, "nope=x")  # before it is read
     assert next_to(tmp_path / "resnet-50").name == "resnet-50-2"
     assert next_to(tmp_path / "head.npz").name == "head-2.npz"
 
