@@ -73,7 +73,7 @@ def evaluate(
     classify the same images. The result tells what was gained and lost in classes
     that both know, with McNemar's test, and how good the other classes are.
 
-    clinit evaluate scenes2/ photographs/ --against scenes/ --html scenes2.html
+    clinit evaluate scenes-2/ photographs/ --html scenes-2.html
     """
     check_images(images)
     for path in filter(None, (model, against)):
@@ -86,7 +86,7 @@ def evaluate(
     from clinit.headtrain.model.evaluation import Questions
     from clinit.headtrain.model.evaluation import evaluate as evaluated
     from clinit.headtrain.model.model import load_model
-    from clinit.headtrain.model.reading import parent_of
+    from clinit.headtrain.model.storage import parent_of
 
     with training_progress() as observe:
         asked = Questions.of(images, labels, observe)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.facts import ModelFacts
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model import Model
-    from clinit.headtrain.model.writing import Written
+    from clinit.headtrain.model.storage import Written
 
 SHOWN = 12
 """Maximum number of class names in one line."""
@@ -111,7 +111,7 @@ def add(
     alike, repeated images, images that do not fit their class, and old images that
     become wrong. --json prints all findings.
 
-    clinit add scenes/ photographs/ --out scenes2/
+    clinit add scenes/ photographs/
     """
     if more and replace:
         raise typer.BadParameter("--more keeps earlier images, --replace forgets them: give one")
@@ -175,7 +175,7 @@ def remember(
     """
     with opened(paths, network, out, overwrite=overwrite) as given:
         from clinit.headtrain.model.inputs import remember
-        from clinit.headtrain.model.writing import write_model
+        from clinit.headtrain.model.storage import write_model
 
         model, inputs, out = given.model, given.inputs, given.out
         if out.suffix == ".safetensors" and model.engine is not None:
@@ -210,7 +210,7 @@ def remove(
     The rows of all other classes and their order do not change. MODEL is not
     changed.
 
-    clinit remove scenes/ campsite iceberg --out fewer-scenes/
+    clinit remove scenes/ campsite iceberg
     """
     left = _changed(
         model, out, lambda opened, data: opened.remove(classes, data), overwrite=overwrite
@@ -238,7 +238,7 @@ def rename(
 
     Rows and memory do not change. MODEL is not changed.
 
-    clinit rename scenes/ n02979186="cassette player" --out named-scenes/
+    clinit rename scenes/ n02979186="cassette player"
     """
     pairs: dict[str, str] = {}
     for text in names:
@@ -265,8 +265,7 @@ def _changed(
 
     from clinit.extract.cache.head import Head
     from clinit.headtrain.model.model import Model, load_model
-    from clinit.headtrain.model.reading import read_facts
-    from clinit.headtrain.model.writing import check_apart
+    from clinit.headtrain.model.storage import check_apart, read_facts
 
     if path.suffix != ".onnx":  # wrong names are refused before the network is loaded
         facts = read_facts(path)
@@ -311,7 +310,7 @@ def merge(
     place = target(out, model, overwrite=overwrite)
     from clinit.headtrain.model.add import merge as merged
     from clinit.headtrain.model.model import load_model
-    from clinit.headtrain.model.writing import check_apart
+    from clinit.headtrain.model.storage import check_apart
 
     with claimed_file(place), training_progress() as observe:
         for path in (model, other):
@@ -330,7 +329,7 @@ def merge(
 def show(model: ModelArgument, as_json: AsJson = False) -> None:
     """Show the classes of a model, their history, and its memory."""
     check_model(model)
-    from clinit.headtrain.model.reading import memory_of, read_facts
+    from clinit.headtrain.model.storage import memory_of, read_facts
 
     with doing("Reading the model …"):
         facts = read_facts(model)
@@ -354,8 +353,7 @@ def show(model: ModelArgument, as_json: AsJson = False) -> None:
         _print_table(heads, _ancestors(facts))
     for task in sorted(set(facts.tasks)):
         names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
-        where = "base" if task == 0 else f"task {task}"
-        say(f"{where}, {number_of(len(names), 'class')}: {_listed(names)}")
+        say(f"{facts.since(task)}, {number_of(len(names), 'class')}: {_listed(names)}")
 
 
 def _ancestors(facts: ModelFacts) -> list[list[str]]:

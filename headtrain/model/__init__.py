@@ -1,11 +1,11 @@
 """Models: classifiers in use, which predict, are measured, and get classes.
 
 facts, model       facts about classes and history; a model and its verbs
-reading, writing   read and write a model file or folder; card writes its README
+storage            read and write a model file or folder; card writes its README
 network, onnx      the engines: a timm network, an ONNX graph
 inputs, images     features or images that are given to a model
 predict            classify images or features; evaluation measures the answers
-add                add classes: settings, growth (rows, old_rows), measure, audit, addition
+add                add classes: settings, growth (their rows), audit, addition (the answer)
 again              repeat an addition with more images, or to merge two models
 memory             statistics and features of the images of a model's classes
 export             the model of a recorded run
