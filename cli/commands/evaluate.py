@@ -10,7 +10,6 @@ import typer
 
 from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.context import Context, refuse_idle
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import (
     ModelArgument,
     check_file,
@@ -26,6 +25,7 @@ from clinit.cli.frame.options import (
     Workers,
     described,
 )
+from clinit.cli.frame.process import keeps
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.names import in_words

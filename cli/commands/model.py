@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.console import out as terminal
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import (
     ModelAndImages,
     ModelArgument,
@@ -27,6 +25,7 @@ from clinit.cli.frame.model_source import (
     target,
 )
 from clinit.cli.frame.options import AsJson, Overwrite
+from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from clinit.cli.frame.console import err, note, out, say, warn
 from clinit.cli.frame.context import Context, given, refuse_idle
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import check_file, check_model, save_csv
 from clinit.cli.frame.options import (
     AsJson,
@@ -23,6 +22,7 @@ from clinit.cli.frame.options import (
     Workers,
     described,
 )
+from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import counting, doing
 from clinit.cli.frame.results import print_content
 from clinit.errors import ImageError

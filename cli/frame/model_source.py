@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note
-from clinit.cli.frame.interruption import Interruption
 from clinit.cli.frame.options import described
+from clinit.cli.frame.process import Interruption, claimed_file
 from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import training_progress
 from clinit.errors import ManifestError, ModelError

@@ -17,7 +17,7 @@ WAITS = """
 import os, sys
 from types import SimpleNamespace
 from clinit.cli import main as m
-from clinit.cli.frame import interruption
+from clinit.cli.frame import process as interruption
 
 def pass_since_the_first_signal(seconds):
     now = interruption._ending_since + seconds
