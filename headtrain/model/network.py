@@ -30,7 +30,6 @@ from clinit.errors import BackboneError, ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import title
-from clinit.extract.head_names import ASSUMED, name_rows
 from clinit.extract.network.backbone import (
     Backbone,
     BackboneConfig,
@@ -42,6 +41,7 @@ from clinit.extract.network.backbone import (
 from clinit.extract.network.checkpoint import read_checkpoint
 from clinit.extract.network.compiled import on_its_way
 from clinit.extract.network.transform import Transform
+from clinit.extract.work.recorded import ASSUMED, name_rows
 from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.temperature import divided
