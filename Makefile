@@ -69,9 +69,9 @@ gpu: $(READY) ## Run GPU tests, then compare speeds with the GPU's limits: at mo
 
 # For a machine with PyTorch, timm and CuPy, but without a registry: unpack it there, then in `gpu`,
 # PYTHONPATH=site:src python3 benchmarks/gpu.py --tests --out benchmarks
-CARRIED = array-api-compat array-api-strict beartype msgspec plotext polars polars-runtime-32 torchcodec
+CARRIED = array-api-compat array-api-strict beartype msgspec plotext polars polars-runtime-32 timm torchcodec
 PLATFORMS = $(foreach n,2_28 2_24 2_17,--platform manylinux_$(n)_x86_64) --platform manylinux2014_x86_64
-gpu-bundle: $(READY) ## Write build/gpu.tar.xz (42 MB): what `make gpu` needs where pip does not work
+gpu-bundle: $(READY) ## Write build/gpu.tar.xz (44 MB): what `make gpu` needs where pip does not work
 	@rm -rf build/gpu && mkdir -p build/gpu
 	@$(BIN)/python -m pip install --quiet --target build/gpu/site --no-deps --no-compile \
 		--only-binary=:all: --python-version 3.12 $(PLATFORMS) $(CARRIED)
