@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-odd test-all test-ray gpu gpu-bundle check docs reference format weigh clean
+.PHONY: help demo test test-odd test-all test-low test-ray gpu gpu-bundle check docs reference format weigh clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -54,6 +54,17 @@ test-all: $(READY) build/cupy ## Run all tests, with other CPU kernels and run-t
 build/cupy: $(READY)
 	@$(BIN)/python -m pip install --quiet --no-deps --target $@ cupy-cuda13x
 	@touch $@
+
+# What `pip install` accepts at the least: a GPU machine without a registry has its own versions.
+LOWEST_PYTHON ?= python3.11
+LOWEST = import tomllib; of = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	print(*(each.replace(">=", "==") for each in of["dependencies"]), sep="\n")
+test-low: ## Run the fast tests with the lowest versions of Python and all packages; 7 GB
+	@test -x build/low/bin/python || $(LOWEST_PYTHON) -m venv build/low
+	@build/low/bin/python -c '$(LOWEST)' > build/low/lowest.txt
+	@build/low/bin/python -m pip install --quiet --requirement build/low/lowest.txt --editable . \
+		array-api-strict beartype build hypothesis import-linter "pytest<9" pytest-xdist ruff
+	@$(MAKE) test BIN=build/low/bin READY=
 
 # Ray is large, so only its own tests get it, on a cluster in a network of its own.
 test-ray: $(READY) build/ray ## Run the tests that need Ray; 260 MB are downloaded for them
