@@ -108,10 +108,15 @@ class TimmEngine:
         """Return the logits of normalised images."""
         if self.backbone.program is None:
             return self.backbone.logits(images)
-        head, features = self.backbone.head, self.backbone.features(images)
+        weight, bias = self._classifier
+        return self.backbone.features(images) @ weight.T + bias
+
+    @cached_property
+    def _classifier(self) -> list[Tensor]:
+        """Weight and bias on the device; each copy would wait for it."""
+        head = self.backbone.head
         assert head is not None
-        weight, bias = (torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias))
-        return features @ weight.T + bias
+        return [torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias)]
 
     def compiled(self, reading: Reading, images: int) -> TimmEngine:
         """Return the engine, with a compiled network if that saves time for `images` images."""
