@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -76,6 +76,8 @@ class TimmEngine:
     backbone: Backbone
     """With its original classifier."""
     transform: Transform
+    head: Head | None = None
+    """Head in place of the classifier, which gives the logits; None: the classifier does."""
 
     @property
     def device(self) -> str:
@@ -106,7 +108,7 @@ class TimmEngine:
         self, images: Float[Tensor, "images 3 _ _"]
     ) -> Float[Tensor, "images classes"]:
         """Return the logits of normalised images."""
-        if self.backbone.program is None:
+        if self.backbone.program is None and self.head is None:
             return self.backbone.logits(images)
         weight, bias = self._classifier
         return self.backbone.features(images) @ weight.T + bias
@@ -114,9 +116,16 @@ class TimmEngine:
     @cached_property
     def _classifier(self) -> list[Tensor]:
         """Weight and bias on the device; each copy would wait for it."""
-        head = self.backbone.head
+        head = self.head or self.backbone.head
         assert head is not None
         return [torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias)]
+
+    def with_heads(self, heads: Sequence[Head]) -> TimmEngine:
+        """Return the engine with the logits of these heads, one after the other."""
+        weight, bias = (
+            np.concatenate([getattr(each, name) for each in heads]) for name in ("weight", "bias")
+        )
+        return replace(self, head=Head(weight, bias))
 
     def compiled(self, reading: Reading, images: int) -> TimmEngine:
         """Return the engine, with a compiled network if that saves time for `images` images."""
@@ -342,6 +351,7 @@ def described(facts: ModelFacts, engine: TimmEngine, network: nn.Module) -> str:
         "weights": state_sha256(network.state_dict()),
         "fingerprint": dict(facts.fingerprint.fields),
     }
+    del content["digest"]
     # A path that is not UTF-8 contains surrogates, which JSON must escape.
     return DOCUMENT.text(content, indent=None).encode(errors="backslashreplace").decode()
 

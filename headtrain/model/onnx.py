@@ -212,6 +212,10 @@ class OnnxEngine:
         except Exception as error:  # onnxruntime has a dozen types
             raise refused_size(error, self.transform) from error
 
+    def with_heads(self, heads: Any) -> OnnxEngine:
+        """Raise a `ModelError`: no features leave the graph."""
+        raise _no_model("an ONNX file classifies images only")
+
     def compiled(self, reading: Reading, images: int) -> OnnxEngine:
         """Return the engine as it is."""
         return self

@@ -104,8 +104,8 @@ class Method:
         """Return the time of each head, from the seconds of all phases."""
         raise NotImplementedError
 
-    def head(self, index: int) -> Head | None:
-        """Copy one head with its class names; None if it is not a linear layer."""
+    def head(self, index: int) -> Head:
+        """Copy one head with its class names."""
         raise NotImplementedError
 
 
@@ -148,8 +148,8 @@ class Learner:
         """Time of each head: its own starts, and its share of the work for all heads."""
         return self.method.seconds(self.log.seconds)
 
-    def head(self, index: int) -> Head | None:
-        """Copy one head in its present state; None if it is not a linear layer."""
+    def head(self, index: int) -> Head:
+        """Copy one head in its present state."""
         with torch_stream(self.method.device):
             return self.method.head(index)
 
