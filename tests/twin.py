@@ -363,6 +363,9 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
     monkeypatch.setattr(torch.Tensor, "backward", backward)
     monkeypatch.setattr(torch.autograd, "grad", gradients)
+    # A tensor of inference cannot stand for another one.
+    monkeypatch.setattr(torch.inference_mode, "__enter__", lambda self: None)
+    monkeypatch.setattr(torch.inference_mode, "__exit__", lambda self, *error: None)
     # Else `Module.to` would put the numbers of a twin into a tensor of another type.
     monkeypatch.setattr(torch.__future__, "_overwrite_module_params_on_conversion", True)
     # Autocast asks the driver, and turns itself off with a warning where there is none.
