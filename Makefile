@@ -58,7 +58,8 @@ build/cupy: $(READY)
 # What `pip install` accepts at the least: a GPU machine without a registry has its own versions.
 LOWEST_PYTHON ?= python3.11
 LOWEST = import tomllib; of = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-	print(*(each.replace(">=", "==") for each in of["dependencies"]), sep="\n")
+	named = of["dependencies"] + of["optional-dependencies"]["onnx"]; \
+	print(*(each.replace(">=", "==") for each in named), sep="\n")
 test-low: ## Run the fast tests with the lowest versions of Python and all packages; 7 GB
 	@test -x build/low/bin/python || $(LOWEST_PYTHON) -m venv build/low
 	@build/low/bin/python -c '$(LOWEST)' > build/low/lowest.txt
