@@ -19,7 +19,7 @@ from clinit.cli.frame.model_source import (
     save_csv,
 )
 from clinit.cli.frame.options import AsJson, DeviceOption, Labels, described
-from clinit.cli.frame.progress import counting, doing
+from clinit.cli.frame.progress import counting, loading
 from clinit.cli.frame.results import print_content
 from clinit.extract.dataset.names import in_words
 from clinit.words import examples, number_of
@@ -93,7 +93,7 @@ def _answered(path: Path, asked: Questions, device: str, *, is_checked: bool = F
     from clinit.headtrain.model.evaluation import evaluate
     from clinit.headtrain.model.model import load_model
 
-    with doing("Loading the model …"):
+    with loading():
         model = load_model(path, device=device)
     if is_checked:
         asked.check(model, listener())

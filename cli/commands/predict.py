@@ -16,7 +16,7 @@ from clinit.cli.frame.context import Context, given, refuse_idle
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import check_file, check_model, save_csv
 from clinit.cli.frame.options import AsJson, CompileOption, DeviceOption, MaxPixels, described
-from clinit.cli.frame.progress import counting, doing
+from clinit.cli.frame.progress import counting, doing, loading
 from clinit.cli.frame.results import print_content
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.words import examples, number_of, printable, visible
@@ -99,7 +99,7 @@ def predict(
     check_model(model, images)
     if csv_file is not None:
         check_file(csv_file, "csv")
-    with doing("Loading the model …"):
+    with loading():
         from clinit.headtrain.model.classifier import Reading
         from clinit.headtrain.model.inputs import features_in, is_features
         from clinit.headtrain.model.model import load_model

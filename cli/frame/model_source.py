@@ -22,7 +22,7 @@ import typer
 from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note, warn
 from clinit.cli.frame.options import described
-from clinit.cli.frame.progress import doing
+from clinit.cli.frame.progress import doing, loading
 from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import extraction_progress, training_progress
 from clinit.errors import ManifestError, ModelError
@@ -234,7 +234,7 @@ def opened(
         from clinit.headtrain.model.model import load_model
         from clinit.headtrain.model.writing import check_apart, check_kind
 
-        with doing("Loading the model …"):
+        with loading():
             if network.backbone is not None:
                 from clinit.extract.work.run import ExtractConfig
                 from clinit.headtrain.model.network import stock_model

@@ -5,6 +5,8 @@ too), several times as fast and without the interpreter lock, refuses truncated 
 EXIF orientation, and scales 16-bit samples (Pillow clips them to white). Pillow decodes the formats
 that torchcodec does not support (BMP, TIFF, PNM, JPEG 2000), and the first frame of animations.
 
+PyTorch is imported when it is needed: ONNX files are used without it, and Pillow alone decodes.
+
 Pillow reads every header first, so that images above the size limit are never decoded.
 
 A CUDA device can decode the JPEG files of a batch at once (nvJPEG, through torchcodec) if they are
@@ -23,25 +25,27 @@ import io
 import os
 import stat
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
-from torchcodec.decoders import decode_image, decode_jpeg
 
 from clinit.errors import ImageError, MachineError, ManifestError, reason
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.files.paths import is_folder
 from clinit.machine import out_of_memory
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+T = TypeVar("T")
 MAX_SCANS = 500
 """Maximum number of scans of a progressive JPEG; encoders write about ten. The decoder passes over
 all pixels for each scan: even a scan of 53 bytes takes 2 ns per pixel."""
@@ -191,10 +195,24 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
         ImageError: If the image is incomplete, damaged, too large, or of an unsupported format.
         MemoryError: If there is too little memory.
     """
+    import torch
+
     file = _checked(content, max_pixels)
     is_animated = file.format in _ANIMATIONS and getattr(file, "is_animated", False)
-    by_pillow = is_animated or file.format in _PILLOW_FORMATS
-    decode_with = _decode_with_pillow if by_pillow else _decode_with_torchcodec
+    if is_animated or file.format in _PILLOW_FORMATS:
+        pixels = _tried_twice(_decode_with_pillow, file, content)
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+    return _tried_twice(_decode_with_torchcodec, file, content)
+
+
+def decode_with_pillow(
+    content: bytes, *, max_pixels: int = MAX_PIXELS
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Decode an image as `decode` does, with Pillow alone."""
+    return _tried_twice(_decode_with_pillow, _checked(content, max_pixels), content)
+
+
+def _tried_twice(decode_with: Callable[[bytes], T], file: Image.Image, content: bytes) -> T:
     try:
         return decode_with(content)
     except ImageError:
@@ -256,6 +274,8 @@ def decode_on(
 
 
 def _decoded_on(device: torch.device, files: Sequence[ForDevice]) -> list[Tensor] | None:
+    from torchcodec.decoders import decode_jpeg
+
     try:
         found = decode_jpeg([each.content for each in files], mode="RGB", device=device)
     except (RuntimeError, ValueError) as error:
@@ -338,6 +358,9 @@ def _opened(content: bytes) -> Image.Image:
 
 
 def _decode_with_torchcodec(content: bytes) -> UInt8[Tensor, "3 height width"]:
+    import torch
+    from torchcodec.decoders import decode_image
+
     try:
         image = decode_image(torch.frombuffer(bytearray(content), dtype=torch.uint8), mode="RGB")
     except (RuntimeError, ValueError) as error:
@@ -349,15 +372,14 @@ def _decode_with_torchcodec(content: bytes) -> UInt8[Tensor, "3 height width"]:
     return image[0] if image.ndim == 4 else image
 
 
-def _decode_with_pillow(content: bytes) -> UInt8[Tensor, "3 height width"]:
+def _decode_with_pillow(content: bytes) -> UInt8[np.ndarray, "height width 3"]:
     with _pillow_errors():
         file = Image.open(io.BytesIO(content), formats=_FORMATS)
         image = ImageOps.exif_transpose(_on_background(file))
         if image.mode.startswith("I;16"):
             samples = np.asarray(image, dtype=np.float32) / 257
             image = Image.fromarray(np.rint(samples).astype(np.uint8))
-        pixels = np.array(image.convert("RGB"))
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+        return np.array(image.convert("RGB"))
 
 
 def _on_background(file: Image.Image) -> Image.Image:

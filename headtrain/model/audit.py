@@ -29,8 +29,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
@@ -266,6 +264,9 @@ def look_alikes(own: np.ndarray, answers: np.ndarray) -> list[dict[str, Any]]:
 
 def repeated(images: Images) -> list[dict[str, Any]]:
     """Return sets of images that repeat each other, and where (`PLACES`)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     first: dict[str, int] = {}
     same = [(first.setdefault(digest, row), row) for row, digest in enumerate(images.digests)]
     one, other = np.array([*same, *near_pairs(images.rows.features)]).reshape(-1, 2).T

@@ -30,16 +30,14 @@ from clinit.extract.dataset.known import FOLDER
 from clinit.extract.dataset.names import in_words, near_names
 from clinit.extract.dataset.scan import available_splits, scan
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
-from clinit.headtrain.model.classifier import AS_USUAL, Classifier, Reading
+from clinit.headtrain.model.classifier import AS_USUAL, AnsweredBatch, Classifier, Reading
 from clinit.headtrain.model.inputs import QUIET, FeatureInput, Listener, features_in, is_features
 from clinit.headtrain.model.predict import (
-    AnsweredBatch,
     Rejection,
     as_trained,
     best_classes,
     default_rule,
     of_features,
-    of_images,
     scores,
 )
 from clinit.words import examples, number_of
@@ -276,7 +274,8 @@ class Questions:
         """Return the logits of a model for these images, in this order."""
         if self.rows is not None:
             return of_features(model, self.rows)
-        return of_images(model, [self.place / image for image in self.classes], reading)
+        images = [self.place / image for image in self.classes]
+        return model.need_engine().answered(images, reading)
 
 
 def evaluate(model: Classifier, asked: Questions, reading: Reading = AS_USUAL) -> Evaluation:

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import array_api_compat
 import numpy as np
 from jaxtyping import Float, Int, Num
-from scipy.linalg.blas import dsyrk
 from scipy.sparse import csr_matrix
 
 from clinit.headtrain.heads.array import FeatureRows, beside, float64_of, namespace, slices, take
@@ -94,6 +93,8 @@ def add_products(
         rows: In float64.
     """
     if isinstance(rows, np.ndarray):
+        from scipy.linalg.blas import dsyrk
+
         summed: np.ndarray = dsyrk(1.0, rows.T, beta=1.0, c=lower, lower=1, overwrite_c=1)
         return summed
     lower += rows.T @ rows
