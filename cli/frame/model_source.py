@@ -142,6 +142,10 @@ def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
                 )
         check_model(paths[0], paths[1:])
     check_images(paths[-1])
+    if network.backbone is not None:
+        from clinit.extract.network.hub import check_download
+
+        check_download(network.backbone, network.weights)
 
 
 def check_file(path: Path, kind: str) -> None:

@@ -40,7 +40,7 @@ from clinit.headtrain.model.classifier import (
     refused_size,
 )
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, parse_facts
-from clinit.headtrain.model.predict import Rejection
+from clinit.headtrain.model.predict import Rejection, default_rule
 from clinit.machine import cpu_count, out_of_memory
 
 if TYPE_CHECKING:
@@ -123,8 +123,9 @@ def common(model: Classifier) -> dict[str, str]:
 
     `task`, `names` and `imgsz` as in files of Ultralytics; `input_size`, `interpolation`,
     `crop_pct`, `crop_mode`, `mean` and `std` as in timm's configurations; `activation`; and the
-    `temperature` by which the rows are already divided. If the model knows a `threshold` below
-    which an image seems to be of no class, also the `score` to compare, of logits times temperature
+    `temperature` by which the rows are already divided. If the model has images to choose it from,
+    also the `threshold` below which an image seems to be of no class, and its `score` (`energy`;
+    with a sigmoid, `probability`), of logits times temperature.
     """
     from clinit.headtrain.model.network import data_config
 
@@ -138,7 +139,7 @@ def common(model: Classifier) -> dict[str, str]:
         "temperature": 1.0 if facts.temperature is None else facts.temperature.value,
     }
     with suppress(ModelError):  # no image was held out or left out
-        rejection = Rejection.at_rate(model)
+        rejection = Rejection.at_rate(model, default_rule(facts))
         told |= {"threshold": rejection.threshold, "score": rejection.rule}
     return {k: str([*v] if isinstance(v, tuple) else v) for k, v in told.items()}
 
