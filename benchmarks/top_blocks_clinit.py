@@ -26,7 +26,7 @@ from clinit.headtrain.top.images import Images, Storage
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import top_optimizer, train_steps
-from clinit.stopwatch import Stopwatch
+from clinit.machine import Stopwatch
 
 
 class DecodedRows:

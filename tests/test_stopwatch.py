@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from clinit.stopwatch import Stopwatch
+from clinit.machine import Stopwatch
 
 
 @pytest.fixture(autouse=True)

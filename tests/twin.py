@@ -12,6 +12,7 @@ of sums. `resize_`, CuPy and TF32 are not modelled.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,7 @@ class Machine(TorchDispatchMode):
     """Does the calls of a block on the device, and counts them."""
 
     now: Machine
+    streams: list[Stream]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -74,7 +76,18 @@ class Machine(TorchDispatchMode):
         self.tape: list[Any] | None = None
         self.saved: dict[int, tuple[Any, Any]] = {}
         self.counts: Counter[str] = Counter()
-        self.stream = Stream()
+        self.streams, self.local = [], threading.local()
+        self.default = Stream()
+
+    @property
+    def stream(self) -> Stream:
+        """The current stream of the calling thread."""
+        found: Stream = getattr(self.local, "stream", self.default)
+        return found
+
+    @property
+    def idle(self) -> bool:
+        return not any(each.queue for each in self.streams)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.call(func, args, kwargs or {})
@@ -200,6 +213,7 @@ class Stream:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.queue: deque[tuple[bool, Callable[[], object]]] = deque()
+        Machine.now.streams.append(self)
 
     def flush(self, *, to_host: bool) -> None:
         """Do the copies to the device, and with `to_host` those to the host."""
@@ -240,11 +254,11 @@ class Event:
 @contextmanager
 def on_stream(stream: Stream) -> Iterator[None]:
     machine = Machine.now
-    before, machine.stream = machine.stream, stream
+    before, machine.local.stream = machine.stream, stream
     try:
         yield
     finally:
-        machine.stream = before
+        machine.local.stream = before
 
 
 @pytest.fixture

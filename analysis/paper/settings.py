@@ -135,7 +135,6 @@ def _paper(table: Table, method: str, paper: pl.DataFrame) -> dict[str, list[Any
         **{"batch_size": 128 if is_ewc else 256, "eval_every": 50},
         **{"lam": 1e-4 if is_resnet else 0.05, "lr": 1e-4 if is_resnet else 1e-3},
         "weight_decay": 0.05,
-        "correct": "none",
     }
     if table.is_top:
         found |= {"lr": 8e-4 if is_ewc else 1.5e-3, "layer_decay": 0.9, "top_blocks": 2}

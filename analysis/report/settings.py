@@ -31,7 +31,7 @@ _WORDS = {
     "measured_on": "on {}",
     "top_blocks": "{} top blocks",
     "head": "base head {}",
-    "head_width": "head {}",
+    "head_width": "head width {}",
     "tasks": "{} tasks",
     "stop_after": "the first {} learnt",
     "iterations": "{} iterations per task",
@@ -115,7 +115,7 @@ def shown(run: RunSummary, name: str) -> str:
 
 
 def phrase(run: RunSummary, name: str) -> str:
-    """Return a setting with its name: `seed 0`, `head grow`."""
+    """Return a setting with its name: `seed 0`, `head width grow`."""
     return said(name, shown(run, name))
 
 
@@ -128,7 +128,7 @@ def said(name: str, text: str) -> str:
 
 
 _COMMON = (
-    *("measured_on", "backbone", "top_blocks", "rank", "method", "loss", "head_width"),
+    *("measured_on", "backbone", "top_blocks", "rank", "method", "loss", "step", "head_width"),
     *("tasks", "stop_after", "iterations", "buffer", "buffer_per_class", "lr", "seed"),
     *("init", "scale"),
 )
@@ -149,7 +149,7 @@ def common(runs: Sequence[RunSummary], differing: Collection[str]) -> str:
     of_some: list[str] = []
     for name in (name for name in _COMMON if name not in differing):
         having = [text for run in runs if (text := shown(run, name)) != NOTHING]
-        if having and (name, having[0]) != ("top_blocks", "0"):
+        if having and (name, having[0]) not in (("top_blocks", "0"), ("step", "loss")):
             (of_all if len(having) == len(runs) else of_some).append(said(name, having[0]))
     some = f"({', '.join(of_some)})" if of_some else ""
     return " ".join(filter(None, [", ".join(filter(None, of_all)), some]))

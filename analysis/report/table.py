@@ -30,6 +30,8 @@ NOT_EVERY_TASK = "*: not in every task of every run."
 BEST = "Bold: the best of comparable runs."
 FEWEST = 6
 """Least number of numeric columns next to columns of settings; with fewer, settings are wrapped."""
+MOST_IN_LATEX = 6
+"""Number of columns that fit the page of an article."""
 ARROWS: dict[Better, str] = {"high": "↑", "low": "↓", "neither": ""}
 
 
@@ -204,7 +206,10 @@ class Table:
         return "\n".join([*above, *lines_of_table(heads, rows, numbers=numbers), *below])
 
     def latex(self) -> str:
-        """Return the table for LaTeX with the package booktabs; title and text are its caption."""
+        """Return the table for LaTeX; title and text are its caption.
+
+        It needs the package booktabs and, to fit many columns to the page, graphicx.
+        """
         kinds = "".join("r" if column.kind == "number" else "l" for column in self.columns)
         heads = [in_latex(column.whole) for column in self.columns]
         sections = [
@@ -215,8 +220,10 @@ class Table:
         caption = ". ".join(filter(None, [in_latex(self.title), in_latex(self.below)]))
         above = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
         rules = [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", f"{' & '.join(heads)} \\\\"]
-        body = [r"\midrule", "\n\\midrule\n".join(parts), r"\bottomrule"]
-        return "\n".join([*above, *rules, *body, r"\end{tabular}", r"\end{table}", ""])
+        body = [r"\midrule", "\n\\midrule\n".join(parts), r"\bottomrule", r"\end{tabular}"]
+        if len(kinds) > MOST_IN_LATEX:
+            rules, body = [r"\resizebox{\textwidth}{!}{%", *rules], [*body, "}"]
+        return "\n".join([*above, *rules, *body, r"\end{table}", ""])
 
 
 _LATEX = {
@@ -242,6 +249,8 @@ def _marked(cell: str | Text | Cell, escape: Callable[[str], str], bold: str) ->
     if cell.mean is None:
         return NOTHING
     text = escape(cell.mean if cell.deviation is None else f"{cell.mean} ± {cell.deviation}")
+    if escape is in_latex:
+        text = re.sub("^-", "$-$", text)
     return (bold.format(text) if cell.is_best else text) + escape("*") * cell.is_partial
 
 

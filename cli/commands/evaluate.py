@@ -9,19 +9,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.frame.console import note, out, say, warn
+from clinit.cli.frame.context import Context, refuse_idle
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import (
     ModelArgument,
     check_file,
     check_images,
     check_model,
-    listener,
     save_csv,
 )
-from clinit.cli.frame.options import AsJson, DeviceOption, Labels, described
-from clinit.cli.frame.progress import counting, loading
+from clinit.cli.frame.options import (
+    AsJson,
+    CompileOption,
+    DeviceOption,
+    Labels,
+    Workers,
+    described,
+)
 from clinit.cli.frame.results import print_content
+from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.names import in_words
+from clinit.observer import Doing, Noted, Progressed
 from clinit.words import examples, number_of
 
 if TYPE_CHECKING:
@@ -32,6 +40,7 @@ MOST_LINES = 10
 
 @keeps("No partial file is left: a file is written completely or not at all.")
 def evaluate(
+    context: Context,
     model: ModelArgument,
     images: Annotated[
         Path,
@@ -42,7 +51,8 @@ def evaluate(
         ),
     ],
     against: Annotated[
-        Path | None, described("Another model to compare with, such as the previous one.", "MODEL")
+        Path | None,
+        described("Another model to compare with.", "MODEL", "the parent of MODEL, if there"),
     ] = None,
     csv: Annotated[Path | None, described("Write a line per image into this .csv file.")] = None,
     html: Annotated[
@@ -52,13 +62,16 @@ def evaluate(
     as_json: AsJson = False,
     device: DeviceOption = "auto",
     labels: Labels = None,
+    batch_size: Annotated[int, described("Images per forward pass.", min=1)] = 64,
+    compile: CompileOption = "auto",
+    workers: Workers = None,
 ) -> None:
     """Measure a model on labelled images: accuracy, confusions, calibration, rejection.
 
     Folders that are not named as a class of the model are only used to measure
-    rejection. With --against MODEL, both models classify the same images, and the
-    result lists images of common classes that only one of the models classifies
-    correctly, with McNemar's test.
+    rejection. Both MODEL and the model that it was made from, or --against OTHER,
+    classify the same images. The result tells what was gained and lost in classes
+    that both know, with McNemar's test, and how good the other classes are.
 
     clinit evaluate scenes2/ photographs/ --against scenes/ --html scenes2.html
     """
@@ -69,38 +82,44 @@ def evaluate(
     for kind, file in written.items():
         if file is not None:
             check_file(file, kind)
+    from clinit.headtrain.model.classifier import Reading
     from clinit.headtrain.model.evaluation import Questions
+    from clinit.headtrain.model.evaluation import evaluate as evaluated
+    from clinit.headtrain.model.model import load_model
+    from clinit.headtrain.model.reading import parent_of
 
-    asked = Questions.of(images, labels, listener())
-    found = _answered(model, asked, device, is_checked=True)
-    if against is not None:
-        found = found.against(_answered(against, asked, device))
-    _write(found, f"{model} on {images}" + f", against {against}" * bool(against), asked, written)
+    with training_progress() as observe:
+        asked = Questions.of(images, labels, observe)
+        if asked.rows is not None:
+            idle = dict.fromkeys(("batch_size", "compile", "workers"), "has no effect on features")
+            refuse_idle(context, idle)
+        if against is None and (against := parent_of(model)) is not None:
+            observe(Noted(f"compared with its parent, {against}"))
+        observe(Doing("Loading the model …"))
+        one = load_model(model, device=device)
+        asked.check(one, observe)
+        other = None if against is None else load_model(against, device=device)
+        what, total = f"{asked.noun}s", len(asked.classes)
+        reading = Reading(
+            batch_size=batch_size,
+            workers=workers,
+            compile=compile,
+            on_note=note,
+            on_images=lambda done: observe(Progressed("Evaluating", done, total, what)),
+        )
+        found = evaluated(one, asked, reading, other)
+    title = f"{model} on {images}" + f", against {against}" * (against is not None)
+    _write(found, title, asked, written)
     if as_json:
-        content = {"model": str(model), "folder": str(images), "other": against and str(against)}
-        print_content(content | found.content)
+        content = {"model": str(model), "digest": one.facts.digest, "folder": str(images)}
+        print_content(content | {"other": against and str(against)} | found.content)
     else:
-        _show(found)
+        _show(str(model), found)
     if bad := found.content["unreadable"]:
         told = examples([f"{each['image']}: {each['error']}" for each in bad])
         kind = number_of(len(asked.classes), asked.noun)
         warn(f"{len(bad):,} of {kind} cannot be read ({told})")
         raise typer.Exit(1)
-
-
-def _answered(path: Path, asked: Questions, device: str, *, is_checked: bool = False) -> Evaluation:
-    from clinit.headtrain.model.classifier import Reading
-    from clinit.headtrain.model.evaluation import evaluate
-    from clinit.headtrain.model.model import load_model
-
-    with loading():
-        model = load_model(path, device=device)
-    if is_checked:
-        asked.check(model, listener())
-    with counting(f"{asked.noun}s") as count:
-        total = len(asked.classes)
-        reading = Reading(on_note=note, on_images=lambda done: count("Evaluating", done, total))
-        return evaluate(model, asked, reading)
 
 
 def _write(
@@ -119,13 +138,17 @@ def _write(
         note(f"written: {file}")
 
 
-def _show(found: Evaluation) -> None:
+def _show(model: str, found: Evaluation) -> None:
     from clinit.analysis.report.table import Column, Table
     from clinit.headtrain.model.evaluation import cells_of
 
-    for name, words in found.summary.items():
+    right, *others = found.summary.items()
+    say(f"{model}: {right[1]}")
+    for name, words in others:
         say(f"{name}: {words}")
     for title, rows in found.tables.items():
+        if title == "Lost":  # the comparison names them
+            continue
         more = f", {MOST_LINES} of {len(rows):,}" if len(rows) > MOST_LINES else ""
         columns = [
             Column(name, "number" if kind.is_numeric() else "setting")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,7 +12,7 @@ import typer
 
 from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.config import ConfigOption
-from clinit.cli.frame.console import note, say
+from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.console import out as terminal
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import (
@@ -20,30 +21,33 @@ from clinit.cli.frame.model_source import (
     ModelOut,
     NetworkOptions,
     check_model,
-    check_out,
     command_data,
-    listener,
     opened,
     takes_network,
+    target,
 )
 from clinit.cli.frame.options import AsJson, Overwrite
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
+from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.names import in_words
-from clinit.files.paths import is_folder
 from clinit.headtrain.model.settings import AddConfig, RememberConfig
-from clinit.words import number_of
+from clinit.observer import Doing
+from clinit.words import DIGEST_LETTERS, number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.addition import Addition
+    from clinit.headtrain.model.classifier import Classifier
     from clinit.headtrain.model.facts import ModelFacts
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model import Model
+    from clinit.headtrain.model.writing import Written
 
 SHOWN = 12
 """Maximum number of class names in one line."""
 KEPT_FEATURES = "The features computed so far are kept: run the same command again to resume."
+SAVING = "Putting backbone and head together …"
 WHOLE = "No partial model is left: the model is written completely or not at all."
 
 app = typer.Typer(no_args_is_help=True, help="Show a model, or merge two.")
@@ -54,9 +58,9 @@ app = typer.Typer(no_args_is_help=True, help="Show a model, or merge two.")
 @takes_network
 def add(
     paths: ModelAndImages,
-    out: ModelOut,
     config: AddConfig,
     network: NetworkOptions,
+    out: ModelOut = None,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Replace the rows of classes that the model already has."),
@@ -111,42 +115,42 @@ def add(
     """
     if more and replace:
         raise typer.BadParameter("--more keeps earlier images, --replace forgets them: give one")
-    with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as (model, inputs):
+    with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as given:
         from clinit.headtrain.model.add import Purpose, add
 
         kind: Literal["add", "replace", "more"] = (
             "more" if more else "replace" if replace else "add"
         )
         purpose = Purpose(config=config, kind=kind, old=old, strict=strict)
-        added = add(model, inputs, purpose, listener())
-        _save(added, out, onnx=onnx, overwrite=overwrite, as_json=as_json)
+        added = add(given.model, given.inputs, purpose, given.observe)
+        given.observe(Doing(SAVING))
+        written = added.save(given.out, onnx=onnx, overwrite=overwrite)
+    _tell(added, written, as_json=as_json)
     if as_json:
-        data = added.change.data
-        left_out = {name: data.get(name) for name in ("listing", "unreadable")}
-        print_content({"model": str(out), **left_out, **data["audit"]})
+        change = added.change
+        told = ("listing", "unreadable", "notes", "untested", "estimated_loss")
+        facts = {name: change.data.get(name) for name in told}
+        accuracy = {name: asdict(each) for name, each in change.accuracy.items()}
+        content = {"model": str(given.out), "knows": added.model.facts.num_classes}
+        print_content({**content, "accuracy": accuracy, **facts, **change.data["audit"]})
 
 
-def _save(added: Addition[Any], out: Path, *, onnx: bool, overwrite: bool, as_json: bool) -> None:
-    """Write the model with added classes, and print what was added."""
-    with doing("Putting backbone and head together …"):
-        written = added.save(out, onnx=onnx, overwrite=overwrite)
-    if as_json:
-        return
-    for line in added.lines():
+def _tell(added: Addition[Any], written: Written, *, as_json: bool) -> None:
+    """Print the answer, what to look at, and the next command."""
+    for line in [] if as_json else added.lines(str(written.path)):
         say(line)
-    for heads, lines in added.tables():
-        _print_table(heads, lines)
+    for text in added.audit.lines:
+        warn(text)
     for text in added.notes():
         note(text)
-    memory = added.model.memory
-    if memory is not None and (added.model.engine is None or out.suffix != ".safetensors"):
-        say(memory.describe())
+    if as_json:
+        return
+    for heads, lines in added.tables():
+        _print_table(heads, lines)
     if written.onnx is not None:
         say(written.onnx.describe())
-    kind = "file" if out.suffix in (".safetensors", ".npz") else "folder"
-    say(f"Model {kind} at {out}; try it:")
-    what = "IMAGE…" if added.model.engine is not None else "FEATURES…"
-    say(f"clinit predict {shlex.quote(str(out))} {what}")
+    what = "PHOTOGRAPH…" if added.model.engine is not None else "FEATURES…"
+    say(f"Next: clinit predict {shlex.quote(str(written.path))} {what}")
 
 
 @keeps(KEPT_FEATURES)
@@ -154,9 +158,9 @@ def _save(added: Addition[Any], out: Path, *, onnx: bool, overwrite: bool, as_js
 @takes_network
 def remember(
     paths: ModelAndImages,
-    out: ModelOut,
     config: RememberConfig,
     network: NetworkOptions,
+    out: ModelOut = None,
     overwrite: Overwrite = False,
     config_file: ConfigOption = None,
 ) -> None:
@@ -169,35 +173,36 @@ def remember(
 
     clinit remember scenes/ photographs/ --out scenes-with-memory/
     """
-    with opened(paths, network, out, overwrite=overwrite) as (model, inputs):
+    with opened(paths, network, out, overwrite=overwrite) as given:
         from clinit.headtrain.model.inputs import remember
         from clinit.headtrain.model.writing import write_model
 
+        model, inputs, out = given.model, given.inputs, given.out
         if out.suffix == ".safetensors" and model.engine is not None:
             raise typer.BadParameter(f"--out must be a folder: a file has no memory, got {out}")
-        found = remember(model, inputs, config, listener())
-        with doing("Putting backbone and head together …"):
-            write_model(found, out, overwrite=overwrite)
+        found = remember(model, inputs, config, given.observe)
+        given.observe(Doing(SAVING))
+        write_model(found, out, overwrite=overwrite)
     facts, memory = found.facts, found.memory
     assert memory is not None
     change = facts.history[-1]
     images = number_of(sum(change.images.values()), "image")
     place = getattr(inputs, "features", None) if model.engine is not None else None
     where = f"; their features are at {place}" if isinstance(place, Path) else ""
-    say(f"{len(change.classes):,} of {facts.num_classes:,} classes remembered, of {images}{where}")
+    known = f"{len(change.classes):,} of {number_of(facts.num_classes, 'class')}"
+    say(f"{out} remembers {known}, of {images}{where}")
     if others := int(memory.known.sum()) - len(change.classes):
         say(f"{others:,} other classes remembered as before")
     if top1 := change.accuracy.get("old"):
-        say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} kept aside")
+        say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} held out")
     say(memory.describe())
-    say(f"Model {'folder' if is_folder(out) else 'file'} at {out}")
 
 
 @keeps(WHOLE)
 def remove(
     model: ModelArgument,
     classes: Annotated[list[str], typer.Argument(help="Names of classes.", metavar="CLASS...")],
-    out: ModelOut,
+    out: ModelOut = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Remove classes from a model: their rows, and its memory of them.
@@ -210,17 +215,13 @@ def remove(
     left = _changed(
         model, out, lambda opened, data: opened.remove(classes, data), overwrite=overwrite
     )
-    facts = left.facts
-    say(
-        f"{len(set(classes)):,} removed: {facts.name} now has"
-        f" {number_of(facts.num_classes, 'class')}"
-    )
+    knows = f"{left.origin} knows {number_of(left.facts.num_classes, 'class')}"
+    say(f"{knows}, {len(set(classes)):,} fewer than {model}")
     if left.memory is not None and not left.memory.exact:
         note(
             "the stored covariance still includes the removed classes:"
             " `clinit remember` computes it anew from images"
         )
-    say(f"Model at {out}")
 
 
 @keeps(WHOLE)
@@ -230,7 +231,7 @@ def rename(
         list[str],
         typer.Argument(help="Pairs of the present name and the new name.", metavar="OLD=NEW..."),
     ],
-    out: ModelOut,
+    out: ModelOut = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Give classes of a model other names.
@@ -245,25 +246,38 @@ def rename(
         if not (old and new) or old in pairs:
             raise typer.BadParameter(f"expected OLD=NEW, each OLD once, got {text!r}")
         pairs[old] = new
-    _changed(model, out, lambda opened, data: opened.rename(pairs, data), overwrite=overwrite)
-    say(f"{len(pairs):,} renamed. Model at {out}")
+    found = _changed(
+        model, out, lambda opened, data: opened.rename(pairs, data), overwrite=overwrite
+    )
+    say(f"{found.origin} has {number_of(len(pairs), 'new name')}")
 
 
 def _changed(
-    path: Path, out: Path, change: Callable[[Model, Mapping[str, Any]], Model], *, overwrite: bool
-) -> Model:
+    path: Path,
+    out: Path | None,
+    change: Callable[[Model, Mapping[str, Any]], Model],
+    *,
+    overwrite: bool,
+) -> Classifier:
     """Open the model at `path`, apply `change` and write the result to `out`; return it."""
     check_model(path)
-    check_out(out, overwrite=overwrite)
-    from clinit.headtrain.model.model import load_model
+    import numpy as np
+
+    from clinit.extract.cache.head import Head
+    from clinit.headtrain.model.model import Model, load_model
+    from clinit.headtrain.model.reading import read_facts
     from clinit.headtrain.model.writing import check_apart
 
-    with claimed_file(out), doing("Putting backbone and head together …"):
+    if path.suffix != ".onnx":  # wrong names are refused before the network is loaded
+        facts = read_facts(path)
+        nothing = np.zeros((facts.num_classes, 1), np.float32)
+        change(Model(facts, Head(nothing, nothing[:, 0], facts.class_names)), {})
+    place = target(out, path, overwrite=overwrite)
+    with claimed_file(place), doing(SAVING):
         opened = load_model(path, device="cpu")
-        check_apart(out, path)
+        check_apart(place, path)
         found = change(opened, {**command_data(), "model": opened.origin})
-        found.save(out, overwrite=overwrite)
-    return found
+        return found.save(place, overwrite=overwrite).model
 
 
 @app.callback()
@@ -277,8 +291,8 @@ def model() -> None:
 def merge(
     model: ModelArgument,
     other: Annotated[Path, typer.Argument(help="Another model of the same network.")],
-    out: ModelOut,
     config: AddConfig,
+    out: ModelOut = None,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -294,27 +308,28 @@ def merge(
     """
     check_model(model)
     check_model(other)
-    check_out(out, overwrite=overwrite)
+    place = target(out, model, overwrite=overwrite)
     from clinit.headtrain.model.add import merge as merged
     from clinit.headtrain.model.model import load_model
     from clinit.headtrain.model.writing import check_apart
 
-    with claimed_file(out):
+    with claimed_file(place), training_progress() as observe:
         for path in (model, other):
-            check_apart(out, path)
-        with doing("Loading the models …"):
-            one, two = (load_model(path, device="cpu") for path in (model, other))
-        added = merged(one, two, config, command_data(), listener())
-        _save(added, out, onnx=False, overwrite=overwrite, as_json=as_json)
+            check_apart(place, path)
+        observe(Doing("Loading the models …"))
+        one, two = (load_model(path, device="cpu") for path in (model, other))
+        added = merged(one, two, config, command_data(), observe)
+        observe(Doing(SAVING))
+        written = added.save(place, overwrite=overwrite)
+    _tell(added, written, as_json=as_json)
     if as_json:
-        show(out, as_json=True)
+        show(place, as_json=True)
 
 
 @app.command()
 def show(model: ModelArgument, as_json: AsJson = False) -> None:
     """Show the classes of a model, their history, and its memory."""
     check_model(model)
-    from clinit.headtrain.model.facts import accuracy_in_words
     from clinit.headtrain.model.reading import memory_of, read_facts
 
     with doing("Reading the model …"):
@@ -323,7 +338,8 @@ def show(model: ModelArgument, as_json: AsJson = False) -> None:
     if as_json:
         print_content(_as_json(facts, memory))
         return
-    say(f"{model}: {facts.name}, {number_of(facts.num_classes, 'class')}")
+    name = f"{facts.name}, {facts.digest[:DIGEST_LETTERS]}"
+    say(f"{model} ({name}) knows {number_of(facts.num_classes, 'class')}")
     if transform := facts.fingerprint.fields.get("transform"):
         say(f"Images: {transform}")
     if facts.activation != "softmax":
@@ -333,22 +349,34 @@ def show(model: ModelArgument, as_json: AsJson = False) -> None:
     if facts.assumed is not None:
         say(f"Names of old classes: {facts.assumed}")
     say("The model has no memory of its classes" if memory is None else memory.describe())
-    lines = [
-        [
-            change.date[:16].replace("T", " "),
-            change.action,
-            _listed(change.classes),
-            f"{sum(change.images.values()):,}" if change.images else "",
-            ", ".join(accuracy_in_words(change.accuracy.get(group)) for group in ("old", "new")),
-        ]
-        for change in facts.history
-    ]
-    if lines:
-        _print_table(["when", "change", "classes", "images", "top-1 then: old, new"], lines)
+    if facts.history:
+        heads = ["change", "made of", "classes", "images", "top-1: old, new"]
+        _print_table(heads, _ancestors(facts))
     for task in sorted(set(facts.tasks)):
         names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
         where = "base" if task == 0 else f"task {task}"
         say(f"{where}, {number_of(len(names), 'class')}: {_listed(names)}")
+
+
+def _ancestors(facts: ModelFacts) -> list[list[str]]:
+    """Return a line for each change: what it was made of, and what came of it."""
+    from clinit.headtrain.model.facts import accuracy_in_words
+
+    lines = []
+    for change in facts.history:
+        of = change.data.get("parents") or {"": change.data.get("model", "")}
+        names = [f"{Path(path).name} {each[:DIGEST_LETTERS]}".strip() for each, path in of.items()]
+        top1 = [accuracy_in_words(change.accuracy.get(group)) for group in ("old", "new")]
+        lines.append(
+            [
+                f"{change.date[:10]} {change.action}",
+                ", ".join(names),
+                str(change.data.get("total", "")),
+                f"{sum(change.images.values()):,}" if change.images else "",
+                ", ".join(top1),
+            ]
+        )
+    return lines
 
 
 def _print_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
@@ -365,8 +393,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
-    from dataclasses import asdict
-
     named = zip(facts.class_names, facts.tasks, strict=True)
     remembered = memory and {
         "classes": int(memory.known.sum()),
@@ -376,6 +402,7 @@ def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
         "bytes": memory.num_bytes,
     }
     return {
+        "digest": facts.digest,
         "backbone": facts.backbone,
         "transform": facts.fingerprint.fields.get("transform"),
         "activation": facts.activation,

@@ -15,11 +15,18 @@ from clinit.cli.frame.console import err, note, out, say, warn
 from clinit.cli.frame.context import Context, given, refuse_idle
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import check_file, check_model, save_csv
-from clinit.cli.frame.options import AsJson, CompileOption, DeviceOption, MaxPixels, described
+from clinit.cli.frame.options import (
+    AsJson,
+    CompileOption,
+    DeviceOption,
+    MaxPixels,
+    Workers,
+    described,
+)
 from clinit.cli.frame.progress import counting, doing, loading
 from clinit.cli.frame.results import print_content
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.words import examples, number_of, printable, visible
+from clinit.words import DIGEST_LETTERS, examples, number_of, printable, visible
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.model import Model
@@ -85,16 +92,17 @@ def predict(
     ] = None,
     device: DeviceOption = "auto",
     batch_size: Annotated[int, described("Images per forward pass.", min=1)] = 64,
+    workers: Workers = None,
     compile: CompileOption = "auto",
     max_pixels: MaxPixels = MAX_PIXELS,
 ) -> None:
-    """Classify images with an exported model: the likeliest classes of each.
+    """Name the classes of images with a model: the likeliest classes of each.
 
-    Images are transformed as in the extraction of the features. Classes that were
-    learnt after the base classes are marked with their task. With --reject, images
-    that seem to belong to none of the classes are called unknown. Files that
-    cannot be read are listed at the end with the reason, and the exit code is
-    then 1. A head without a network classifies rows of features.
+    Images are transformed as when the model learnt. Classes that came later than
+    the first ones are marked with the change that added them. With --reject, images
+    that seem to belong to none of the classes are called unknown. Files that cannot
+    be read are listed at the end with the reason, and the exit code is then 1. A
+    head without a network names the classes of rows of features.
     """
     check_model(model, images)
     if csv_file is not None:
@@ -129,6 +137,7 @@ def predict(
         with counting("images") as count:
             reading = Reading(
                 batch_size=batch_size,
+                workers=workers,
                 max_pixels=max_pixels,
                 compile=compile,
                 on_note=note,
@@ -136,10 +145,11 @@ def predict(
             )
             predictions = predicted(opened, paths, top=top, reject=rejection, reading=reading)
     warning = opened.facts.caution or opened.facts.uncalibrated
-    content = [_content(each, rejection) for each in predictions]
+    digest = opened.facts.digest[:DIGEST_LETTERS]
+    content = [_content(each, rejection) | {"model": digest} for each in predictions]
     if csv_file is not None:
         columns = (*OF_FEATURES, *COLUMNS[1:]) if of_features else COLUMNS
-        columns = columns if rejection is None else (*columns, *OF_REJECTION)
+        columns = (*columns, *(OF_REJECTION if rejection is not None else ()), "model")
         _write_table(content, csv_file, columns)
     good = [each for each in predictions if each.reason is None]
     if as_json:
@@ -163,7 +173,7 @@ def predict(
 
 
 def _check_options(context: Context, model: Path, *, of_features: bool, is_head: bool) -> None:
-    of_images = ("batch_size", "compile", "max_pixels", *(["device"] if is_head else []))
+    of_images = ("batch_size", "workers", "compile", "max_pixels", *(["device"] if is_head else []))
     idle = dict.fromkeys(
         of_images if of_features else ("features_name",),
         f"here: {model} is a head for features"

@@ -71,7 +71,6 @@ def rerun(
         changed_parameters,
         check_free,
         final_head,
-        headless,
         read_record,
         write_record,
     )
@@ -109,12 +108,10 @@ def rerun(
         if out is not None:
             write_record(again, out, overwrite=overwrite)
             say(f"Recorded at {out}")
-    no_head = headless(record.info["config"])
-    last = None if no_head else final_head(record, linear=False)
+    last = final_head(record, linear=False)
     found = differences(again, replace(record, head=last, top=changed_parameters(record) or None))
     if not found:
-        what = "every table" if no_head else "every table and the final head"
-        say(f"The same bits as {run}: {what}")
+        say(f"The same bits as {run}: every table and the final head")
         return
     say(f"Not the same bits as {run}:")
     for each in (*found, *circumstances(record.info, again.info)):

@@ -19,6 +19,7 @@ _WORDS = {
     signal.SIGTERM: "Terminated",
     **({signal.SIGHUP: "Hung up"} if hasattr(signal, "SIGHUP") else {}),
 }
+NOTHING = "Nothing is kept yet: run the same command again."
 _GRACE_S = 1.0
 """Seconds after the first signal in which further signals are ignored."""
 
@@ -31,6 +32,8 @@ class Interruption(BaseException):
         self.number = number
         self.kept = ""
         """The command's sentence about the work that is kept, see `keeps`."""
+        self.is_empty = False
+        """Whether the command that is interrupted has nothing to keep yet."""
 
     def __str__(self) -> str:
         return f"{_WORDS[signal.Signals(self.number)]}. {self.kept}".rstrip()
@@ -50,7 +53,8 @@ def keeps(what: str) -> Iterator[None]:
     try:
         yield
     except Interruption as interruption:
-        interruption.kept = what
+        interruption.kept = NOTHING if interruption.is_empty else what
+        interruption.is_empty = False
         raise
 
 

@@ -8,36 +8,38 @@ Typer sees the options of a timm network and of an extraction instead of `networ
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from clinit.cli.frame.claim import claimed_file
-from clinit.cli.frame.console import note, warn
+from clinit.cli.frame.console import note
+from clinit.cli.frame.interruption import Interruption
 from clinit.cli.frame.options import described
-from clinit.cli.frame.progress import doing, loading
 from clinit.cli.frame.study_options import takes
-from clinit.cli.frame.work_progress import extraction_progress, training_progress
+from clinit.cli.frame.work_progress import training_progress
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
 from clinit.extract.work.options import COMPUTATION, DATA, NETWORK
 from clinit.files.lock import claim_file
 from clinit.files.paths import check_writable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.model.settings import WRITES_MODELS
+from clinit.observer import Doing, Noted, Observer
 from clinit.setting import fields_of, setting
 
 if TYPE_CHECKING:
     import polars as pl
 
     from clinit.headtrain.model.classifier import Classifier
-    from clinit.headtrain.model.inputs import Inputs, Listener
+    from clinit.headtrain.model.inputs import Inputs
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE_SUFFIXES = {
@@ -58,10 +60,11 @@ ModelAndImages = Annotated[
 ]
 ModelArgument = Annotated[Path, typer.Argument(help="Folder or file of a model, or a head file.")]
 ModelOut = Annotated[
-    Path,
+    Path | None,
     described(
         "Model to write: a folder, or a file that ends in .safetensors and stores no memory of a"
-        " network's images. A head on features may also be a file that ends in .npz."
+        " network's images. A head on features may also be a file that ends in .npz.",
+        default="next to MODEL: flowers-2 for flowers, then flowers-3",
     ),
 ]
 
@@ -88,7 +91,7 @@ class NetworkOptions(options.NetworkOptions):
         "Folder of the feature cache; existing features are not computed again.",
         panel=COMPUTATION,
         metavar="FOLDER",
-        otherwise="OUT-features",
+        otherwise="OUT-features; without --out, those of the same images there",
     )
 
 
@@ -110,8 +113,19 @@ def command_data() -> dict[str, Any]:
     return {"command": ["clinit", *sys.argv[1:]]}
 
 
-def check_out(out: Path, *, overwrite: bool) -> None:
-    """Check that a model can be written to `out`, and that a file has the right suffix."""
+def target(out: Path | None, model: Path, *, overwrite: bool) -> Path:
+    """Return the path of the new model; check that it can be written, with the right suffix.
+
+    Args:
+        out: The path, if the user gives one.
+        model: The model before; a path next to it is chosen, and told.
+        overwrite: Whether an existing model may be replaced.
+    """
+    if out is None:
+        if overwrite:
+            raise typer.BadParameter("--overwrite needs --out: without it, nothing is replaced")
+        out = next_to(model)
+        note(f"the new model goes to {out}; {model} stays as it is")
     if out.suffix not in (".safetensors", ".npz") and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
             f"--out must be a folder, or a file that ends in .safetensors, got {out}"
@@ -121,6 +135,22 @@ def check_out(out: Path, *, overwrite: bool) -> None:
         from clinit.headtrain.model.writing import check_free
 
         check_free(out, overwrite=overwrite)
+    return out
+
+
+def next_to(model: Path) -> Path:
+    """Return a free path next to a model: `flowers-2` for `flowers`, then `flowers-3`."""
+    model = model if model.name not in ("", "..") else model.resolve()
+    suffix = model.suffix if model.suffix in (".safetensors", ".npz") else ""
+    stem = model.name.removesuffix(suffix)
+    base, _, number = stem.rpartition("-")
+    before = [f"{base}{suffix}", f"{base}-{int(number) - 1}{suffix}"] if number.isdecimal() else []
+    if not any(os.path.lexists(model.with_name(name)) for name in before if base):
+        base = stem  # `resnet-50` is no version of `resnet`
+    pattern = re.compile(rf"{re.escape(base)}-(\d+){re.escape(suffix)}")
+    taken = (pattern.fullmatch(each.name) for each in model.parent.iterdir())
+    number = str(max([1, *(int(each[1]) for each in taken if each)]) + 1)
+    return model.with_name(f"{base}-{number}{suffix}")
 
 
 def check_onnx_out(out: Path) -> None:
@@ -204,15 +234,25 @@ def looks_like_model(path: Path) -> bool:
     return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and is_file(path)
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A model, what is given to it, where the new model goes, and who is told of the work."""
+
+    model: Classifier
+    inputs: Inputs
+    out: Path
+    observe: Observer
+
+
 @contextmanager
 def opened(
     paths: Sequence[Path],
     network: NetworkOptions,
-    out: Path,
+    out: Path | None,
     *,
     overwrite: bool,
     onnx: bool = False,
-) -> Iterator[tuple[Classifier, Inputs]]:
+) -> Iterator[Opened]:
     """Claim `out`, and open the model in the arguments of a command.
 
     Wrong arguments are refused before PyTorch is loaded, which takes seconds.
@@ -220,72 +260,76 @@ def opened(
     Args:
         paths: The model and the images; with a timm network, only the images.
         network: The timm network, if any, and how to compute features of the images.
-        out: Path of the new model.
+        out: Path of the new model, if given.
         overwrite: Whether to replace a model at `out`.
         onnx: Whether the network will also be written as ONNX.
-
-    Yields:
-        The model, and the images or features.
     """
     check_source(paths, network)
-    check_out(out, overwrite=overwrite)
+    if out is None and network.backbone is not None:
+        raise typer.BadParameter("--backbone needs --out: the name of the new model")
+    place = target(out, paths[0], overwrite=overwrite)
     if onnx:
         from clinit.headtrain.model.onnx import check_installed
 
-        check_onnx_out(out)
+        check_onnx_out(place)
         check_installed()
-    with claimed_file(out):
+    with claimed_file(place), training_progress() as observe:
         from clinit.headtrain.model.model import load_model
         from clinit.headtrain.model.writing import check_apart, check_kind
 
-        with loading():
-            if network.backbone is not None:
-                from clinit.extract.work.run import ExtractConfig
-                from clinit.headtrain.model.network import stock_model
+        observe(Doing("Loading the model …"))
+        if network.backbone is not None:
+            from clinit.extract.work.run import ExtractConfig
+            from clinit.headtrain.model.network import stock_model
 
-                model: Classifier = stock_model(ExtractConfig.of(network))
-                if model.facts.assumed is not None:
-                    note(f"{model.facts.assumed} (other names: --head-classes FILE)")
-            else:
-                model = load_model(paths[0], device=network.device)
-        check_kind(model, out, onnx=onnx)
+            model: Classifier = stock_model(ExtractConfig.of(network))
+            if model.facts.assumed is not None:
+                observe(Noted(f"{model.facts.assumed} (other names: --head-classes FILE)"))
+        else:
+            model = load_model(paths[0], device=network.device)
+        check_kind(model, place, onnx=onnx)
         for reads in (paths[-1], Path(model.origin)):
-            check_apart(out, reads)
-        yield model, _inputs(model, paths[-1], network, out)
+            check_apart(place, reads)
+        inputs = _inputs(model, paths[-1], network, (place, out is None), observe)
+        try:
+            yield Opened(model, inputs, place, observe)
+        except Interruption as interruption:
+            features = getattr(inputs, "features", None)
+            shards = features.glob("*/shard-*.h5") if isinstance(features, Path) else iter(())
+            interruption.is_empty = next(shards, None) is None
+            raise
 
 
-def _inputs(model: Classifier, path: Path, network: NetworkOptions, out: Path) -> Inputs:
+def _inputs(
+    model: Classifier,
+    path: Path,
+    network: NetworkOptions,
+    out: tuple[Path, bool],
+    observe: Observer,
+) -> Inputs:
     """Return the images or features at `path`; refuse options that features leave idle."""
     from clinit.headtrain.model.inputs import features_in, is_features
 
     if not is_features(path):
         model.need_engine()
         from clinit.extract.work.run import ExtractConfig
-        from clinit.headtrain.model.images import ImageFolder
+        from clinit.headtrain.model.images import ImageFolder, kept_features
 
+        place, is_chosen = out
+        kept = kept_features(path, model, place) if is_chosen else None
         return ImageFolder(
             root=path,
             labels=network.labels,
-            features=network.features or out.with_name(f"{out.name}-features"),
+            features=network.features or kept or place.with_name(f"{place.name}-features"),
             extraction=ExtractConfig.of(network),
             data=command_data(),
-            listener=listener(),
+            observe=observe,
         )
     defaults = NetworkOptions()
     for name, each in fields_of(NetworkOptions).items():
         used = each.panel == NETWORK or name in ("labels", "device")
         if not used and getattr(network, name) != getattr(defaults, name):
             raise typer.BadParameter(f"{each.option} has no effect: {path} contains features")
-    with doing("Reading the features …"):
-        found = features_in(path, network.labels)
+    observe(Doing("Reading the features …"))
+    found = features_in(path, network.labels)
     return replace(found, data={**found.data, **command_data()})
-
-
-def listener() -> Listener:
-    """Return callbacks that show the work on a model in the terminal."""
-    from clinit.headtrain.model.inputs import Listener
-
-    training = partial(training_progress, notes=False)  # notes refer to options of experiments
-    return Listener(
-        note=note, warn=warn, doing=doing, extracting=extraction_progress, training=training
-    )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def training_progress(*, notes: bool = True) -> Iterator[Observer]:
+def training_progress() -> Iterator[Observer]:
     """Show all events of long work, each note only once."""
     from clinit.headtrain.protocol import events
 
@@ -29,7 +29,7 @@ def training_progress(*, notes: bool = True) -> Iterator[Observer]:
         def observe(event: Event) -> None:
             nonlocal steps, total
             match event:
-                case Noted(text) if notes:
+                case Noted(text):
                     note_once(text)
                 case Warned(text):
                     warn(text)
@@ -47,7 +47,7 @@ def training_progress(*, notes: bool = True) -> Iterator[Observer]:
                     if banks > 1:
                         say(f"Seed {bank[0].stream.seed} ({number} of {banks}):")
                 case events.TaskStarted(task, tasks, iterations):
-                    line.update(f"Task {task}/{tasks}")
+                    line.update(f"Task {task}/{tasks}" if tasks > 1 else "Training")
                     line.unit, total = "steps", tasks * iterations
                     line.count(steps, total)
                 case events.Stepped(done):

@@ -17,9 +17,9 @@ from jaxtyping import Int
 from clinit.errors import CacheError
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.dataset.scan import Scan
+from clinit.files.arrays import read_table, reading, scan_parquet
 from clinit.files.commit import commit_file
 from clinit.files.paths import is_file
-from clinit.files.tables import read_table, reading, scan_parquet
 
 GROUPS_FILE = "groups.parquet"
 _FORMAT = "clinit-groups/1"

@@ -279,9 +279,8 @@ def read_head(
             remedy="Write the head again with a different name for each row.",
         )
     if linear and facts.feature_map is not None:
-        kind = {"relu": "ReLU", "rff": "Fourier"}.get(str(facts.feature_map.get("kind")), "")
         raise HeadError(
-            f"the classifier in {path} takes {facts.feature_map.get('width')} random {kind}"
+            f"the classifier in {path} takes {facts.feature_map.get('width')} random ReLU"
             " features as input, not the features of the backbone",
             remedy="Give the head of another method (ncm, lda, slda, rehearsal, …). Only"
             " `clinit report` and `clinit rerun` can read this head.",

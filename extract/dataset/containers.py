@@ -1,83 +1,157 @@
-"""*Containers* are files with many images: WebDataset tar shards and Hugging Face Parquet files.
+"""Data sets in *containers*, files with many images: tar shards (WebDataset) or Parquet files.
 
 Images are read in place: a manifest contains the container of each row, and the position in it. A
 word in the path names the split, as in the Hugging Face library (WebDataset has no rule): first in
 the file name (`train-00000-of-00012.parquet`, `imagenet1k-train-0001.tar`), then in the nearest
 folder with such a word (`train/00000.tar`, `data/validation/0.parquet`). The same words
 (`class_folders.part_of`) mark folders of class folders as splits.
+
+Class names are taken from the first existing of these sources:
+
+* a file `classnames.txt`, `class_names.txt` or `classes.txt`, one class name per line, in label
+  order;
+* the metadata of Parquet files that the library `datasets` wrote;
+* the labels.
+
+The file may be in the root or, in a download of the Hugging Face Hub (`datasets--OWNER--NAME`), in
+the only revision, `snapshots/REVISION/`, whose files are links to `blobs/`.
+
+Source: "Understand caching", the documentation of the library huggingface_hub.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset.class_folders import PARTS_OF, part_of
+from clinit.extract.dataset.known import HUGGINGFACE, WEBDATASET, Columns, Dataset
+from clinit.extract.dataset.layouts import Found, Listing
+from clinit.extract.dataset.manifest import LABEL_SCHEMA, LEAVES_ROOT, Contents
+from clinit.extract.dataset.names import read_class_names
+from clinit.extract.dataset.parquet import index_parquet
+from clinit.extract.dataset.tar import index_tar
+from clinit.extract.dataset.tree import Tree
 from clinit.files.text import MAX_NAME
-from clinit.words import contrast
+from clinit.words import contrast, counted, examples, printable
 
-BUILD_AGAIN = (
-    "Put the old file back; or build the manifest again with `clinit manifest build` and extract"
-    " into a new folder."
-)
+_SUFFIX = {WEBDATASET: ".tar", HUGGINGFACE: ".parquet"}
+_NAME_FILES = ("classnames.txt", "class_names.txt", "classes.txt")
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A file with many images."""
+def find_containers(
+    kind: str,
+    tree: Tree,
+    columns: Columns,
+    split: str,
+    missing: Callable[[Dataset, str], ManifestError],
+) -> Found:
+    """Index the containers under a root.
 
-    path: Path
-    root: Path
-    """The folder that a link may not leave."""
-    size_bytes: int
-    """Size of the file when the manifest was built."""
-    column: str
-    """Column of the images in a Parquet file; empty for a tar file."""
+    The classes are taken from all splits, so that a label means the same in all. `columns` is used
+    for Parquet files only.
 
-    def check_place(self) -> None:
-        """Check that the file is under its root.
-
-        Raises:
-            ManifestError: If a link leads out of the root.
-        """
-        if not Path(os.path.realpath(self.path)).is_relative_to(os.path.realpath(self.root)):
-            raise ManifestError(
-                f"{self.path} is a link that leaves {self.root}",
-                remedy="Give a folder that contains both the link and its target.",
-            )
-
-    def check_size(self, found: int) -> None:
-        """Check that the size of the file is still the size in the manifest.
-
-        Raises:
-            ManifestError: If the size has changed.
-        """
-        if found != self.size_bytes:
-            raise ManifestError(
-                f"{self.path} has {found:,} bytes, not {self.size_bytes:,} as in the manifest:"
-                " it was changed",
-                remedy=BUILD_AGAIN,
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class SplitFiles:
-    """The containers of one split of a data set."""
-
-    paths: tuple[str, ...]
-    """Paths, sorted."""
-    warnings: tuple[str, ...] = ()
-    """Warnings about files that are left out."""
+    Raises:
+        ManifestError: If a file is compressed or damaged, labels contradict each other, clinit
+            cannot find the columns of images and labels, or a download contains several revisions,
+            so that images occur twice.
+        CacheError: If the file of class names cannot be read.
+    """
+    snapshot = _snapshot(tree)
+    is_tar = kind == WEBDATASET
+    index = index_tar if is_tar else partial(index_parquet, columns=columns)
+    title = "these shards" if is_tar else "these Parquet files"
+    splits = split_files((p for p in tree.others() if p.lower().endswith(_SUFFIX[kind])), split)
+    contents = {path: index(tree.root / path) for paths, _ in splits.values() for path in paths}
+    folders = ("", f"{snapshot}/") if snapshot else ("",)
+    beside = (tree.file(folder + name) for name in _NAME_FILES for folder in folders)
+    if path := next(filter(None, beside), None):
+        classes = read_class_names(path)
+    else:
+        classes = _classes(tree, list(contents.values()), title)
+    description = Dataset(name=kind, title=title, classes=classes, layouts=())
+    readers = {
+        split: (kind, partial(_listing, tree, files, contents, classes))
+        for split, files in splits.items()
+    }
+    return Found(description, readers, partial(missing, description))
 
 
-def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFiles]:
+def _classes(tree: Tree, found: list[Contents], title: str) -> tuple[str, ...]:
+    told = {each.class_names for each in found if each.class_names is not None}
+    if len(told) > 1:
+        raise ManifestError(
+            f"the files in {printable(tree.root)} name different classes",
+            remedy="Give with `--root` a folder of only one configuration of a data set.",
+        )
+    if told:
+        return checked_names(told.pop(), title)
+    return classes_of(pl.concat([each.table for each in found]), title) if found else ()
+
+
+def _listing(
+    tree: Tree, files: SplitFiles, contents: Mapping[str, Contents], classes: tuple[str, ...]
+) -> Listing:
+    """Return the images with a label, and warnings about images that are left out."""
+    tables, left_out, (paths, left_files) = list[pl.DataFrame](), dict[str, list[str]](), files
+    for path in paths:
+        found = contents[path]
+        table = found.table.select(
+            path=pl.lit(f"{path}/") + pl.col("member"),
+            label=labels_of(found.table, classes, path),
+            size_bytes="size_bytes",
+            container=pl.lit(path),
+            column=pl.lit(found.column),
+            position="position",
+            container_bytes=pl.lit(tree.facts(path).st_size, dtype=pl.Int64),
+        )
+        tables.append(table)
+        for why, names in found.left_out.items():
+            left_out.setdefault(why, []).extend(f"{path}/{name}".rstrip("/") for name in names)
+    table = pl.concat(tables)
+    leaving = table.filter(LEAVES_ROOT)
+    if len(leaving):
+        raise ManifestError(
+            f"the name of the image {leaving['path'][0]!r} leads out of its container",
+            remedy="Pack the file again with names without `..`.",
+        )
+    unlabelled = table.filter(pl.col("label").is_null())["path"].to_list()
+    left_out["images left out, without a label"] = unlabelled
+    warnings = (warning for why, names in left_out.items() for warning in counted(names, why))
+    return Listing(table.drop_nulls("label"), (*left_files, *warnings))
+
+
+def _snapshot(tree: Tree) -> str | None:
+    """Return the folder of the only revision in a download of the Hub; None for other folders.
+
+    Raises:
+        ManifestError: If the download contains several revisions.
+    """
+    if not (tree.has_folder("blobs") and tree.has_folder("snapshots")):
+        return None
+    revisions = tree.folders("snapshots")
+    if len(revisions) > 1:
+        raise ManifestError(
+            f"{printable(tree.root)} contains {len(revisions):,} revisions of a data set"
+            f" ({examples(list(map(printable, revisions)))}), so each image would occur several"
+            " times",
+            remedy="Remove all revisions but one (`hf cache rm REVISION`), or load a revision into"
+            " a new folder (`hf download --repo-type dataset OWNER/NAME --revision REVISION"
+            " --local-dir FOLDER`).",
+        )
+    return f"snapshots/{revisions[0]}" if revisions else None
+
+
+SplitFiles = tuple[tuple[str, ...], tuple[str, ...]]
+"""The paths of the containers of a split, sorted; and warnings about files that are left out."""
+
+
+def split_files(paths: Iterable[str], split: str = "val") -> dict[str, SplitFiles]:
     """Sort containers into the splits train and val; omit splits without containers.
 
     If no path names a split, all files are training files.
@@ -88,23 +162,16 @@ def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFile
     """
     parts = {path: _part(path) for path in sorted(paths)}
     if not any(parts.values()):
-        return {"train": SplitFiles(tuple(parts))} if parts else {}
-    nameless = [path for path, part in parts.items() if not part]
+        return {"train": (tuple(parts), ())} if parts else {}
+    of = "was left out: no part of its path names a split"
+    nameless = [f"{path} {of}" for path, part in parts.items() if not part]
     found: dict[str, SplitFiles] = {}
     for each in ("train", "test" if split == "test" else "val"):
-        present = [part for part in PARTS_OF[each] if part in parts.values()]
-        if present:
+        if present := [part for part in PARTS_OF[each] if part in parts.values()]:
             first, *more = present
-            found[each] = SplitFiles(
-                tuple(path for path, part in parts.items() if part == first),
-                (
-                    *(f"the files of {part} were left out: {first} comes first" for part in more),
-                    *(
-                        f"{path} was left out: no part of its path names a split"
-                        for path in nameless
-                    ),
-                ),
-            )
+            left = [f"the files of {part} were left out: {first} comes first" for part in more]
+            own = tuple(path for path, part in parts.items() if part == first)
+            found[each] = own, (*left, *nameless)
     return found
 
 
@@ -115,34 +182,6 @@ def _part(path: str) -> str:
         if found := next(filter(None, map(part_of, re.split(r"[^A-Za-z]+", text))), ""):
             return found
     return ""
-
-
-LABEL_SCHEMA = pl.Schema({"index": pl.Int64, "name": pl.String})
-"""Number and name of the class of an image; null if unknown."""
-CONTENT_SCHEMA = pl.Schema(
-    [
-        ("member", pl.String),
-        ("position", pl.Int64),
-        ("size_bytes", pl.Int64),
-        *LABEL_SCHEMA.items(),
-    ]
-)
-"""Columns of `Contents.table`. `position` is the first byte of the image in a tar file, or its row
-in a Parquet file; an unknown `size_bytes` is 0."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Contents:
-    """The images in a container."""
-
-    table: pl.DataFrame
-    """Columns of `CONTENT_SCHEMA`, in the order of the file."""
-    column: str = ""
-    """Column of the images in a Parquet file; empty for a tar file."""
-    class_names: tuple[str, ...] | None = None
-    """Class names in label order, if the file contains them."""
-    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Text of a warning -> names of members; an empty name means the container."""
 
 
 MAX_CLASSES = 1_000_000

@@ -7,7 +7,8 @@ that torchcodec does not support (BMP, TIFF, PNM, JPEG 2000), and the first fram
 
 PyTorch is imported when it is needed: ONNX files are used without it, and Pillow alone decodes.
 
-Pillow reads every header first, so that images above the size limit are never decoded.
+The header is read first, so that images above the size limit are never decoded: by Pillow, unless
+the first bytes are of a usual JPEG file. Pillow would hold the interpreter lock ten times as long.
 
 A CUDA device can decode the JPEG files of a batch at once (nvJPEG, through torchcodec) if they are
 whole, RGB or grey, and stored upright. It enlarges the coarser colours of a file differently (mean
@@ -24,9 +25,11 @@ import errno
 import io
 import os
 import stat
+import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
@@ -132,7 +135,9 @@ def read_image_file(
             No row may be marked invalid for that.
     """
     try:
-        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+        # Only the last part is looked at again for each image.
+        real = os.path.realpath(path) if path.is_symlink() else _real(str(path.parent)) + path.name
+        if not f"{real}/".startswith(_real(str(root))):
             raise ImageError("a link that leaves the root", remedy=_REMEDY)
         content = read_whole(path)
     except PermissionError as error:
@@ -160,6 +165,12 @@ def read_image_file(
     if not content:
         raise ImageError(EMPTY, remedy=_REMEDY)
     return content
+
+
+@lru_cache(maxsize=2**12)
+def _real(folder: str) -> str:
+    """Return a folder without links, with `/` at the end."""
+    return f"{os.path.realpath(folder).rstrip('/')}/"
 
 
 def read_error(path: Path, error: OSError) -> MachineError:
@@ -197,28 +208,50 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
     """
     import torch
 
-    file = _checked(content, max_pixels)
-    is_animated = file.format in _ANIMATIONS and getattr(file, "is_animated", False)
-    if is_animated or file.format in _PILLOW_FORMATS:
-        pixels = _tried_twice(_decode_with_pillow, file, content)
+    size, by_pillow = _jpeg_size(content), False
+    if size is None:
+        file = _checked(content, max_pixels)
+        size = file.size
+        is_animated = file.format in _ANIMATIONS and getattr(file, "is_animated", False)
+        by_pillow = is_animated or file.format in _PILLOW_FORMATS
+    check_pixels(*size, max_pixels)
+    if by_pillow:
+        pixels = _tried_twice(_decode_with_pillow, size, content)
         return torch.from_numpy(pixels).permute(2, 0, 1)
-    return _tried_twice(_decode_with_torchcodec, file, content)
+    return _tried_twice(_decode_with_torchcodec, size, content)
 
 
 def decode_with_pillow(
     content: bytes, *, max_pixels: int = MAX_PIXELS
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Decode an image as `decode` does, with Pillow alone."""
-    return _tried_twice(_decode_with_pillow, _checked(content, max_pixels), content)
+    return _tried_twice(_decode_with_pillow, _checked(content, max_pixels).size, content)
 
 
-def _tried_twice(decode_with: Callable[[bytes], T], file: Image.Image, content: bytes) -> T:
+def _tried_twice(decode_with: Callable[[bytes], T], size: tuple[int, int], content: bytes) -> T:
     try:
         return decode_with(content)
     except ImageError:
         # Some decoders call a file corrupt if memory is short: check the memory, then try again.
-        _need_memory(file.width * file.height)
+        _need_memory(size[0] * size[1])
         return decode_with(content)
+
+
+_SEGMENTS = {0xC4, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE}
+"""Markers that may precede the size in a usual JPEG file: tables and metadata."""
+
+
+def _jpeg_size(content: bytes) -> tuple[int, int] | None:
+    """Return width and height of a JPEG file; None if it is progressive, unusual or damaged."""
+    place = 2 if content.startswith(b"\xff\xd8") else len(content)
+    while place + 9 <= len(content):
+        start, marker, length, bits, height, width = struct.unpack_from(">BBHBHH", content, place)
+        if start == 0xFF and marker in (0xC0, 0xC1):
+            return (width, height) if bits == 8 and height else None
+        if start != 0xFF or marker not in _SEGMENTS:
+            return None
+        place += 2 + length
+    return None
 
 
 class ForDevice(NamedTuple):

@@ -5,14 +5,14 @@ The code that decodes images need not know which of the two it reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import polars as pl
 
 from clinit.errors import ImageError, ManifestError
-from clinit.extract.dataset.containers import Container
 from clinit.extract.dataset.decode import (
     EMPTY,
     check_bytes,
@@ -20,7 +20,7 @@ from clinit.extract.dataset.decode import (
     read_error,
     read_image_file,
 )
-from clinit.extract.dataset.manifest import is_contained
+from clinit.extract.dataset.manifest import Container, is_contained
 from clinit.extract.dataset.parquet import ParquetImages
 from clinit.extract.dataset.tar import read_member
 
@@ -63,7 +63,12 @@ class ContainedImages:
 
     def __init__(self, root: Path, table: pl.DataFrame) -> None:
         self._root, self._rows = root, table.select(_PLACE).rechunk()
-        self._parquet, self._in_place = ParquetImages(), set[Container]()
+        self._parquet, self._container = ParquetImages(), cache(self._checked)
+
+    def _checked(self, name: str, size_bytes: int, column: str) -> Container:
+        found = Container(self._root / name, self._root, size_bytes, column)
+        found.check_place()
+        return found
 
     def place(self, row: int) -> Path:
         """Return the path of an image for messages, as if its container were a folder."""
@@ -80,10 +85,7 @@ class ContainedImages:
                 that.
         """
         path, size, name, column, position, container_bytes = self._rows.row(row)
-        container = Container(self._root / name, self._root, container_bytes, column)
-        if container not in self._in_place:
-            container.check_place()
-            self._in_place.add(container)
+        container = self._container(name, container_bytes, column)
         check_bytes(size)
         try:
             if container.column:
@@ -105,43 +107,12 @@ class ContainedImages:
         return content
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedImages:
-    """Images whose content is also given to a function, in the thread that reads it."""
-
-    images: ImageFiles | ContainedImages
-    paths: Sequence[str]
-    look: Callable[[str, bytes], object]
-
-    def place(self, row: int) -> Path:
-        """Return the path of an image for messages."""
-        return self.images.place(row)
-
-    def read(self, row: int) -> bytes:
-        """Return the content of an image, once `look` has seen it; errors as of `images`."""
-        content = self.images.read(row)
-        self.look(self.paths[row], content)
-        return content
-
-
-Images = ImageFiles | ContainedImages | WatchedImages
+Images = ImageFiles | ContainedImages
 """Images by row number; several threads may read at the same time."""
 
 
-def images_of(
-    table: pl.DataFrame, root: Path, look: Callable[[str, bytes], object] | None = None
-) -> Images:
-    """Return the images of rows of a manifest.
-
-    Args:
-        table: Rows of `Manifest.table`, in any order.
-        root: The folder that the paths start from.
-        look: Called with path and content of each image that is read, by several threads.
-    """
-    paths = table["path"].to_list()
-    found = (
-        ContainedImages(root, table)
-        if is_contained(table)
-        else ImageFiles(root, paths, table["size_bytes"].to_list())
-    )
-    return found if look is None else WatchedImages(found, paths, look)
+def images_of(table: pl.DataFrame, root: Path) -> Images:
+    """Return the images of rows of a manifest, in any order; their paths start from `root`."""
+    if is_contained(table):
+        return ContainedImages(root, table)
+    return ImageFiles(root, table["path"].to_list(), table["size_bytes"].to_list())

@@ -19,8 +19,8 @@ from clinit.extract.dataset.layouts import Found, Listing, Reader, file_warnings
 from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.names import CLASS_COLUMNS, alike, usual_columns
 from clinit.extract.dataset.tree import LEFT, Images, Tree
+from clinit.files.arrays import read_table, reading
 from clinit.files.paths import exists, is_file
-from clinit.files.tables import read_table, reading
 from clinit.words import contrast, counted, listed, printable
 
 _USUAL = {

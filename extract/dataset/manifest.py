@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,10 +23,10 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset.known import SPLITS
+from clinit.files.arrays import reading, row_count
 from clinit.files.commit import commit_file
 from clinit.files.documents import content_sha256
 from clinit.files.paths import is_file
-from clinit.files.tables import reading, row_count
 from clinit.files.text import MAX_NAME
 from clinit.words import contrast_digests
 
@@ -50,6 +52,78 @@ image in it; `column` is the column of images in a Parquet file, and empty for a
 LEAVES_ROOT = pl.col("path").str.contains(r"^$|^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|\x00")
 CONTAINER = ("container", "column", "container_bytes")
 """Columns with the same value in all rows of a container."""
+
+
+BUILD_AGAIN = (
+    "Put the old file back; or build the manifest again with `clinit manifest build` and extract"
+    " into a new folder."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A file with many images."""
+
+    path: Path
+    root: Path
+    """The folder that a link may not leave."""
+    size_bytes: int
+    """Size of the file when the manifest was built."""
+    column: str
+    """Column of the images in a Parquet file; empty for a tar file."""
+
+    def check_place(self) -> None:
+        """Check that the file is under its root.
+
+        Raises:
+            ManifestError: If a link leads out of the root.
+        """
+        if not Path(os.path.realpath(self.path)).is_relative_to(os.path.realpath(self.root)):
+            raise ManifestError(
+                f"{self.path} is a link that leaves {self.root}",
+                remedy="Give a folder that contains both the link and its target.",
+            )
+
+    def check_size(self, found: int) -> None:
+        """Check that the size of the file is still the size in the manifest.
+
+        Raises:
+            ManifestError: If the size has changed.
+        """
+        if found != self.size_bytes:
+            raise ManifestError(
+                f"{self.path} has {found:,} bytes, not {self.size_bytes:,} as in the manifest:"
+                " it was changed",
+                remedy=BUILD_AGAIN,
+            )
+
+
+LABEL_SCHEMA = pl.Schema({"index": pl.Int64, "name": pl.String})
+"""Number and name of the class of an image; null if unknown."""
+CONTENT_SCHEMA = pl.Schema(
+    [
+        ("member", pl.String),
+        ("position", pl.Int64),
+        ("size_bytes", pl.Int64),
+        *LABEL_SCHEMA.items(),
+    ]
+)
+"""Columns of `Contents.table`. `position` is the first byte of the image in a tar file, or its row
+in a Parquet file; an unknown `size_bytes` is 0."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contents:
+    """The images in a container."""
+
+    table: pl.DataFrame
+    """Columns of `CONTENT_SCHEMA`, in the order of the file."""
+    column: str = ""
+    """Column of the images in a Parquet file; empty for a tar file."""
+    class_names: tuple[str, ...] | None = None
+    """Class names in label order, if the file contains them."""
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Text of a warning -> names of members; an empty name means the container."""
 
 
 def is_contained(table: pl.DataFrame) -> bool:

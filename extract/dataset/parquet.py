@@ -21,9 +21,9 @@ import msgspec
 import polars as pl
 
 from clinit.errors import ImageError, ManifestError
-from clinit.extract.dataset.containers import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
 from clinit.extract.dataset.known import Columns
-from clinit.files.tables import DAMAGE, reading, row_count, scan_parquet
+from clinit.extract.dataset.manifest import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
+from clinit.files.arrays import DAMAGE, reading, row_count, scan_parquet
 from clinit.words import printable
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")

@@ -13,7 +13,7 @@ import polars as pl
 from clinit.errors import ManifestError
 from clinit.extract.dataset import layouts
 from clinit.extract.dataset.class_folders import LABELS, find_classes
-from clinit.extract.dataset.container_layouts import find_containers
+from clinit.extract.dataset.containers import find_containers
 from clinit.extract.dataset.known import (
     AS_TOLD,
     FOLDER,

@@ -32,7 +32,7 @@ import msgspec
 import polars as pl
 
 from clinit.errors import ImageError, ManifestError, unreadable
-from clinit.extract.dataset.containers import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
+from clinit.extract.dataset.manifest import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
 from clinit.files.paths import check_readable
 from clinit.files.text import MAX_NAME, is_text

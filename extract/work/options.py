@@ -70,7 +70,7 @@ class _Computation(Part):
         "Images per forward pass.",
         least=1,
         most=10**9,
-        otherwise="as in the existing cache; else 32 on a CPU, 64 on a GPU",
+        otherwise="as in the existing cache; else 32 on a CPU, 256 on a GPU",
     )
     compile: Literal["auto", "on", "off"] = setting(
         "auto",

@@ -9,9 +9,9 @@ processor of one thread. Some kernels also round differently with several thread
 bits are the same on any number of processors.
 
 On a CUDA device three things overlap: the host decodes a batch, the previous batch is copied to the
-device on its own stream, and the network computes the batch before that. The host waits for the
-features of a batch only after it has launched the next batch. Kernels and inputs, and so the bits,
-are the same as without overlap.
+device, and perhaps decoded there, on its own stream, and the network computes the batch before
+that. The host waits for the features of a batch only after it has launched the next batch. Kernels
+and inputs, and so the bits, are the same as without overlap.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ from clinit.extract.dataset.decode import (
 from clinit.extract.dataset.images import Images
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.transform import Transform, View
-from clinit.machine import free_memory, out_of_memory
-from clinit.stopwatch import Stopwatch
+from clinit.machine import Stopwatch, free_memory, out_of_memory
 
 PHASES = ("read", "decode", "transfer", "forward", "write")
 
@@ -100,6 +99,10 @@ REFUSED = "JPEG files were decoded by the CPU, because the GPU refused them or g
 HALVED = "batches were computed in halves, because the GPU's memory was too small"
 
 
+_TOGETHER = 8
+"""Maximum number of images that a thread prepares in one task: a task costs as much as reading."""
+
+
 class _Image(NamedTuple):
     """Result of preparing an image: why it is bad, its bytes if the device decodes it, seconds."""
 
@@ -145,6 +148,8 @@ class Decoder:
     """Whether a CUDA device decodes the images that it can."""
     retreats: Counter[str] = field(default_factory=Counter)
     """Counts images that the device has left to the CPU (`REFUSED`)."""
+    look: Callable[[int, bytes], object] | None = None
+    """Called with row and content of each image that is read, by several threads."""
 
     def batches(self, rows: Iterable[Sequence[int]]) -> Generator[ImageBatch]:
         """Yield the batches in order, from the row numbers of each; three are loaded ahead.
@@ -162,7 +167,7 @@ class Decoder:
             waiting = deque(map(begin, islice(asked, _BATCHES_AHEAD)))
             while waiting:
                 numbers, pixels, jobs = waiting.popleft()
-                results = [job.result() for job in jobs]
+                results = [image for job in jobs for image in job.result()]
                 waiting.extend(map(begin, islice(asked, 1)))
                 pairs = zip(numbers, results, strict=True)
                 reasons = {row: found.reason for row, found in pairs if found.reason is not None}
@@ -181,12 +186,17 @@ class Decoder:
 
     def _begin(
         self, pool: ThreadPoolExecutor, rows: Sequence[int]
-    ) -> tuple[Sequence[int], Tensor, list[Future[_Image]]]:
-        shape = (len(rows), 3, *self.transform.crop)
+    ) -> tuple[Sequence[int], Tensor, list[Future[list[_Image]]]]:
+        shape, step = (len(rows), 3, *self.transform.crop), len(rows) // self.workers
+        step = max(1, min(_TOGETHER, step))
         with _machine_errors(self.images, rows[0]):
             pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
-            jobs = [pool.submit(self._load, pixels[i], row) for i, row in enumerate(rows)]
+            parts = [slice(start, start + step) for start in range(0, len(rows), step)]
+            jobs = [pool.submit(self._load_some, pixels[part], rows[part]) for part in parts]
         return rows, pixels, jobs
+
+    def _load_some(self, targets: Tensor, rows: Sequence[int]) -> list[_Image]:
+        return [self._load(target, row) for target, row in zip(targets, rows, strict=True)]
 
     def _load(self, target: Tensor, row: int) -> _Image:
         """Fill `target` with the pixels of one image, unless the device will decode it."""
@@ -195,6 +205,8 @@ class Decoder:
             try:
                 with watch.phase("read"):
                     content = self.images.read(row)
+                    if self.look is not None:
+                        self.look(row, content)
                 with watch.phase("decode"):
                     if self.for_device:
                         encoded = for_device(content, max_pixels=self.max_pixels)
@@ -320,21 +332,35 @@ def side_by_side(
 def overlapped(
     batches: Iterable[ImageBatch], compute: Compute, device: torch.device, timing: Timing
 ) -> Generator[tuple[ImageBatch, Float[Tensor, "batch ..."]]]:
-    """Yield each batch with its features, while a CUDA device works on the next batch.
+    """Yield each batch with its features, while a CUDA device works on the next batches.
 
     The device has finished all batches when the generator ends, even by an error.
     """
     lanes = _Lanes(compute, device, timing)
+    coming: deque[tuple[ImageBatch, Future[_Arrival]]] = deque()
     flights: deque[_Flight] = deque()
     try:
         for batch in batches:
-            flights.append(lanes.launch(batch))
+            coming.append((batch, lanes.send(batch)))
+            if len(coming) > 1:
+                flights.append(lanes.launch(*coming.popleft()))
             if len(flights) == IN_FLIGHT:
                 yield lanes.land(flights.popleft())
+        flights.extend(lanes.launch(*each) for each in coming)
         while flights:
             yield lanes.land(flights.popleft())
     finally:
         lanes.settle()
+
+
+class _Arrival(NamedTuple):
+    """Pixels on the device, complete after `arrived`."""
+
+    pixels: UInt8[Tensor, "batch 3 height width"]
+    sent: Any
+    """A CUDA event, as is the next field."""
+    arrived: Any
+    decode_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -344,58 +370,84 @@ class _Flight:
     batch: ImageBatch
     features: Float[Tensor, "batch ..."]
     """Features in pinned memory, complete only after `done`."""
-    sent: Any
-    """A CUDA event, as are the following fields."""
-    arrived: Any
+    arrival: _Arrival
     begun: Any
+    """A CUDA event, as are the following fields."""
     computed: Any
     done: Any
 
 
 class _Lanes:
-    """The two streams of a device, one for copies, and the device memory for pixels."""
+    """The two streams of a device, and the device memory for pixels.
+
+    A thread of its own copies pixels and lets the device decode, because the decoder waits for its
+    stream; the calling thread launches the network on the other stream.
+    """
 
     def __init__(self, compute: Compute, device: torch.device, timing: Timing) -> None:
         self._compute, self._device, self._timing = compute, device, timing
         self._copies = torch.cuda.Stream(device)
         self._work = torch.cuda.current_stream(device)
+        one = torch.set_num_threads
+        self._sender = ThreadPoolExecutor(1, "send", initializer=one, initargs=(1,))
         # Used in turns and never freed before `settle`, because PyTorch could give freed memory to
         # another stream while this one still reads it.
         self._pixels: list[Tensor] = []
-        self._launched = 0
+        self._sent = 0
 
-    def launch(self, batch: ImageBatch) -> _Flight:
-        """Queue the copy of a batch, its forward pass and the copy of its features; do not wait.
+    def send(self, batch: ImageBatch) -> Future[_Arrival]:
+        """Begin to copy a batch to the device, and to decode there what the host has left.
 
-        The batch that was `IN_FLIGHT` launches earlier must have landed: its memory is reused.
+        The batch that was sent `IN_FLIGHT` + 1 calls earlier must have landed: its memory is
+        reused.
         """
-        sent, arrived, begun, computed = (torch.cuda.Event(enable_timing=True) for _ in range(4))
+        if not self._pixels:
+            shape, dtype = batch.pixels.shape, batch.pixels.dtype
+            self._pixels = [
+                torch.empty(shape, dtype=dtype, device=self._device) for _ in range(IN_FLIGHT + 1)
+            ]
+            # Earlier work that is still queued may use this memory.
+            self._copies.wait_stream(self._work)
+        place = self._pixels[self._sent % len(self._pixels)][: len(batch.pixels)]
+        self._sent += 1
+        return self._sender.submit(self._arrive, batch, place)
+
+    def _arrive(self, batch: ImageBatch, pixels: Tensor) -> _Arrival:
+        sent, arrived = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        watch = Stopwatch()
+        with torch.cuda.stream(self._copies):
+            sent.record(self._copies)
+            pixels.copy_(batch.pixels, non_blocking=True)
+            if batch.finish is not None:
+                with watch.phase("decode"):
+                    batch.finish(pixels)
+            arrived.record(self._copies)
+        return _Arrival(pixels, sent, arrived, watch.seconds["decode"])
+
+    def launch(self, batch: ImageBatch, coming: Future[_Arrival]) -> _Flight:
+        """Queue the forward pass of a batch and the copy of its features; do not wait for them."""
+        waited = Stopwatch()
+        arrival = coming.result()
+        self._timing.add_wait(waited.total, decode=arrival.decode_s, transfer=0.0)
+        begun, computed = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         # `blocking` waits asleep instead of spinning on a core, which the decoders need.
         done = torch.cuda.Event(enable_timing=True, blocking=True)
-        with self._timing.phase("transfer"):
-            pixels = self._place(batch)
-            with torch.cuda.stream(self._copies):
-                sent.record(self._copies)
-                pixels.copy_(batch.pixels, non_blocking=True)
-                arrived.record(self._copies)
         with self._timing.phase("forward"), torch.cuda.stream(self._work):
-            self._work.wait_event(arrived)
+            self._work.wait_event(arrival.arrived)
             begun.record(self._work)
-            if batch.finish is not None:
-                batch.finish(pixels)
-            found = self._computed(pixels)
+            found = self._computed(arrival.pixels)
             computed.record(self._work)
             features = torch.empty_like(found, device="cpu", pin_memory=True)
             features.copy_(found, non_blocking=True)
             done.record(self._work)
-        return _Flight(batch, features, sent, arrived, begun, computed, done)
+        return _Flight(batch, features, arrival, begun, computed, done)
 
     def land(self, flight: _Flight) -> tuple[ImageBatch, Float[Tensor, "batch ..."]]:
         """Wait for the features of a batch."""
         waited = Stopwatch()
         flight.done.synchronize()
         waited_s = waited.total
-        there = flight.sent.elapsed_time(flight.arrived)
+        there = flight.arrival.sent.elapsed_time(flight.arrival.arrived)
         back = flight.computed.elapsed_time(flight.done)
         forward = flight.begun.elapsed_time(flight.computed)
         self._timing.add_wait(waited_s, transfer=there + back, forward=forward)
@@ -409,21 +461,10 @@ class _Lanes:
                 raise
         self._timing.retreats[HALVED] += 1
         torch.cuda.empty_cache()
-        return torch.cat([self._compute(half) for half in pixels.chunk(2)])
+        return torch.cat([self._computed(half) for half in pixels.chunk(2)])
 
     def settle(self) -> None:
-        """Wait until the device has finished both streams."""
+        """Wait until the thread and the device have finished."""
+        self._sender.shutdown(wait=True, cancel_futures=True)
         self._copies.synchronize()
         self._work.synchronize()
-
-    def _place(self, batch: ImageBatch) -> UInt8[Tensor, "batch 3 height width"]:
-        if not self._pixels:
-            shape, dtype = batch.pixels.shape, batch.pixels.dtype
-            self._pixels = [
-                torch.empty(shape, dtype=dtype, device=self._device) for _ in range(IN_FLIGHT)
-            ]
-            # Earlier work that is still queued may use this memory.
-            self._copies.wait_stream(self._work)
-        place = self._pixels[self._launched % IN_FLIGHT]
-        self._launched += 1
-        return place[: len(batch.pixels)]

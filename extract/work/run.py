@@ -44,9 +44,10 @@ from clinit.files.paths import exists, is_folder
 from clinit.machine import choose_device
 from clinit.ray_tasks import connected, run_tasks
 
-BATCH_SIZES = {"cpu": 32, "cuda": 64}
-"""Default images per forward pass, by kind of device, from `benchmarks/extract.py`. On a CPU, the
-activations of larger batches do not fit into the processor's cache."""
+BATCH_SIZES = {"cpu": 32, "cuda": 256}
+"""Default images per forward pass, by kind of device. On a CPU, from `benchmarks/extract.py`: the
+activations of larger batches do not fit into the processor's cache. A GPU needs large batches, as
+it computes small ones faster than they can be launched; those that do not fit are halved."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -43,7 +45,7 @@ from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_o
 from clinit.files.commit import flush_folder
 from clinit.files.lock import claim_file, claimed_names
 from clinit.files.paths import exists
-from clinit.stopwatch import Stopwatch
+from clinit.machine import Stopwatch
 
 _alone = partial(claim_file, on_busy=lambda: None)
 """Locks a file that processes of other parts may also write; waits until it is free."""
@@ -240,13 +242,23 @@ class SplitRun:
             done += rows
             self.on_progress(Progress(self.plan.title, found + done, total))
 
-        with closing(self._computed(todo, timing, advance)) as shards:
-            for index, shard in shards:
+        def write(index: int, shard: Shard) -> None:
+            if isinstance(todo[index], int):
+                self._withdraw_summary()
+            write_shard(shard, self.folder / shard_name(index), plan=self.plan, index=index)
+
+        # Batches of the next shard are decoded and computed while a shard is written.
+        writing: Future[None] | None = None
+        with (
+            closing(self._computed(todo, timing, advance)) as shards,
+            ThreadPoolExecutor(1, "write") as writer,
+        ):
+            for computed in chain(shards, [None]):
                 with timing.phase("write"):
-                    if isinstance(todo[index], int):
-                        self._withdraw_summary()
-                    path = self.folder / shard_name(index)
-                    write_shard(shard, path, plan=self.plan, index=index)
+                    if writing is not None:
+                        writing.result()
+                    if computed is not None:
+                        writing = writer.submit(write, *computed)
         return done
 
     def _withdraw_summary(self) -> None:
@@ -263,8 +275,6 @@ class SplitRun:
         self, shards: Collection[int], timing: Timing, on_rows: Callable[[int], None]
     ) -> Generator[tuple[int, Shard]]:
         """Compute shards; yield the index and the content of each.
-
-        Batches of the next shard are decoded and computed while a shard is written.
 
         Raises:
             ClinitError: If the storage fails, or an image is bad and `settings.strict` is set.
@@ -297,9 +307,9 @@ class SplitRun:
 
     def _images(self, shards: Iterable[int], timing: Timing) -> Iterator[ImageBatch]:
         """Yield batches of the images of `shards`; no batch contains images of two shards."""
-        size = self.plan.batch_size
+        size, look, paths = self.plan.batch_size, self.on_image, self.manifest.table["path"]
         decoder = Decoder(
-            images=images_of(self.manifest.table, self.root, self.on_image),
+            images=images_of(self.manifest.table, self.root),
             transform=self.transform,
             workers=self.settings.threads,
             max_pixels=self.settings.max_pixels,
@@ -307,6 +317,7 @@ class SplitRun:
             view=self.view,
             for_device=self.settings.decoder == "cuda",
             retreats=timing.retreats,
+            look=None if look is None else lambda row, content: look(paths[row], content),
         )
         rows = (
             range(start, min(start + size, rows.stop))

@@ -17,9 +17,7 @@ order, buffer and random rows stay the same.
     LOW_RANK      index = task       factors A of low-rank updates of a backbone's top blocks
     SHOTS         index = new class  training rows kept of a class, if not all are used
     SECOND_BATCH  index = task       second draws of old rows, for methods that need two
-    CORRECTION    index = head row   training rows of a class that bias correction is fitted to
-    FEATURE_MAP   index = member     random features of a closed form, and their phases
-    BANDWIDTH     index 0            rows whose distances set the width of a kernel
+    FEATURE_MAP   index 0            random features of a closed form
     RIDGE         index = task       training rows on which a closed form chooses its lambda
     PSEUDO_ROWS   index 0            features drawn from the memory of a model;
                   index = task       rows drawn from statistics, for the start of new rows
@@ -49,9 +47,7 @@ class Draw(enum.IntEnum):
     SECOND_BATCH = 10
     SHOTS = 11
     FEATURE_MAP = 12
-    BANDWIDTH = 13
     RIDGE = 14
-    CORRECTION = 15
     PSEUDO_ROWS = 20
     ASIDE = 21
     # 22 was the draw of episodes.

@@ -19,27 +19,19 @@ from clinit.extract.dataset.names import near_names
 from clinit.headtrain.heads.groups import count_repeats
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.start.scale import LeftOut
-from clinit.headtrain.model.addition import Addition
+from clinit.headtrain.model.addition import Addition, Examined, first_left_out
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.classifier import AnyPath, Classifier, M
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.growth import Growth, Started, grown_head, grown_memory
-from clinit.headtrain.model.inputs import (
-    QUIET,
-    Inputs,
-    Listener,
-    differences,
-    features_in,
-    held_out,
-    noted,
-)
-from clinit.headtrain.model.measure import Examined, first_left_out
+from clinit.headtrain.model.inputs import Inputs, differences, features_in, held_out, noted
 from clinit.headtrain.model.old_rows import DRAWN
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import HeadFit, ProbeConfig
 from clinit.headtrain.protocol.stream.source import Source, read_sources
+from clinit.observer import Doing, Observer, Warned, ignore
 from clinit.words import examples, number_of
 
 FIRST_FIT: HeadFit = "ridge"
@@ -63,39 +55,37 @@ class Purpose:
     """Whether to fail if the audit of the images warns, or if an image is unreadable."""
 
 
-def add(model: M, inputs: Inputs, purpose: Purpose, listener: Listener = QUIET) -> Addition[M]:
+def add(model: M, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) -> Addition[M]:
     """Add the classes of images or features to a model; nothing is written.
 
     Args:
         model: The model; it is not changed.
         inputs: The images or features.
         purpose: Settings, and what to do with classes that the model contains.
-        listener: Called with each event of the work.
+        observe: Called with each event of the work.
 
     Raises:
         ClinitError: If the model, the images or the features cannot be used.
     """
     config, kind = purpose.config, purpose.kind
-    if config.init in ("random", "zero") and not config.iterations:
-        listener.warn(
-            f"{config.init} rows recognise nothing until they are trained: leave out"
-            " `--init`, or train the head with `--iterations 200`"
-        )
     known = _known_names(model, inputs.class_names, kind)
     if not model.class_names:
         _check_first(model, inputs.class_names, purpose)
-    images = inputs.arrive(model, 0.0 if config.leaves_out else config.aside, listener)
-    images = noted(images, config, listener)
+    warnings = _warnings(model, purpose)
+    for text in warnings:
+        observe(Warned(text))
+    images = inputs.arrive(model, 0.0 if config.leaves_out else config.aside, observe)
+    images = noted(images, config, observe, warnings)
     model = model.knowing(images.fingerprint)
     if config.activation is not None:
         model = replace(model, facts=replace(model.facts, activation=config.activation))
     left = model.without(known) if kind == "replace" else model
     data, old = dict(images.data), purpose.old
     if old is not None:
-        old = old_features(old, model, listener)
+        old = old_features(old, model, observe)
         data["old"] = old.description
     if kind == "more":
-        left, images, told = with_more(model, images, old, listener)
+        left, images, told = with_more(model, images, old, observe)
         data |= told
         if old is not None and {*old.class_names}.isdisjoint(left.class_names):
             old = None
@@ -103,8 +93,10 @@ def add(model: M, inputs: Inputs, purpose: Purpose, listener: Listener = QUIET) 
         train, aside = held_out(old.train, old.val, config.aside)
         old = replace(old, train=train, val=aside)
     images = replace(images, data=data)
-    added = grow(Growth(model, left, images, config, kind, old), listener)
+    added = grow(Growth(model, left, images, config, kind, old), observe)
     if purpose.strict and (count := len(added.audit.lines) + ("unreadable" in data)):
+        for text in added.audit.lines:
+            observe(Warned(text))
         raise ModelError(
             f"the audit of {data.get('images') or data.get('features')} found"
             f" {number_of(count, 'problem')}; no class was added",
@@ -118,7 +110,7 @@ def merge(
     other: M,
     config: AddConfig,
     data: Mapping[str, Any] = {},
-    listener: Listener = QUIET,
+    observe: Observer = ignore,
 ) -> Addition[M]:
     """Return a model that contains the classes of two models.
 
@@ -130,30 +122,32 @@ def merge(
         other: A second model with the same network; it is not changed.
         config: Settings for the classes that only one of the models contains.
         data: Further contents of the history.
-        listener: Called with each event of the work.
+        observe: Called with each event of the work.
 
     Raises:
         ModelError: If the networks differ, if a shared class differs, or if a model does not
             remember the training rows of all classes that the other model lacks.
     """
-    data = {**data, "models": [model.origin, other.origin]}
+    pair = (model, other)
+    parents = {each.facts.digest: each.origin for each in pair if each.facts.digest}
+    data = {**data, "models": [each.origin for each in pair], "parents": parents}
     both = of_both(model, other)
     left, images, model, notes = both.left, both.images, both.model, both.notes
     mine = model.class_names
     new = [] if images is None else [name for name in images.class_names if name not in mine]
     near = near_names(new, mine, other.origin, model.origin)
     for note in (*notes, *([near] if near else ())):
-        listener.warn(note)
+        observe(Warned(note))
     data |= {"notes": notes} if notes else {}
     if images is None:
         none = Top1(0, 0)
         merged = left.after(Change.now("merge", (), data=data))
         return Addition(merged, 0, none, none, none, left_out=False, audit=Audit.nothing())
     images = replace(images, data=data)
-    return grow(Growth(model, left, images, config, "merge"), listener)
+    return grow(Growth(model, left, images, config, "merge"), observe)
 
 
-def grow(growth: Growth, listener: Listener) -> Addition[Any]:
+def grow(growth: Growth, observe: Observer) -> Addition[Any]:
     """Compute the rows of arriving classes, as one task of an experiment, and measure them.
 
     Raises:
@@ -170,19 +164,16 @@ def grow(growth: Growth, listener: Listener) -> Addition[Any]:
             " `--iterations 200`.",
         )
     growth = growth.with_statistics()
-    with listener.training() as observer:
-        if growth.left.class_names:
-            started = grown_head(growth, observer)
-        else:
-            source = Source(images.train, images.val)
-            head = probe(source, ProbeConfig(method=FIRST_FIT)).head
-            kind = f"none, because the model had no classes; its head was fitted ({FIRST_FIT})"
-            started = Started(head, None, kind)
-        answers = _left_out(growth, started)
-    with listener.doing("Looking for odd images …"):
-        found = _audit(growth, started.head)
-    for line in found.lines:
-        listener.warn(line)
+    if growth.left.class_names:
+        started = grown_head(growth, observe)
+    else:
+        source = Source(images.train, images.val)
+        head = probe(source, ProbeConfig(method=FIRST_FIT)).head
+        kind = f"none, because the model had no classes; its head was fitted ({FIRST_FIT})"
+        started = Started(head, None, kind)
+    answers = _left_out(growth, started)
+    observe(Doing(f"Looking for odd {images.listed.noun}s …"))
+    found = _audit(growth, started.head)
     own = Examined.of(started.head, answers, growth.tested, images.val)
     return _added(growth, started, own, found, is_left_out=answers is not None)
 
@@ -224,7 +215,7 @@ def _added(
     growth: Growth, started: Started, own: Examined, found: Audit, *, is_left_out: bool
 ) -> Addition[Any]:
     model, left, images, config = growth.model, growth.left, growth.images, growth.config
-    (head, start, kind), tested = started, growth.tested
+    (head, start, kind, taken), tested = started, growth.tested
     assert head.class_names is not None
     # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
@@ -232,7 +223,7 @@ def _added(
     told = _calibrated(growth, own, kind)
     facts = replace(left.facts, class_names=head.class_names, tasks=tasks, **told)
     linear = replace(head, fingerprint=left.head.fingerprint)
-    grown = replace(left, facts=facts, linear=linear, memory=grown_memory(growth))
+    grown = replace(left, facts=facts, linear=linear, memory=grown_memory(growth)).with_rows_of()
     if replaced := model.facts.num_classes - left.facts.num_classes:  # keep the order of rows
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.class_names]
@@ -240,14 +231,14 @@ def _added(
     after, is_left_out = own.price(config.max_old_loss), is_left_out and not len(images.val.labels)
     old_after, new_after = after.old if len(tested.labels) else Top1(0, 0), after.new
     balance = None if start is None else start.balance
-    prices, taken = [], None
+    prices = []
     if balance is not None and len(tested.labels):
         now = balance.shift(config.max_old_loss)
         for points in sorted({*PRICES, config.max_old_loss}):
             shift = balance.shift(points) - now
             prices.append(own.shifted(len(images.class_names), shift).price(points))
-    elif balance is not None:
-        taken = Top1(balance.lost, balance.judged)
+    tests = own.new.counts()
+    untested = [name for name in images.class_names if not tests[head.class_names.index(name)]]
     change = Change.now(
         growth.action,
         images.class_names,
@@ -259,6 +250,8 @@ def _added(
             "left_out": is_left_out,
             **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
             "repeats": count_repeats(images.train.labels, groups_of(images.train)),
+            "untested": untested,
+            **({"estimated_loss": asdict(taken)} if taken.total and not len(tested.labels) else {}),
             "audit": found.content,
         },
         settings=asdict(config),
@@ -273,6 +266,24 @@ def _added(
         taken=taken,
         place=images.place,
     )
+
+
+def _warnings(model: Classifier, purpose: Purpose) -> list[str]:
+    """Return warnings of settings that give useless rows."""
+    config, found = purpose.config, list[str]()
+    if config.init in ("random", "zero") and not config.iterations:
+        found.append(
+            f"{config.init} rows recognise nothing until they are trained: leave out `--init`, or"
+            " train the head with `--iterations 200`"
+        )
+    turns = config.activation == "sigmoid" and model.facts.activation == "softmax"
+    if turns and model.class_names and purpose.old is None and model.memory is None:
+        found.append(
+            "--activation sigmoid: a head that was trained with a softmax has no probabilities of"
+            " single classes, and without images of old classes nothing fits new rows to it: leave"
+            " it out, or give `--old CACHE`"
+        )
+    return found
 
 
 def _check_first(model: Classifier, names: Sequence[str], purpose: Purpose) -> None:
@@ -320,16 +331,16 @@ def _known_names(model: Classifier, names: Sequence[str], kind: str) -> list[str
     return known
 
 
-def old_features(given: Source | AnyPath, model: Classifier, listener: Listener) -> Source:
+def old_features(given: Source | AnyPath, model: Classifier, observe: Observer) -> Source:
     """Read features of old classes; refuse features of another network."""
     if isinstance(given, str | os.PathLike):
         path = Path(given)
-        with listener.doing("Reading the features of old classes …"):
-            if path.suffix in (".npy", ".npz", ".parquet"):
-                rows = features_in(path).splits["train"]
-                given = Source(rows, rows.nothing(), str(path))
-            else:
-                (given,) = read_sources(path)
+        observe(Doing("Reading the features of old classes …"))
+        if path.suffix in (".npy", ".npz", ".parquet"):
+            rows = features_in(path).splits["train"]
+            given = Source(rows, rows.nothing(), str(path))
+        else:
+            (given,) = read_sources(path)
     if differing := differences(model, given.fingerprint):
         raise ModelError(
             f"the features in {given.path} do not come from the network of {model.origin}: they"

@@ -1,20 +1,157 @@
-"""The result of adding classes: accuracies before and now, in numbers and in words."""
+"""What an addition did: classes measured on held-out or left-out images, in numbers and in words.
+
+The row of a new class is computed from all images of the class. For each image, the logits of rows
+computed without it, and without images that repeat it, have a closed form
+(`clinit.headtrain.heads.start.left_out`). No image then needs to be held out, and no image is
+classified by rows computed from it. Only lambda, and the factor and shift that all new rows share,
+have seen all images.
+
+Leave-one-out logits are stored as corrections of the logits of the head: features get one more
+number per new class, and the head one more column, which adds this number to the logit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic
+from typing import Generic, NamedTuple
 
-from clinit.extract.cache.head import Top1
-from clinit.headtrain.heads.groups import repeats_in_words
+import numpy as np
+from scipy.stats import rankdata
+
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head, Top1, accuracy
+from clinit.headtrain.heads.array import take, to_numpy
+from clinit.headtrain.heads.groups import repeating, repeats_in_words
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.heads.repeats import groups_of
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.left_out import leave_one_out
+from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.scale import LeftOut
+from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.heads.statistics.solve import least_squares_head
+from clinit.headtrain.heads.temperature import (
+    LEAST_ROWS,
+    Activation,
+    Temperature,
+    logits_of,
+    temperature_of,
+)
 from clinit.headtrain.model.audit import Audit
 from clinit.headtrain.model.classifier import AnyPath, M
-from clinit.headtrain.model.facts import FEW, Change, accuracy_in_words
-from clinit.headtrain.model.measure import Price
+from clinit.headtrain.model.facts import FEW, Change, Known, accuracy_in_words
+from clinit.headtrain.model.predict import RULES, scores
 from clinit.headtrain.model.writing import Written, write_model
-from clinit.words import number_of
+from clinit.words import examples, number_of
+
+MOST_KNOWN = 2048
+NONE = Top1(0, 0)
+
+
+class Price(NamedTuple):
+    """Accuracy on old and new classes if old classes may lose so many points."""
+
+    points: float
+    old: Top1
+    new: Top1
+
+
+def first_left_out(images: FeatureSet, head: Head) -> LeftOut | None:
+    """Return leave-one-out logits of a first head, which `probe` computed by least squares.
+
+    Here images that repeat each other count as one; `probe` counts each image, so that its head
+    differs a little. None if no class has two images that do not repeat each other.
+    """
+    assert head.origin is not None
+    rows, groups, lam = Rows.of_head(head), repeating(groups_of(images)), head.origin["lam"]
+    data = NewClasses(images.features, images.labels, rows, 0, head.num_classes, groups=groups)
+    if not data.has_pairs:
+        return None
+    sample, statistics = CalibrationSet.of(data, LOSSES["ce"]).judgeable, data.statistics()
+    solved = least_squares_head(statistics, lam)
+    logits = leave_one_out(Start(init="least-square"), solved, sample, statistics, lam)
+    return LeftOut(data, sample.drawn, logits / head.origin.get("temperature", 1.0))
+
+
+class Examined(NamedTuple):
+    """A head, and the images of old and of new classes on which it is measured."""
+
+    head: Head
+    old: FeatureSet
+    new: FeatureSet
+
+    @classmethod
+    def of(cls, head: Head, found: LeftOut | None, old: FeatureSet, new: FeatureSet) -> Examined:
+        """Measure old and new classes on held-out images, or else on leave-one-out logits.
+
+        Args:
+            head: A row per class, new classes last.
+            found: Leave-one-out logits of the training images.
+            old: Held-out images of old classes.
+            new: Held-out images of new classes.
+        """
+        assert head.class_names is not None
+        old, new = (rows.named(head.class_names) for rows in (old, new))
+        if found is None or (len(old.labels) and len(new.labels)):
+            return cls(head, old, new)
+        start = found.data.start
+        adds = np.eye(head.num_classes, head.num_classes - start, -start, dtype=np.float32)
+        wide = replace(head, weight=np.concatenate([head.weight, adds], axis=1))
+        is_new, gaps = found.labels >= start, found.logits.cpu().numpy()
+        parts = []
+        for held, chosen in ((old, ~is_new), (new, is_new)):
+            features, labels = held.features[:].astype(np.float32), held.labels
+            added = np.zeros((len(labels), len(adds.T)))
+            if not len(labels):
+                rows = take(found.data.features, found.drawn[chosen])
+                features, labels = to_numpy(rows).astype(np.float32), found.labels[chosen]
+                added = gaps[chosen] - (features @ head.weight[start:].T + head.bias[start:])
+            together = np.concatenate([features, added.astype(np.float32)], axis=1)
+            parts.append(FeatureSet(together, labels, head.class_names))
+        return cls(wide, *parts)
+
+    def shifted(self, new: int, shift: float) -> Examined:
+        """Return the same with larger biases of the last `new` classes."""
+        moved = np.arange(self.head.num_classes) >= self.head.num_classes - new
+        bias = (self.head.bias + shift * moved).astype(np.float32)
+        return self._replace(head=replace(self.head, bias=bias))
+
+    def price(self, points: float) -> Price:
+        """Return the accuracy on old and on new classes."""
+        return Price(points, accuracy(self.head, self.old), accuracy(self.head, self.new))
+
+    def temperature(self, activation: Activation = "softmax") -> Temperature | None:
+        """Return the temperature that fits the head to all images."""
+        both = FeatureSet.joined([self.old, self.new], self.new.class_names)
+        return temperature_of(self.head, both, activation)
+
+    def known(self, activation: Activation = "softmax") -> Known | None:
+        """Return the scores of all images, and the score that best tells unknown images.
+
+        Images of new classes, without the logit of their own class, are images of classes that the
+        head lacks. The best score has the largest area under the curve of all against these.
+        """
+        both = FeatureSet.joined([self.old, self.new], self.new.class_names)
+        count = min(len(both.labels), MOST_KNOWN)
+        if count < LEAST_ROWS:
+            return None
+        chosen = np.linspace(0, len(both.labels) - 1, count).astype(np.int64)
+        logits = logits_of(self.head, both, chosen)
+        without = logits.copy()
+        np.put_along_axis(without, both.labels[chosen][:, None], -np.inf, axis=1)
+        is_new, areas, levels = chosen >= len(self.old.labels), {}, {}
+        for rule in RULES:
+            known, unknown = scores(rule, logits, activation), scores(rule, without, activation)
+            ranks = rankdata(np.concatenate([known, unknown[is_new]]))
+            areas[rule] = float(ranks[:count].sum())
+            levels[rule] = tuple(np.sort(known)[count * np.arange(100) // 100].tolist())
+        if activation == "sigmoid":  # an energy would sum classes that exclude nothing
+            del areas["energy"]
+        return Known(rule=max(areas, key=areas.__getitem__), images=count, levels=levels)
+
 
 TableOf = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Heads of columns, and lines of cells."""
@@ -41,10 +178,9 @@ class Addition(Generic[M]):
     prices: tuple[Price, ...] = ()
     """Accuracies for several values of `--max-old-loss`, ascending, the requested value among them.
     Empty unless the rows are discriminants and images of old classes are held out."""
-    taken: Top1 | None = None
-    """Without held-out images of old classes: how many of the features that stand in for them
-    (`total`) new classes take (`correct`). An estimate; None for rows that are not discriminants.
-    """
+    taken: Top1 = NONE
+    """How many of the features that stand in for old images (`total`) new classes take (`correct`):
+    an estimate, if no image of an old class is held out."""
     place: str = ""
     """Where the features of the images are."""
 
@@ -57,88 +193,89 @@ class Addition(Generic[M]):
         """Write the new model; see `Model.save`."""
         return write_model(self.model, Path(out), onnx=onnx, overwrite=overwrite)
 
-    def lines(self) -> list[str]:
-        """Return what was done, in sentences."""
-        facts, change = self.model.facts, self.change
+    def lines(self, name: str = "The model") -> list[str]:
+        """Return the answer in one line, and then what else was done."""
+        change, classes = self.change, number_of(self.model.facts.num_classes, "class")
         if not change.classes:
-            classes = number_of(facts.num_classes, "class")
-            return [f"No class was added: {facts.name} has {classes}"]
-        again = "computed anew" if change.action in ("more", "merge") else "replaced"
-        arrived = {again: self.replaced, "added": len(change.classes) - self.replaced}
-        done = [f"{number_of(count, 'class')} {what}" for what, count in arrived.items() if count]
-        if more := change.data.get("more"):
-            done.insert(0, f"{sum(more.values()):,} more images of {number_of(len(more), 'class')}")
-        aside = 0 if self.left_out else self.new.total
-        where = f"; their features are at {self.place}" if self.place else ""
-        noun = "Rows" if "features" in change.data else "Images"
-        lines = [
-            f"{', '.join(done)}: {facts.name} now has {number_of(facts.num_classes, 'class')}",
-            f"{noun}: {sum(change.images.values()):,} to learn from, {aside:,} kept aside{where}",
-        ]
+            return [f"{name} knows {classes}, as before: none was added"]
+        lines = [" ".join([f"{name} knows {classes}.", self._new_in_words, *self._old_in_words])]
+        if change.action != "add":
+            again = "replaced" if change.action == "replace" else "computed anew"
+            arrived = {again: self.replaced, "added": len(change.classes) - self.replaced}
+            done = [f"{number_of(n, 'class')} {what}" for what, n in arrived.items() if n]
+            if more := change.data.get("more"):
+                told = number_of(sum(more.values()), f"more {self._noun}")
+                done.insert(0, f"{told} of {number_of(len(more), 'class')}")
+            lines.append(", ".join(done))
         if change.data["repeats"]:
             lines.append(f"Repeats: {repeats_in_words(change.data['repeats'])}")
-        lines.append(f"In place of old images: {change.data['old_rows']}")
-        if facts.temperature is not None:
-            lines.append(f"Probabilities: {facts.temperature.describe()}")
+        if (temperature := self.model.facts.temperature) is not None:
+            lines.append(f"Probabilities: {temperature.describe()}")
+        if self.place:
+            lines.append(f"Features, for the next command: {self.place}")
         return lines
 
+    @property
+    def _noun(self) -> str:
+        return "photograph" if self.audit.noun == "image" else self.audit.noun
+
+    @property
+    def _new_in_words(self) -> str:
+        count = sum(self.change.images.values())
+        given, tested = (number_of(n, self._noun) for n in (count, self.new.total))
+        if not self.new.total:
+            return f"Your {self._noun if count == 1 else given} could not be tested."
+        if not self.left_out:
+            return f"Of {tested} held out, {_right(self.new)}."
+        whole = f"Your {given}" if given == tested else f"Of your {given}, {tested}"
+        return f"{whole}, each tested without itself: {_right(self.new)}."
+
+    @property
+    def _old_in_words(self) -> list[str]:
+        if len(self.change.classes) == self.model.facts.num_classes:
+            return []
+        if self.old.total:
+            before = f"{self.old_before.correct:,} before"
+            return [f"Old classes: of {self.old.total:,} held out, {_right(self.old)}, {before}."]
+        loss = ""
+        if self.taken.total:
+            loss = f", estimated loss {self.taken.correct:,} of {self.taken.total:,}"
+        return [f"Old classes: not tested (`clinit remember`){loss}."]
+
     def tables(self) -> list[TableOf]:
-        """Return the accuracies before and now, and by the price of old classes."""
-        change, tables = self.change, list[TableOf]()
-        if not change.classes:
-            return tables
-        old_top1 = [accuracy_in_words(each) for each in (self.old_before, self.old)]
-        if not self.old.total:
-            old_top1 = ["-", "not measured"]
-        of_old = ["old classes, held out", f"{self.old.total:,}", *old_top1]
-        how = "image left out" if self.left_out else "held out"
-        now = accuracy_in_words(self.new)
-        of_new = [f"added classes, {how}", f"{self.new.total:,}", "-", now]
-        lines = [of_new] if self._is_first else [of_old, of_new]
-        tables.append((["top-1 on images of", "images", "before", "now"], lines))
-        if len({each[1:] for each in self.prices}) > 1 and self.new.total:
-            lines = []
-            for each in self.prices:
-                used = " (used)" if each.points == change.settings["max_old_loss"] else ""
-                both = map(accuracy_in_words, (each.old, each.new))
-                lines.append([f"--max-old-loss {each.points:g}{used}", *both])
-            heading = "points that old classes may lose"
-            tables.append(([heading, "old classes", "added classes"], lines))
-        return tables
+        """Return the accuracies by the price of old classes, if they differ by over a point."""
+        both = [[each.percent or 0.0 for each in (price.old, price.new)] for price in self.prices]
+        if not both or max(max(side) - min(side) for side in zip(*both, strict=True)) <= 1:
+            return []
+        lines = []
+        for each in self.prices:
+            used = " (used)" if each.points == self.change.settings["max_old_loss"] else ""
+            cells = map(accuracy_in_words, (each.old, each.new))
+            lines.append([f"--max-old-loss {each.points:g}{used}", *cells])
+        return [(["points that old classes may lose", "old classes", "added classes"], lines)]
 
     def notes(self) -> list[str]:
         """Return what the numbers do not show."""
-        notes = list[str]()
-        if not self.change.classes:
-            return notes
-        if not self.new.total:
+        change, notes = self.change, list[str]()
+        if names := change.data.get("untested"):
             notes.append(
-                "no image of added classes was tested: it takes a second image of a class, which"
-                " does not repeat the first, or a folder val"
+                f"never tested, for want of a second {self._noun}, which does not repeat the first:"
+                f" {number_of(len(names), 'class')} ({examples(names)})"
             )
-        elif self.new.total < FEW:
+        if (
+            not self.old.total
+            and len(change.classes) < self.model.facts.num_classes
+            and max(change.images.values()) == 1
+            and "weights" in change.data["old_rows"]
+        ):
             notes.append(
-                f"{number_of(self.new.total, 'image')} of added classes tested: too few for an"
-                " accuracy; give more in a folder val"
+                "nothing shows how images of a class vary, so that new classes may take most of the"
+                " old ones: give a second image of a class, or images of old classes"
             )
-        if not self.old.total and not self._is_first:
-            estimate = ""
-            if self.taken is not None and self.taken.total:
-                estimate = (
-                    f"; of {self.taken.total:,} features that stand in for old images, new classes"
-                    f" take an estimated {self.taken.correct:,}"
-                )
-            notes.append(
-                f"accuracy on old classes was not measured{estimate}: give the model images of them"
-                " (`clinit remember`), or --old CACHE"
-            )
-            if max(self.change.images.values()) == 1 and "weights" in self.change.data["old_rows"]:
-                notes.append(
-                    "nothing shows how images of a class vary, so that new classes may take most of"
-                    " the old ones: give a second image of a class, or images of old classes"
-                )
         return notes
 
-    @property
-    def _is_first(self) -> bool:
-        return len(self.change.classes) == self.model.facts.num_classes
+
+def _right(part: Top1) -> str:
+    """Return the count of right answers; its share too if the images are enough for one."""
+    share = f" ({part.percent:.1f} %)" if part.total >= FEW else ""
+    return f"{part.correct:,} right{share}"

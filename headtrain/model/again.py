@@ -27,9 +27,10 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.model.audit import Images
 from clinit.headtrain.model.classifier import Classifier, M
-from clinit.headtrain.model.inputs import QUIET, Arrived, Listener
+from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.protocol.stream.source import Source
+from clinit.observer import Noted, Observer, ignore
 from clinit.words import examples, number_of
 
 SAME = 1e-5
@@ -38,7 +39,7 @@ rows differ by rounding, because they are stored divided by the temperatures of 
 
 
 def with_more(
-    model: M, images: Arrived, old: Source | None, listener: Listener = QUIET
+    model: M, images: Arrived, old: Source | None, observe: Observer = ignore
 ) -> tuple[M, Arrived, dict[str, Any]]:
     """Remove classes from a model, and return all their images, so that they can be added again.
 
@@ -46,7 +47,7 @@ def with_more(
         model: The model.
         images: Features of more images of its classes.
         old: Features of earlier images of these classes, if available.
-        listener: Notes images that the model has already seen.
+        observe: Called with a note on images that the model has already seen.
 
     Returns:
         The model without these classes and without classes of the same tasks; the features of all
@@ -68,13 +69,12 @@ def with_more(
         which = f" ({examples(facts['seen'])})"
         if not len(train.labels):
             raise ModelError(
-                f"the model has seen all of these {number_of(repeated, 'image')} already{which}",
+                f"the model has seen all of these {number_of(repeated, images.listed.noun)}"
+                f" already{which}",
                 remedy="Give images that it has neither learnt nor held out.",
             )
-        listener.note(
-            f"{repeated:,} of {number_of(len(images.train.labels), 'image')} seen already:"
-            f" they count once{which}"
-        )
+        of = number_of(len(images.train.labels), images.listed.noun)
+        observe(Noted(f"{repeated:,} of {of} seen already: they count once{which}"))
     every = replace(
         images,
         train=FeatureSet.joined([learnt, train.named(names)], names),
@@ -138,9 +138,11 @@ def of_both(model: M, other: M) -> Merge[M]:
     if there.memory is not None:
         memory = there.memory.of_rows([there.class_names.index(name) for name in shared])
         left = replace(left, memory=memory if left.memory is None else memory.updated(left.memory))
-    for change in other.facts.history:
-        if change not in model.facts.history:
-            model, left = model.after(change), left.after(change)
+    known = model.facts.history
+    history = (*known, *(each for each in other.facts.history if each not in known))
+    model, left = (
+        replace(each, facts=replace(each.facts, history=history)) for each in (model, left)
+    )
     names = tuple(dict.fromkeys(own[0] + own[1]))
     if not names:
         return Merge(left, None, model, notes)
@@ -150,7 +152,8 @@ def of_both(model: M, other: M) -> Merge[M]:
         if part is not None
     ]
     train, val = (FeatureSet.joined(split, names) for split in zip(*sides, strict=True))
-    images = Arrived(train=train, val=val, listed=Images.stored(train, val))
+    noun = "row" if model.engine is None else "image"
+    images = Arrived(train=train, val=val, listed=Images.stored(train, val, noun=noun))
     return Merge(left, images, model, notes)
 
 
@@ -207,7 +210,7 @@ def _without_removed(model: M, other: M, own: _Past, others: _Past, notes: list[
         f"left out {number_of(len(gone), 'class')} that {other.origin} has removed"
         f" ({examples(gone)}); `clinit add` adds their images again"
     )
-    return model.remove(gone, {"merged_with": other.origin})
+    return _with_history_of(model, model.remove(gone))
 
 
 def _with_one_name(pair: tuple[M, M], pasts: Sequence[_Past], notes: list[str]) -> tuple[M, M]:
@@ -228,11 +231,15 @@ def _with_one_name(pair: tuple[M, M], pasts: Sequence[_Past], notes: list[str]) 
             f"{name} of {model.origin} and {same} of {other.origin} are one class:"
             f" {same if is_later else name}"
         )
-    facts = {"merged": [each.origin for each in pair]}
     return (
-        model.rename(new[0], facts) if new[0] else model,
-        other.rename(new[1], facts) if new[1] else other,
+        _with_history_of(model, model.rename(new[0])) if new[0] else model,
+        _with_history_of(other, other.rename(new[1])) if new[1] else other,
     )
+
+
+def _with_history_of(model: M, changed: M) -> M:
+    """Return a changed model whose history lacks the change, which the merge itself tells."""
+    return replace(changed, facts=replace(changed.facts, history=model.facts.history))
 
 
 def _equal_classes(

@@ -60,10 +60,16 @@ class Images:
     """SHA-256 of the files."""
     odd: Mapping[str, str]
     """Why images hardly show anything, by path."""
+    noun: str = "image"
+    """What they are called: `row` of features, or `image`."""
 
     @classmethod
     def stored(
-        cls, rows: FeatureSet, held_out: FeatureSet, names: Sequence[str] | None = None
+        cls,
+        rows: FeatureSet,
+        held_out: FeatureSet,
+        names: Sequence[str] | None = None,
+        noun: str = "image",
     ) -> Images:
         """Return images of which only the features are known; without names, they get numbers."""
         both = FeatureSet.joined([rows, held_out], rows.class_names)
@@ -73,7 +79,8 @@ class Images:
             number[name := both.class_names[label]] += 1
             paths.append(f"{name} {number[name]}")
         digests = [hashlib.sha256(row.tobytes()).hexdigest() for row in both.features]
-        return cls(rows=both, paths=names or paths, splits=splits, digests=digests, odd={})
+        names = names or paths
+        return cls(rows=both, paths=names, splits=splits, digests=digests, odd={}, noun=noun)
 
     def of(self, rows: FeatureSet) -> list[str]:
         """Return the paths of the images whose features are among `rows`."""
@@ -100,6 +107,8 @@ class Audit:
     """`image` and `why`."""
     turned: dict[str, Any]
     """Numbers of old images `right` before, and of these `wrong` now, with counts of `answers`."""
+    noun: str = "image"
+    """What the images are called; `row` of features."""
 
     @classmethod
     def nothing(cls) -> Audit:
@@ -112,25 +121,26 @@ class Audit:
     @property
     def lines(self) -> list[str]:
         """The findings, in at most eight lines."""
+        noun = self.noun
         parts = {
             "classes that may be known already": [
                 f"{in_words(each['class'])} has the name of {in_words(each['old'])}"
                 if each["images"] is None
-                else f"{number_of(each['images'], 'image')} of {in_words(each['class'])}"
+                else f"{number_of(each['images'], noun)} of {in_words(each['class'])}"
                 f" {'is' if each['images'] == 1 else 'are'} classified as {in_words(each['old'])}"
                 for each in self.known
             ],
             "pairs of classes that look alike": [
-                f"{' and '.join(map(in_words, each['classes']))} ({each['images']:,} images)"
+                f"{' and '.join(map(in_words, each['classes']))} ({each['images']:,} {noun}s)"
                 for each in self.alike
             ],
             **{
-                f"images repeated {place}": [
+                f"{noun}s repeated {place}": [
                     _equals(each["images"]) for each in self.repeated if each["where"] == place
                 ]
                 for place in PLACES
             },
-            "images that may not belong to their class": [
+            f"{noun}s that may not belong to their class": [
                 f"{each['image']} ({in_words(each['nearest'] or 'nothing like it')})"
                 for each in self.misfits
             ],
@@ -141,7 +151,7 @@ class Audit:
         ]
         if wrong := self.turned["wrong"]:
             answers = [f"{n:,} as {in_words(name)}" for name, n in self.turned["answers"].items()]
-            right = number_of(self.turned["right"], "correctly classified old image")
+            right = number_of(self.turned["right"], f"correctly classified old {noun}")
             lines.append(f"{wrong:,} of {right} are now misclassified: {examples(answers)}")
         return lines
 
@@ -187,6 +197,7 @@ def audit(images: Images, before: Head, after: Head, old: FeatureSet) -> Audit:
         misfits=strange,
         odd=[{"image": path, "why": why} for path, why in images.odd.items()],
         turned=turned(old, answered(before, old.features), answered(after, old.features)),
+        noun=images.noun,
     )
 
 

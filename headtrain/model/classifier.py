@@ -20,6 +20,7 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.files.text import is_text
+from clinit.headtrain.heads.temperature import divided
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
 from clinit.words import examples, visible
@@ -83,6 +84,10 @@ class Engine(Protocol):
 
     def fingerprint(self, dtype: str) -> Fingerprint:
         """Return the fingerprint of features that are stored as `dtype`."""
+        ...
+
+    def with_heads(self, heads: Sequence[Head]) -> Engine:
+        """Return the engine with the logits of these heads, one after the other."""
         ...
 
 
@@ -155,10 +160,19 @@ class Classifier:
         memory = self.memory and replace(self.memory, backbone=backbone)
         return replace(self, linear=self.head, memory=memory, engine=None)
 
+    def with_rows_of(self: Own, *others: Own) -> Own:
+        """Return a model whose network gives the logits of its head, and then of other heads."""
+        if self.engine is None:
+            return self
+        heads = [divided(each.head, each.facts.temperature) for each in (self, *others)]
+        return replace(self, engine=self.engine.with_heads(heads))
+
     def after(self: Own, change: Change) -> Own:
-        """Return the model with one more change in its history."""
-        history = (*self.facts.history, change)
-        return replace(self, facts=replace(self.facts, history=history))
+        """Return the model with one more change, and with the digest of the model before it."""
+        known = {self.facts.digest: self.origin} if self.facts.digest else {}
+        parents = {"parents": known, "total": self.facts.num_classes, **change.data}
+        history = (*self.facts.history, replace(change, data=parents))
+        return replace(self, facts=replace(self.facts, history=history, digest=""))
 
     def knowing(self: Own, fingerprint: Fingerprint) -> Own:
         """Return the model with the fingerprint of its features, if that was unknown."""
@@ -180,7 +194,7 @@ class Classifier:
             facts=replace(self.facts, class_names=names, tasks=tasks),
             linear=replace(self.head, weight=weight, bias=bias, class_names=names),
             memory=None if self.memory is None else self.memory.of_rows(picked),
-        )
+        ).with_rows_of()
 
     def without(self: Own, names: Sequence[str]) -> Own:
         """Return the model without the named classes.
@@ -277,6 +291,12 @@ def described(fingerprint: Fingerprint) -> dict[str, str]:
     """Return what features depend on; their type and the version of timm may differ."""
     fields = fingerprint.without_rows.fields
     return {name: text for name, text in fields.items() if name not in ("dtype", "timm")}
+
+
+def same_network(one: Classifier, other: Classifier) -> bool:
+    """Return whether two models compute the same features of images."""
+    has_both = one.engine is not None and other.engine is not None
+    return has_both and bool(one.depends_on) and one.depends_on == other.depends_on
 
 
 M = TypeVar("M", bound=Classifier)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
@@ -27,11 +28,23 @@ from sklearn.metrics import roc_auc_score
 from clinit.errors import ModelError
 from clinit.extract.cache.head import Top1
 from clinit.extract.dataset.known import FOLDER
-from clinit.extract.dataset.names import in_words, near_names
+from clinit.extract.dataset.names import in_words
 from clinit.extract.dataset.scan import available_splits, scan
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
-from clinit.headtrain.model.classifier import AS_USUAL, AnsweredBatch, Classifier, Reading
-from clinit.headtrain.model.inputs import QUIET, FeatureInput, Listener, features_in, is_features
+from clinit.headtrain.model.classifier import (
+    AS_USUAL,
+    AnsweredBatch,
+    Classifier,
+    Reading,
+    same_network,
+)
+from clinit.headtrain.model.inputs import (
+    FeatureInput,
+    features_in,
+    is_features,
+    questions,
+    tellers,
+)
 from clinit.headtrain.model.predict import (
     Rejection,
     as_trained,
@@ -40,6 +53,7 @@ from clinit.headtrain.model.predict import (
     of_features,
     scores,
 )
+from clinit.observer import Doing, Noted, Observer, Warned, ignore
 from clinit.words import examples, number_of
 
 RATE = 0.05
@@ -52,6 +66,10 @@ SCHEMA = {
 }
 CHANGES = ("gained", "lost", "both", "neither")
 """Images that only this model, only the other model, both or neither classify correctly."""
+ONLY = ("only this", "only other")
+"""Images of classes that only this or only the other model knows."""
+LISTED = 10
+"""Maximum number of lost images in a line."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,11 +81,13 @@ class Evaluation:
     the prediction is right, and whether the class is among the five likeliest (null if the model
     lacks the class); its `score` by `rule`, low for unknown images; the error if the image cannot
     be read. After a comparison also `other`, the prediction of the other model, and `change`, one
-    of `CHANGES`."""
+    of `CHANGES` or `ONLY`."""
     rejection: Rejection | None
     """The least score of a known image; None without a threshold."""
     rule: str = "energy"
     """The score."""
+    noun: str = "image"
+    """What was asked about: `image`, or `row` of features."""
 
     @property
     def known(self) -> pl.DataFrame:
@@ -126,10 +146,16 @@ class Evaluation:
             other.table.select("image", answers, was="right"), on="image", maintain_order="left"
         )
         right, was = pl.col("right"), pl.col("was")
-        change = pl.when(right & was).then(pl.lit("both")).when(right & ~was).then(pl.lit("gained"))
-        change = change.when(~right & was).then(pl.lit("lost"))
-        change = change.when(~right & ~was).then(pl.lit("neither"))
-        return replace(self, table=joined.with_columns(change=change.otherwise(None)).drop("was"))
+        kinds = {
+            "both": right & was,
+            "gained": right & ~was,
+            "lost": ~right & was,
+            "neither": ~right & ~was,
+            ONLY[0]: right.is_not_null() & was.is_null(),
+            ONLY[1]: right.is_null() & was.is_not_null(),
+        }
+        change = pl.coalesce(pl.when(found).then(pl.lit(n)) for n, found in kinds.items())
+        return replace(self, table=joined.with_columns(change=change))
 
     def changed(self, change: str) -> pl.DataFrame:
         """Return the images of one of `CHANGES`, with both predictions."""
@@ -151,6 +177,10 @@ class Evaluation:
         if "change" in self.table.columns:
             against = {change: len(self.changed(change)) for change in CHANGES}
             against |= {"p_value": self.p_value}
+            for name, column in zip(ONLY, ("right", "was"), strict=True):
+                of = self.table.filter(change=name)
+                against[name] = {"images": len(of), "classes": of["class"].n_unique()}
+                against[name]["right"] = int(of[column].sum())
             against |= {f"{each}_images": self.changed(each).to_dicts() for each in CHANGES[:2]}
         return {
             "images": {"known": len(self.known), "strangers": len(self.strangers)},
@@ -168,13 +198,17 @@ class Evaluation:
     @property
     def summary(self) -> dict[str, str]:
         """The measures in words, by name."""
-        found = self.content
+        found, noun = self.content, self.noun
         known, strangers = found["images"].values()
-        lines = {"images": f"{known:,} of {number_of(len(found['classes']), 'class')}"}
+        classes = number_of(len(found["classes"]), "class")
+        lines = {"right": f"0 {noun}s of classes of the model"}
         if known:
-            for name, column in (("top-1", "right"), ("top-5", "top5")):
-                part = self.top1(column)
-                lines[name] = f"{part.percent:.2f} % ({part.correct:,} right)"
+            one, five = (self.top1(column) for column in ("right", "top5"))
+            lines["right"] = (
+                f"{one.correct:,} of {number_of(known, noun)} of {classes} right"
+                f" ({one.percent:.2f} %); {five.correct:,} with their class among the five"
+                f" likeliest ({five.percent:.2f} %)"
+            )
             lines["calibration"] = (
                 f"expected error {100 * found['calibration_error']:.1f} %,"
                 f" mean probability {100 * found['mean_probability']:.1f} %"
@@ -184,14 +218,28 @@ class Evaluation:
             others = f", {away['strangers']:,} of {strangers:,} others" if strangers else ""
             lines["turned away"] = f"{away['known']:,} of {known:,} of known classes{others}"
         if self.auroc is not None:
-            lines["unknown images"] = f"{strangers:,}, AUROC {self.auroc:.3f} by {self.rule}"
-        if found["against"] is not None:
-            gained, lost, both, neither = (found["against"][each] for each in CHANGES)
-            lines["against"] = (
-                f"{gained:,} gained, {lost:,} lost, {both:,} right and {neither:,} wrong in both"
-                f" (McNemar's test: p = {self.p_value:.3g})"
-            )
-        return lines
+            lines[f"unknown {noun}s"] = f"{strangers:,}, AUROC {self.auroc:.3f} by {self.rule}"
+        return lines if found["against"] is None else lines | self._compared(found["against"])
+
+    def _compared(self, found: dict[str, Any]) -> dict[str, str]:
+        """Return the comparison in words: common classes, other classes, and what was lost."""
+        gained, lost, both, neither = (found[each] for each in CHANGES)
+        lines = {
+            "both know": f"{number_of(gained + lost + both + neither, self.noun)}: {gained:,}"
+            f" gained, {lost:,} lost (McNemar's test: p = {self.p_value:.3g}), {both:,} right and"
+            f" {neither:,} wrong in both"
+        }
+        for name, which in zip(ONLY, ("this model", "the other"), strict=True):
+            count, classes, right = found[name].values()
+            if count or name == ONLY[0]:
+                told = f"{number_of(count, self.noun)} of {number_of(classes, 'class')}"
+                lines[f"only {which} knows"] = f"{told}: {right:,} right" if count else "none"
+        files = [
+            f"{image} (now {in_words(answer)})"
+            for image, answer in self.changed("lost").select("image", "answer").iter_rows()
+        ]
+        more = f" and {lost - LISTED:,} more (--csv FILE)" if lost > LISTED else ""
+        return lines | {"lost": ", ".join(files[:LISTED]) + more or "none"}
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -216,7 +264,7 @@ class Questions:
     """The features; None for images."""
 
     @classmethod
-    def of(cls, given: Any, labels: Any = None, listener: Listener = QUIET) -> Questions:
+    def of(cls, given: Any, labels: Any = None, observe: Observer = ignore) -> Questions:
         """List a folder of images or read features: the split val if it exists, else train.
 
         Raises:
@@ -224,13 +272,13 @@ class Questions:
         """
         if not is_features(given):
             root = Path(given)
-            with listener.doing("Listing the images …"):
-                split = "val" if "val" in available_splits(FOLDER, root, labels) else "train"
-                found = scan(FOLDER, root, split, labels=labels)
-            found.tell(listener.warn, listener.note)
+            observe(Doing("Listing the images …"))
+            split = "val" if "val" in available_splits(FOLDER, root, labels) else "train"
+            found = scan(FOLDER, root, split, labels=labels)
+            found.tell(*tellers(observe))
             return cls(root, dict(found.manifest.table.select("path", "class_name").iter_rows()))
-        with listener.doing("Reading the features …"):
-            rows = features_in(given, labels)
+        observe(Doing("Reading the features …"))
+        rows = features_in(given, labels)
         split = "val" if "val" in rows.splits else "train"
         part = rows.splits[split]
         rows.need_labels()
@@ -243,7 +291,7 @@ class Questions:
         """What is asked about."""
         return "image" if self.rows is None else "row"
 
-    def check(self, model: Classifier, listener: Listener = QUIET) -> None:
+    def check(self, model: Classifier, observe: Observer = ignore) -> None:
         """Note the classes that the model lacks.
 
         Raises:
@@ -254,8 +302,8 @@ class Questions:
         every = {*model.class_names}
         strangers = [name for name in self.classes.values() if name not in every]
         names = list(dict.fromkeys(strangers))
-        if near := near_names(names, model.class_names, "the folder", "the model"):
-            listener.warn(near)
+        for text in questions(names, model, "the folder"):
+            observe(Warned(text))
         told = examples(list(map(in_words, names)))
         kind = "folder" if self.rows is None else "class"
         if names and len(strangers) == len(self.classes):
@@ -265,10 +313,9 @@ class Questions:
                 remedy=f"Rename them: `clinit model show {model.origin}` lists the class names.",
             )
         if names:
-            listener.note(
-                f"{number_of(len(names), kind)} not named as a class of the model ({told}):"
-                f" {number_of(len(strangers), self.noun)}, which only measure rejection"
-            )
+            which = f"{number_of(len(names), kind)} not named as a class of the model ({told})"
+            count = number_of(len(strangers), self.noun)
+            observe(Noted(f"{which}: {count}, which only measure rejection"))
 
     def answered(self, model: Classifier, reading: Reading) -> Iterable[AnsweredBatch]:
         """Return the logits of a model for these images, in this order."""
@@ -278,35 +325,77 @@ class Questions:
         return model.need_engine().answered(images, reading)
 
 
-def evaluate(model: Classifier, asked: Questions, reading: Reading = AS_USUAL) -> Evaluation:
-    """Compare the predictions of a model with the classes of images."""
-    facts, memory = model.facts, model.memory
-    rule, rejection = default_rule(facts), None
-    can_reject = memory is not None and model.linear is not None and len(memory.held_out.labels)
-    if facts.known or can_reject:
-        rejection = Rejection.at_rate(model, rule, RATE)
-    row_of = {name: row for row, name in enumerate(facts.class_names)}
-    why: str | None = None
-    if asked.rows is None:
-        from clinit.extract.dataset.decode import MISSING
+def evaluate(
+    model: Classifier,
+    asked: Questions,
+    reading: Reading = AS_USUAL,
+    against: Classifier | None = None,
+) -> Evaluation:
+    """Compare the predictions of a model, and perhaps of another one, with the classes of images.
 
-        why = MISSING
-    lines: list[dict[str, Any]] = [
-        {"image": image, "class": name, "error": why} for image, name in asked.classes.items()
-    ]
-    for numbers, logits, reasons in asked.answered(model, reading):
+    Images pass only once through a network that both models share.
+    """
+    judges = [_Judge.of(each, asked) for each in (model, against) if each is not None]
+    if against is not None and asked.rows is None and same_network(model, against):
+        joint = model.with_rows_of(against)
+        for numbers, logits, reasons in asked.answered(joint, reading):
+            parts = np.split(logits, [model.facts.num_classes], axis=1)
+            for judge, part in zip(judges, parts, strict=True):
+                judge.see((numbers, part, reasons))
+    else:
+        for judge in judges:
+            for batch in asked.answered(judge.model, reading):
+                judge.see(batch)
+    found, *others = (each.found for each in judges)
+    return found.against(others[0]) if others else found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judge:
+    """Compares the predictions of one model with the classes of the images."""
+
+    model: Classifier
+    noun: str
+    rule: str
+    lines: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, model: Classifier, asked: Questions) -> _Judge:
+        why: str | None = None
+        if asked.rows is None:
+            from clinit.extract.dataset.decode import MISSING
+
+            why = MISSING
+        lines = [
+            {"image": image, "class": name, "error": why} for image, name in asked.classes.items()
+        ]
+        return cls(model, asked.noun, default_rule(model.facts), lines)
+
+    def see(self, batch: AnsweredBatch) -> None:
+        """Take the predictions of a batch."""
+        facts, (numbers, logits, reasons) = self.model.facts, batch
+        row_of = {name: row for row, name in enumerate(facts.class_names)}
         best = best_classes(logits, TOP).tolist()
         sure = PROBABILITIES[facts.activation](logits).max(axis=1).tolist()
-        judged = scores(rule, as_trained(facts, logits), facts.activation).tolist()
+        judged = scores(self.rule, as_trained(facts, logits), facts.activation).tolist()
         for number, rows, chance, score in zip(numbers, best, sure, judged, strict=True):
-            line, truth = lines[number], row_of.get(lines[number]["class"])
+            line, truth = self.lines[number], row_of.get(self.lines[number]["class"])
             line["error"] = reasons.get(number)
             if number not in reasons:
                 line |= {"answer": facts.class_names[rows[0]], "probability": chance}
                 line["score"] = score
                 if truth is not None:
                     line |= {"right": rows[0] == truth, "top5": truth in rows}
-    return Evaluation(pl.DataFrame(lines, schema=SCHEMA), rejection, rule)
+
+    @property
+    def found(self) -> Evaluation:
+        """The evaluation, when all batches were seen."""
+        memory, rejection = self.model.memory, None
+        can_reject = memory is not None and len(memory.held_out.labels)
+        if self.model.facts.known or (can_reject and self.model.linear is not None):
+            rejection = Rejection.at_rate(self.model, self.rule, RATE)
+        table = pl.DataFrame(self.lines, schema=SCHEMA)
+        return Evaluation(table, rejection, self.rule, self.noun)
 
 
 def cells_of(rows: pl.DataFrame) -> list[list[str]]:

@@ -18,7 +18,7 @@ from msgspec import Meta
 from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Top1
-from clinit.files.documents import Count, DocumentKind
+from clinit.files.documents import Count, DocumentKind, content_sha256
 from clinit.headtrain.heads.temperature import Activation, Temperature
 
 Word = Annotated[str, Meta(max_length=64)]
@@ -116,6 +116,8 @@ class ModelFacts:
     """Scores of images of the classes; None if they were not measured for these classes."""
     activation: Activation = "softmax"
     """What makes probabilities of logits: `softmax` over classes, or a `sigmoid` for each class."""
+    digest: str = ""
+    """SHA-256 of the description, which names the weights too; empty unless read from a file."""
 
     def __post_init__(self) -> None:
         if len(self.tasks) != len(self.class_names):
@@ -141,6 +143,11 @@ class ModelFacts:
     def name(self) -> str:
         """The network, or whose features the head reads, in words."""
         return self.backbone or "a head on features"
+
+    @property
+    def parents(self) -> Mapping[str, str]:
+        """Digests of the models that the last change was made of, with their paths then."""
+        return self.history[-1].data.get("parents", {}) if self.history else {}
 
     @property
     def is_calibrated(self) -> bool:
@@ -206,5 +213,6 @@ def parse_facts(text: str, path: Path) -> tuple[ModelFacts, dict[str, Any]]:
     """
     origin = f"the description in {path}"
     content = DOCUMENT.parse(text, origin=origin)
+    content["digest"] = content_sha256(content)
     content["fingerprint"] = {"fields": content.get("fingerprint")}
     return DOCUMENT.convert(content, ModelFacts, origin=origin), content

@@ -14,7 +14,7 @@ import numpy as np
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head
+from clinit.extract.cache.head import Head, Top1
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.start.settings import Start
@@ -24,14 +24,16 @@ from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.settings import AddConfig
-from clinit.headtrain.protocol.events import TaskStarted
 from clinit.headtrain.protocol.experiment import grown_heads, started_heads
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.stream.summed import Summed
 from clinit.headtrain.protocol.study.parts import Stream, Training
 from clinit.headtrain.protocol.study.study import Study
-from clinit.observer import Observer
+from clinit.observer import Doing, Event, Noted, Observer
 from clinit.words import examples
+
+MOST_TAKEN = 1000
+"""Maximum number of features in place of old images of which it is counted who takes them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +98,8 @@ class Started(NamedTuple):
     """None for the first head of a model."""
     old: str
     """What stood in for old images, in words."""
+    taken: Top1 = Top1(0, 0)
+    """How many of the features that stand in for old images new classes take."""
 
 
 def grown_head(growth: Growth, observer: Observer) -> Started:
@@ -123,9 +127,15 @@ def grown_head(growth: Growth, observer: Observer) -> Started:
     )
     study, came_with = _study(growth, init, len(rows.labels)), base or len(tasks)
     if config.iterations:
-        (head,) = grown_heads(*sides, [study], came_with=came_with, observer=observer)
-        return Started(head, Initialisation(Rows.of_head(head)), kind)
-    observer(TaskStarted(1, 1, 0))
+
+        def observe(event: Event) -> None:
+            if not isinstance(event, Noted):  # notes name options of experiments
+                observer(event)
+
+        (head,) = grown_heads(*sides, [study], came_with=came_with, observer=observe)
+        start = Initialisation(Rows.of_head(head))
+        return Started(head, start, kind, _taken(head, rows, images))
+    observer(Doing("Computing rows …"))
     ((head, start),) = started_heads(*sides, [study], came_with=came_with)
     if start.balance is not None and len(tested.labels):
         features, new = tested.features[:].astype(np.float32), len(images.class_names)
@@ -135,7 +145,16 @@ def grown_head(growth: Growth, observer: Observer) -> Started:
         moved = np.arange(head.num_classes) >= head.num_classes - new
         head = replace(head, bias=(head.bias + shift * moved).astype(np.float32))
         start = start.shifted(shift, balance)
-    return Started(head, start, kind)
+    if start.balance is None:
+        return Started(head, start, kind, _taken(head, rows, images))
+    return Started(head, start, kind, Top1(start.balance.lost, start.balance.judged))
+
+
+def _taken(head: Head, rows: FeatureSet, images: Arrived) -> Top1:
+    chosen = np.linspace(0, len(rows.labels) - 1, min(MOST_TAKEN, len(rows.labels))).astype(int)
+    logits = rows.features[chosen].astype(np.float32) @ head.weight.T + head.bias
+    old = head.num_classes - len(images.class_names)
+    return Top1(int((logits.argmax(axis=1) >= old).sum()), len(chosen))
 
 
 def _study(growth: Growth, init: Any, buffer: int) -> Study:

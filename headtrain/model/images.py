@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -21,12 +21,12 @@ import numpy as np
 import polars as pl
 from PIL import Image
 
-from clinit.errors import CacheError, ImageError, ManifestError
+from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
 from clinit.extract.cache.groups import record_scanned
+from clinit.extract.cache.read import open_cache
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.decode import decode, read_whole
 from clinit.extract.dataset.manifest import MANIFEST_FILE, read_manifest
-from clinit.extract.dataset.names import near_names
 from clinit.extract.dataset.scan import Scan, scan_splits
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.split_run import Progress
@@ -34,9 +34,18 @@ from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file
 from clinit.files.paths import exists
 from clinit.headtrain.model.classifier import Classifier
-from clinit.headtrain.model.inputs import LISTED, QUIET, Arrived, Listener, features_in
+from clinit.headtrain.model.inputs import (
+    LISTED,
+    Arrived,
+    Inputs,
+    differences,
+    features_in,
+    questions,
+    tellers,
+)
 from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.writing import check_apart
+from clinit.observer import Doing, Observer, Progressed, Warned, ignore
 from clinit.words import examples, number_of
 
 TINY, DENSE, UNIFORM = 32, 0.1, 4.0
@@ -53,7 +62,7 @@ _CONTENT = DocumentKind(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ImageFolder:
+class ImageFolder(Inputs):
     """A folder with one folder of images per class, or with such folders `train` and `val`."""
 
     root: Path
@@ -65,7 +74,7 @@ class ImageFolder:
     """Batch size, threads, dtype of the stored features; None: the defaults."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """Further contents of the history, besides the origin of model and images."""
-    listener: Listener = QUIET
+    observe: Observer = ignore
 
     @cached_property
     def listing(self) -> dict[str, Scan]:
@@ -75,10 +84,10 @@ class ImageFolder:
             ClinitError: If the images cannot be listed.
         """
         listing: dict[str, Scan] = {}
-        with self.listener.doing("Listing the images …"):
-            for scanned in scan_splits("folder", self.root, labels=self.labels):
-                listing[scanned.manifest.split] = scanned
-                scanned.tell(self.listener.warn, self.listener.note)
+        self.observe(Doing("Listing the images …"))
+        for scanned in scan_splits("folder", self.root, labels=self.labels):
+            listing[scanned.manifest.split] = scanned
+            scanned.tell(*tellers(self.observe))
         if "train" not in listing:
             first = listing["val"].manifest.table["path"][0]
             aside = self.root / Path(first).parent.parent
@@ -102,7 +111,7 @@ class ImageFolder:
         """One name per class folder."""
         return self.listing["train"].manifest.class_names
 
-    def arrive(self, model: Classifier, share: float, listener: Listener) -> Arrived:
+    def arrive(self, model: Classifier, share: float, observe: Observer) -> Arrived:
         """Compute the features; refuse an image that has changed since the last call.
 
         Raises:
@@ -110,10 +119,10 @@ class ImageFolder:
             ClinitError: If the images cannot be read, or if the existing cache comes from another
                 model or other images.
         """
-        if near := near_names(self.class_names, model.class_names, "the folder", "the model"):
-            listener.warn(near)
+        for text in questions(self.class_names, model, "the folder"):
+            observe(Warned(text))
         with self._place(model) as folder:
-            seen, bad = self._extracted(model, folder, listener)
+            seen, bad = self._extracted(model, folder, observe)
             found = features_in(folder)
         names, counts = found.class_names, found.splits["train"].counts()
         if unreadable := [names[row] for row in np.flatnonzero(counts == 0)]:
@@ -124,14 +133,15 @@ class ImageFolder:
                 " another folder with `--features`. Or read the images again with"
                 " `--retry-invalid`.",
             )
-        arrived, paths = found.arrive(model, share, QUIET), [*chain(*found.names.values())]
+        arrived, paths = found.arrive(model, share, ignore), [*chain(*found.names.values())]
         listed = replace(
             arrived.listed,
             digests=[seen.digests[path] for path in paths],
             odd={path: why for path, why in seen.odd.items() if path in {*paths}},
+            noun="image",
         )
         data = {**self.data, "model": model.origin, "images": str(self.root), **found.data}
-        data |= self._left_out(model, bad, listener)
+        data |= self._left_out(model, bad, observe)
         place = str(folder) if self.features else ""
         return replace(arrived, listed=listed, data=data, place=place)
 
@@ -146,7 +156,7 @@ class ImageFolder:
         yield self.features
 
     def _extracted(
-        self, model: Classifier, folder: Path, listener: Listener
+        self, model: Classifier, folder: Path, observe: Observer
     ) -> tuple[_Seen, list[InvalidRow]]:
         """Compute the features into a cache; return what is seen, and what cannot be read."""
         engine = engine_of(model)
@@ -154,25 +164,24 @@ class ImageFolder:
         manifests = {split: each.manifest for split, each in self.listing.items()}
         seen = _Seen.before(self.root, folder)
         bad: list[InvalidRow] = []
-        with listener.extracting() as progress:
 
-            def on_progress(now: Progress) -> None:
-                progress(now)
-                # Before a shard is written, so that the digests of its images are known.
-                if now.rows_done == now.rows_total or not now.rows_done % config.shard_rows:
-                    seen.write(folder)
+        def on_progress(now: Progress) -> None:
+            observe(Progressed(f"Reading {now.split}", now.rows_done, now.rows_total, "images"))
+            # Before a shard is written, so that the digests of its images are known.
+            if now.rows_done == now.rows_total or not now.rows_done % config.shard_rows:
+                seen.write(folder)
 
-            for result in extract(
-                manifests,
-                self.root,
-                folder,
-                config,
-                network=engine.network(config.dtype),
-                on_progress=on_progress,
-                on_note=listener.note,
-                on_image=seen.look,
-            ):
-                bad += result.split.summary.invalid
+        for result in extract(
+            manifests,
+            self.root,
+            folder,
+            config,
+            network=engine.network(config.dtype),
+            on_progress=on_progress,
+            on_note=tellers(observe)[1],
+            on_image=seen.look,
+        ):
+            bad += result.split.summary.invalid
         out = {each.path for each in bad}
         paths = [path for each in manifests.values() for path in each.table["path"]]
         seen.look_at([path for path in paths if path not in {*seen.digests, *out}])
@@ -182,7 +191,7 @@ class ImageFolder:
         return seen, bad
 
     def _left_out(
-        self, model: Classifier, bad: Sequence[InvalidRow], listener: Listener
+        self, model: Classifier, bad: Sequence[InvalidRow], observe: Observer
     ) -> dict[str, Any]:
         """Return warnings of the listing and unreadable images, for the history."""
         left_out: dict[str, Any] = {}
@@ -191,9 +200,8 @@ class ImageFolder:
         if bad:
             every = sum(len(each.manifest.table) for each in self.listing.values())
             named = examples([f"{each.path}: {each.reason}" for each in bad])
-            listener.warn(
-                f"{len(bad):,} of {every:,} images cannot be read and are left out ({named})"
-            )
+            told = f"{len(bad):,} of {every:,} images cannot be read and are left out ({named})"
+            observe(Warned(told))
             first = [{"image": each.path, "error": each.reason} for each in bad[:LISTED]]
             left_out["unreadable"] = {"count": len(bad), "first": first}
         if "assumed_names" in model.facts.record:
@@ -254,9 +262,19 @@ class _Seen:
 
     def write(self, folder: Path) -> None:
         """Write what was seen, next to the features."""
-        _CONTENT.write(
-            folder / _CONTENT_FILE, {"digests": dict(self.digests), "odd": dict(self.odd)}
-        )
+        content = {"digests": dict(self.digests), "odd": dict(self.odd)}
+        _CONTENT.write(folder / _CONTENT_FILE, content | {"root": str(self.root.resolve())})
+
+
+def kept_features(root: Path, model: Classifier, near: Path) -> Path | None:
+    """Return the folder next to a path that keeps the features of these images, if there is one."""
+    for folder in sorted(near.absolute().parent.glob("*-features")):
+        with suppress(ClinitError):
+            is_same = _CONTENT.load(folder / _CONTENT_FILE).get("root") == str(root.resolve())
+            cache = next(iter(open_cache(folder).splits.values()), None) if is_same else None
+            if is_same and not (cache and differences(model, cache.fingerprint)):
+                return near.with_name(folder.name)
+    return None
 
 
 def oddity(content: bytes) -> str | None:

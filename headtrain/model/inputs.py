@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import accuracy
 from clinit.extract.cache.plan import caches_in
-from clinit.extract.dataset.names import near_names
+from clinit.extract.dataset.names import in_words, near_names, plain, synonyms
 from clinit.files.arrays import FEATURES, FORMATS, LABELS, open_arrays, widened
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.array import as_array, to_numpy
@@ -36,39 +36,15 @@ from clinit.headtrain.model.classifier import Classifier, M
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.settings import RememberConfig
+from clinit.observer import Noted, Observer, Warned, ignore
 from clinit.words import examples, number_of
-
-if TYPE_CHECKING:
-    from clinit.extract.work.split_run import Progress
-    from clinit.observer import Observer
 
 LEAST_TO_MEASURE = 5
 """Least number of images of a class from which images are held out."""
+MOST_ASKED = 100
+"""Maximum number of new names that are compared with names of the model letter by letter."""
 LISTED = 20
 """Maximum number of unreadable images that the history of a model lists."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
-    """Functions that report to the user; by default they do nothing."""
-
-    note: Callable[[str], object] = lambda text: None
-    """Called with notes for the user."""
-    warn: Callable[[str], object] = lambda text: None
-    """Called with warnings of probable mistakes."""
-    doing: Callable[[str], AbstractContextManager[object]] = nullcontext
-    """Called with a description of work that shows no progress, and entered during this work."""
-    extracting: Callable[[], AbstractContextManager[Callable[[Progress], None]]] = lambda: (
-        nullcontext(lambda progress: None)
-    )
-    """Entered while features are computed; yields a function to call after every batch."""
-    training: Callable[[], AbstractContextManager[Observer]] = lambda: nullcontext(
-        lambda event: None
-    )
-    """Entered while rows are computed and trained; yields the observer of all events."""
-
-
-QUIET = Listener()
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -93,18 +69,17 @@ class Arrived:
         return self.train.class_names
 
 
-@runtime_checkable
-class Inputs(Protocol):
+class Inputs:
     """Images or features of classes, before they are read or computed."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """One name per class."""
-        ...
+        raise NotImplementedError
 
-    def arrive(self, model: Classifier, share: float, listener: Listener) -> Arrived:
+    def arrive(self, model: Classifier, share: float, observe: Observer) -> Arrived:
         """Return the features; `share` of each class is held out (`held_out`)."""
-        ...
+        raise NotImplementedError
 
 
 def is_features(given: Any) -> bool:
@@ -125,7 +100,7 @@ def _cache_at(path: Path) -> Path | None:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FeatureInput:
+class FeatureInput(Inputs):
     """Features that are given in place of images."""
 
     path: Path = Path()
@@ -200,7 +175,7 @@ class FeatureInput:
                 else "Give features of the backbone that the head was trained on.",
             )
 
-    def arrive(self, model: Classifier, share: float, listener: Listener) -> Arrived:
+    def arrive(self, model: Classifier, share: float, observe: Observer) -> Arrived:
         """Return the rows that are finite; see `Inputs.arrive`."""
         self.check(model)
         self.need_labels()
@@ -210,33 +185,33 @@ class FeatureInput:
                 remedy="Give a cache with the split train.",
             )
         train, data = self.splits["train"], dict(self.data)
-        if near := near_names(train.class_names, model.class_names, self.told, "the model"):
-            listener.warn(near)
+        for text in questions(train.class_names, model, self.told):
+            observe(Warned(text))
         finite = {n: np.isfinite(each.features[:]).all(axis=1) for n, each in self.splits.items()}
         learnt = np.unique(train.labels[finite["train"]])
         given = tuple(train.class_names[label] for label in learnt)
         if lost := [name for name in train.class_names if name not in given]:
-            listener.warn(
-                f"{number_of(len(lost), 'class')} without a row left out: {examples(lost)}"
-            )
+            told = f"{number_of(len(lost), 'class')} without a row left out: {examples(lost)}"
+            observe(Warned(told))
         parts, names, bad = [train.nothing(given)] * 2, list[str](), list[str]()
         for place, (split, good) in enumerate(finite.items()):
-            rows, told = self.splits[split], self.row_names(split)
-            bad += [name for name, is_good in zip(told, good, strict=True) if not is_good]
+            rows, called = self.splits[split], self.row_names(split)
+            bad += [name for name, is_good in zip(called, good, strict=True) if not is_good]
             kept = good & np.isin(rows.labels, learnt)
-            names += [name for name, is_kept in zip(told, kept, strict=True) if is_kept]
+            names += [name for name, is_kept in zip(called, kept, strict=True) if is_kept]
             part = rows if kept.all() else rows.part(kept)
             features = np.asarray(part.features[:])
             if features.dtype not in (np.float16, np.float32):  # as a memory stores them
                 features = features.astype(np.float32)
             parts[place] = replace(part, features=features).named(given)
         if bad:
-            listener.warn(f"{number_of(len(bad), 'row')} not finite: left out ({examples(bad)})")
+            told = f"{number_of(len(bad), 'row')} not finite: left out ({examples(bad)})"
+            observe(Warned(told))
             first = [{"image": each, "error": "not finite"} for each in bad[:LISTED]]
             data["unreadable"] = {"count": len(bad), "first": first}
         if not given:
             raise CacheError(f"{self.told} contains no finite row", remedy="Give other features.")
-        listed = Images.stored(parts[0], parts[1], names if self.names else None)
+        listed = Images.stored(parts[0], parts[1], names if self.names else None, noun="row")
         train, val = held_out(parts[0], parts[1], share)
         return Arrived(
             train=train,
@@ -245,6 +220,29 @@ class FeatureInput:
             fingerprint=self.fingerprint,
             data={"model": model.origin, "features": self.told, **data},
         )
+
+
+def questions(names: Sequence[str], model: Classifier, told: str) -> Iterator[str]:
+    """Yield warnings of names that no class of the model has, but nearly."""
+    if near := near_names(names, model.class_names, told, "the model"):
+        yield near
+    known = {plain(word): name for name in model.class_names for word in synonyms(name)}
+    new, asked = [name for name in names if plain(name) not in known], list[str]()
+    for name in new[:MOST_ASKED]:
+        found = get_close_matches(plain(name), known, n=1, cutoff=0.88)
+        if found and _letters(found[0]) != _letters(plain(name)):  # `row 1` is not `row 2`
+            asked.append(f"{name}: is it {in_words(known[found[0]])}?")
+    if asked:
+        yield examples(asked)
+
+
+def _letters(name: str) -> str:
+    return "".join(each for each in name if not each.isdecimal())
+
+
+def tellers(observe: Observer) -> tuple[Callable[[str], None], Callable[[str], None]]:
+    """Return functions that tell an observer of a warning and of a note."""
+    return (lambda text: observe(Warned(text))), (lambda text: observe(Noted(text)))
 
 
 def differences(model: Classifier, found: Fingerprint) -> str:
@@ -394,11 +392,15 @@ def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureS
     return kept, held
 
 
-def noted(arrived: Arrived, config: RememberConfig, listener: Listener) -> Arrived:
-    """Note, and record, settings that ask for more images than there are."""
+def noted(
+    arrived: Arrived, config: RememberConfig, observe: Observer, known: Sequence[str] = ()
+) -> Arrived:
+    """Note settings that ask for more images than there are; record these and `known` notes."""
     counts, notes = arrived.train.counts(), list[str]()
     classes = len(counts)
-    if config.hold_out and (none := np.count_nonzero(arrived.val.counts() == 0)):
+    if config.hold_out is not None and "val" in arrived.listed.splits:
+        notes.append(f"--hold-out {config.hold_out:g} has no effect: val is held out")
+    elif config.hold_out and (none := np.count_nonzero(arrived.val.counts() == 0)):
         notes.append(
             f"--hold-out {config.hold_out:g}: no image of {none:,} of {classes:,} classes is held"
             f" out; it takes {LEAST_TO_MEASURE} images of a class, or a folder val"
@@ -409,11 +411,12 @@ def noted(arrived: Arrived, config: RememberConfig, listener: Listener) -> Arriv
             " from, and keep them all"
         )
     for note in notes:
-        listener.note(note)
+        observe(Noted(note))
+    notes = [*known, *notes]
     return replace(arrived, data={**arrived.data, "notes": notes}) if notes else arrived
 
 
-def remember(model: M, inputs: Inputs, config: RememberConfig, listener: Listener = QUIET) -> M:
+def remember(model: M, inputs: Inputs, config: RememberConfig, observe: Observer = ignore) -> M:
     """Return the model with a memory of images of its classes.
 
     The memory of other classes stays. The shared covariance becomes the average of two covariances,
@@ -423,7 +426,7 @@ def remember(model: M, inputs: Inputs, config: RememberConfig, listener: Listene
         model: The model; it is not changed.
         inputs: The images.
         config: Settings of the memory.
-        listener: Called with each event of the work.
+        observe: Called with each event of the work.
 
     Raises:
         ModelError: If the model has no class with the name of a given class.
@@ -432,11 +435,12 @@ def remember(model: M, inputs: Inputs, config: RememberConfig, listener: Listene
     row_of = {name: row for row, name in enumerate(model.class_names)}
     if unknown := [name for name in inputs.class_names if name not in row_of]:
         raise ModelError(
-            f"{number_of(len(unknown), 'folder')} without class in the model ({examples(unknown)})",
+            f"{number_of(len(unknown), 'folder')} without class in the model ({examples(unknown)})"
+            + "".join(f"; {each}" for each in questions(unknown, model, "the folder")),
             remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
             " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
         )
-    arrived = noted(inputs.arrive(model, config.aside, listener), config, listener)
+    arrived = noted(inputs.arrive(model, config.aside, observe), config, observe)
     model = model.knowing(arrived.fingerprint)
     train, aside = (each.named(model.class_names) for each in (arrived.train, arrived.val))
     memory = Memory.of(train, model.depends_on, held_out=aside, keep=config.keep)

@@ -106,8 +106,7 @@ class Model(Classifier):
 
         asked = Questions.of(images, labels)
         asked.check(self)
-        found = evaluate(self, asked)
-        return found if against is None else found.against(evaluate(against, asked))
+        return evaluate(self, asked, against=against)
 
     def add(
         self,

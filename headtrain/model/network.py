@@ -83,6 +83,8 @@ class TimmEngine:
     backbone: Backbone
     """With its original classifier."""
     transform: Transform
+    head: Head | None = None
+    """Head in place of the classifier, which gives the logits; None: the classifier does."""
 
     @property
     def device(self) -> str:
@@ -119,12 +121,19 @@ class TimmEngine:
         self, images: Float[Tensor, "images 3 _ _"]
     ) -> Float[Tensor, "images classes"]:
         """Return the logits of normalised images."""
-        if self.backbone.program is None:
+        if self.backbone.program is None and self.head is None:
             return self.backbone.logits(images)
-        head, features = self.backbone.head, self.backbone.features(images)
+        head, features = self.head or self.backbone.head, self.backbone.features(images)
         assert head is not None
         weight, bias = (torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias))
         return features @ weight.T + bias
+
+    def with_heads(self, heads: Sequence[Head]) -> TimmEngine:
+        """Return the engine with the logits of these heads, one after the other."""
+        weight, bias = (
+            np.concatenate([getattr(each, name) for each in heads]) for name in ("weight", "bias")
+        )
+        return replace(self, head=Head(weight, bias))
 
     def compiled(self, reading: Reading, images: int) -> TimmEngine:
         """Return the engine, with a compiled network if that saves time for `images` images."""
@@ -337,6 +346,7 @@ def described(facts: ModelFacts, engine: TimmEngine, network: nn.Module) -> str:
         "weights": state_sha256(network.state_dict()),
         "fingerprint": dict(facts.fingerprint.fields),
     }
+    del content["digest"]
     # A path that is not UTF-8 contains surrogates, which JSON must escape.
     return DOCUMENT.text(content, indent=None).encode(errors="backslashreplace").decode()
 

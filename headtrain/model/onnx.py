@@ -325,6 +325,10 @@ class OnnxEngine:
                 raise
             raise refused_size(error, self.transform.crop) from error
 
+    def with_heads(self, heads: Any) -> OnnxEngine:
+        """Raise a `ModelError`: no features leave the graph."""
+        raise _no_model("an ONNX file classifies images only")
+
     def fingerprint(self, dtype: str) -> Any:
         """Raise a `ModelError`: no features leave the graph."""
         raise _no_model("an ONNX file classifies images only")

@@ -77,7 +77,7 @@ class Rejection:
 
         Args:
             model: The model; its recorded scores of images, else the images that it holds out.
-            rule: One of `RULES`, or `auto`: the best recorded score, else `default_rule`.
+            rule: One of `RULES`, or `auto`: `default_rule`.
             rate: The share, in [0, 1).
 
         Raises:
@@ -87,7 +87,7 @@ class Rejection:
             raise ValueError(f"rate must lie in [0, 1), got {rate}")
         known, memory, activation = model.facts.known, model.memory, model.facts.activation
         if rule == "auto":
-            rule = default_rule(model.facts) if known is None else known.rule
+            rule = default_rule(model.facts)
         if known is not None:
             return cls(rule, known.levels[rule][math.floor(100 * rate + 1e-9)])
         if model.linear is None or memory is None or not len(memory.held_out.labels):
@@ -106,7 +106,9 @@ class Rejection:
 
 
 def default_rule(facts: ModelFacts) -> str:
-    """Return the score of `auto` if none was measured: with sigmoids, the largest of them."""
+    """Return the score of `auto`: the best on left-out images, if it was measured."""
+    if facts.known is not None:
+        return facts.known.rule
     return "probability" if facts.activation == "sigmoid" else "energy"
 
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from clinit.errors import HeadError, ModelError
-from clinit.extract.cache.head import Head, read_head
+from clinit.errors import ClinitError, HeadError, ModelError
+from clinit.extract.cache.head import Head, read_head, tensors_sha256
 from clinit.files.arrays import open_arrays
+from clinit.files.documents import content_sha256
 from clinit.files.paths import check_readable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.classifier import MEMORY_FILE, MODEL_FILE, M
@@ -120,6 +121,7 @@ def facts_of(head: Head, path: Path | str = "a head") -> ModelFacts:
         "fingerprint": {"fields": backbone},
         "backbone": backbone.get("backbone", "") if isinstance(backbone, Mapping) else "",
         "record": kept if number is None else {**kept, "temperature": number},
+        "digest": content_sha256([head.origin, head.class_names, tensors_sha256(head)]),
     }
     return DOCUMENT.convert(content, ModelFacts, origin=f"the description in {path}")
 
@@ -160,6 +162,17 @@ def read_facts(path: Path) -> ModelFacts:
     if is_head_file(path):
         return facts_of(read_head(_file_of(path)), path)
     return _read(path, {})[0]
+
+
+def parent_of(path: Path) -> Path | None:
+    """Return where a parent of a model is: at its place then, or next to the model."""
+    with suppress(ClinitError):
+        for digest, origin in read_facts(path).parents.items():
+            for place in (Path(origin), path.resolve().parent / Path(origin).name):
+                with suppress(ClinitError):
+                    if exists(place) and read_facts(place).digest == digest:
+                        return place
+    return None
 
 
 def _read(path: Path, held: Mapping[str, Path]) -> tuple[ModelFacts, dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from clinit.headtrain.heads.start.settings import MAX_OLD_LOSS, NEW_SHARE, Init, NewShare
 from clinit.headtrain.protocol.study.parts import LOSS, MAX_SEED, Loss
-from clinit.setting import Part, setting
+from clinit.setting import Part, fields_of, setting
 
 AddInit = Literal["auto"] | Init
 WRITES_MODELS = "Give a model that `clinit add`, `clinit remember` or `clinit export` has written."
@@ -73,6 +73,16 @@ class AddConfig(RememberConfig):
         " --old), drawn from the statistics that it remembers (pseudo), drawn from the weights"
         " of its head (head), or none; auto: the first available of these.",
     )
+
+    def __post_init__(self) -> None:
+        """Check every field, and that the learning rate is used.
+
+        Raises:
+            ValueError: If a field does not take its value.
+        """
+        Part.__post_init__(self)
+        if not self.iterations and self.lr != fields_of(AddConfig)["lr"].default:
+            raise ValueError(f"lr {self.lr:g} has no effect without iterations: nothing is trained")
 
     @property
     def leaves_out(self) -> bool:

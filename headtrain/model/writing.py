@@ -102,7 +102,7 @@ def write_model(
         commit_file(out, write_file)
     else:
         commit_folder(out, write_folder, overwrite=overwrite)
-    kept = replace(model, origin=str(out))
+    kept = replace(model, origin=str(out), facts=read_facts(out))
     return Written(out, kept, count, found[0] if found else None)
 
 

@@ -35,9 +35,8 @@ from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.train.evaluate import count_correct
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows, check_precision
 from clinit.headtrain.protocol.train.step import Updates
-from clinit.machine import choose_device
+from clinit.machine import Stopwatch, choose_device
 from clinit.observer import Observer, Progressed, ignore
-from clinit.stopwatch import Stopwatch
 
 _OF_TRAINING = ("loss", "lr", "weight_decay", "precision")
 

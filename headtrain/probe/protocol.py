@@ -65,9 +65,8 @@ from clinit.headtrain.protocol.train.evaluate import (
     mean_losses,
 )
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
-from clinit.machine import choose_device, device_name
+from clinit.machine import Stopwatch, choose_device, device_name
 from clinit.observer import Observer, Progressed, ignore
-from clinit.stopwatch import Stopwatch
 
 TOP = 5
 FEW_ROWS = 30

@@ -11,11 +11,9 @@ from jaxtyping import Float, Int
 
 from clinit.errors import MachineError
 from clinit.headtrain.heads.array import FeatureRows, slices, take, to_numpy
-from clinit.headtrain.heads.closed.discriminants import Klda, Slda
-from clinit.headtrain.heads.closed.fecam import Fecam
+from clinit.headtrain.heads.closed.discriminants import SimpleCil, Slda
 from clinit.headtrain.heads.closed.interface import ClosedForm
 from clinit.headtrain.heads.closed.ranpac import Ranpac
-from clinit.headtrain.heads.closed.simplecil import SimpleCil
 from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.protocol.stream.scenario import Scenario
 from clinit.headtrain.protocol.study.study import Study
@@ -40,10 +38,6 @@ def closed_form(study: Study, zeros: Float[Any, " dim"]) -> ClosedForm:
             return Slda(closed.slda, zeros)
         case "simplecil":
             return SimpleCil(zeros)
-        case "fecam":
-            return Fecam(closed.fecam, zeros)
-        case "klda":
-            return Klda(closed.klda, zeros, seed=seed)
     return Ranpac(closed.ranpac, zeros, seed=seed)
 
 
@@ -55,39 +49,31 @@ _PATH_COPIES = 6
 eigenvectors, and the workspace of the decomposition."""
 
 
-def check_memory(scenario: Scenario, study: Study, dim: int) -> None:
+def check_memory(scenario: Scenario, study: Study) -> None:
     """Check that the statistics of a study fit into memory, if they are large.
 
     Raises:
         MachineError: If they do not.
     """
-    need = needed(scenario, study, dim)
+    need = needed(scenario, study)
     free = free_memory(choose_device(study.training.device))
     if need > free:
         raise MachineError(
             f"the statistics of {study.stream.method} take {size_text(need)} of memory, but"
             f" {size_text(free)} are free",
-            remedy="Give narrower features (ranpac and klda: a smaller --ranpac-width or"
-            " --klda-width), or --method slda.",
+            remedy="Give a smaller --ranpac-width, or --method slda.",
         )
 
 
-def needed(scenario: Scenario, study: Study, dim: int) -> int:
+def needed(scenario: Scenario, study: Study) -> int:
     """Return the peak memory of the statistics of a study, in bytes; 0 if it is small."""
-    ranpac, klda, counts = study.closed.ranpac, study.closed.klda, scenario.train_counts
-    match study.stream.method:
-        case "ranpac":
-            most = max(int(counts[task.rows].sum()) for task in scenario.learnt)
-            chooses = ranpac.lam == "auto" and most > ranpac.width
-            copies = _GRAM_COPIES + (_PATH_COPIES if chooses else 0)
-            return 8 * (copies * ranpac.width**2 + 2 * scenario.num_classes * ranpac.width)
-        case "klda":
-            own = klda.members * (klda.width**2 + 2 * scenario.num_classes * klda.width)
-            return 8 * (own + _GRAM_COPIES * klda.width**2)
-        case "fecam":
-            classes = int((counts[: scenario.learnt[-1].stop] > 1).sum())  # with a covariance
-            return 4 * classes * dim**2 + 8 * _GRAM_COPIES * dim**2
-    return 0
+    ranpac, counts = study.closed.ranpac, scenario.train_counts
+    if study.stream.method != "ranpac":
+        return 0
+    most = max(int(counts[task.rows].sum()) for task in scenario.learnt)
+    chooses = ranpac.lam == "auto" and most > ranpac.width
+    copies = _GRAM_COPIES + (_PATH_COPIES if chooses else 0)
+    return 8 * (copies * ranpac.width**2 + 2 * scenario.num_classes * ranpac.width)
 
 
 BLOCK_VALUES = 2**23

@@ -28,7 +28,7 @@ from clinit.headtrain.heads.statistics.class_statistics import Weighting
 from clinit.headtrain.protocol.closed_form import LINEAR, check_memory
 from clinit.headtrain.protocol.learner import Diagnose, Experiment, Learner, Method
 from clinit.headtrain.protocol.methods import ClosedHeads, GradientHeads
-from clinit.headtrain.protocol.record.format import RunRecord, headless
+from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.info import (
     MOST_IN_BANK,
     BaseHead,
@@ -207,7 +207,7 @@ def run_experiment(
     started = now()
     experiment = data.experiment(studies)
     study = experiment.study
-    check_memory(experiment.scenario, study, experiment.head.dim)
+    check_memory(experiment.scenario, study)
     notes = data.notes(experiment)
     for note in notes:
         observer(Noted(note))
@@ -347,7 +347,7 @@ def records_of(
     first = {"path": None, "digest": head_digest(data.head_for(loss)), **data.facts_for(loss)}
     records = []
     for index, (name, study) in enumerate(zip(learner.ids, bank, strict=True)):
-        head, why = learner.head(index), headless(study.settings())
+        head = learner.head(index)
         info: RunInfo = {
             "id": name,
             "config": cast(Settings, study.settings()),
@@ -357,7 +357,6 @@ def records_of(
             "head": cast(BaseHead, dict(first)) if data.base.class_names else None,
             "notes": [
                 *notes,
-                *([f"the record holds no head: {why}"] if why else []),
                 *([diverged[name]] if name in diverged else []),
             ],
             "bank_size": len(bank),
@@ -371,7 +370,7 @@ def records_of(
             unsaid = set.intersection(*(each.unsaid for each in bank))
             named = [name for name in PER_HEAD if name not in unsaid]
             info["bank"] = [{name: each.value(name) for name in named} for each in bank]
-        if head is not None and head.feature_map is not None:
+        if head.feature_map is not None:
             info["feature_map"] = dict(head.feature_map)
         counts = zip(entries, seen, strict=True)
         tables: dict[str, Any] = {

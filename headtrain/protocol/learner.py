@@ -30,9 +30,8 @@ from clinit.headtrain.protocol.stream.task_plan import Lesson, TaskPlan
 from clinit.headtrain.protocol.study.study import Study, names_of
 from clinit.headtrain.protocol.train.heads import LabelledRows
 from clinit.headtrain.protocol.train.task_start import warm_up
-from clinit.machine import choose_device
+from clinit.machine import Stopwatch, choose_device
 from clinit.observer import Noted, Observer, ignore
-from clinit.stopwatch import Stopwatch
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
 """Measures a head on statistics of its training rows; returns plain values by name."""
@@ -105,8 +104,8 @@ class Method:
         """Return the time of each head, from the seconds of all phases."""
         raise NotImplementedError
 
-    def head(self, index: int) -> Head | None:
-        """Copy one head with its class names; None if it is not a linear layer."""
+    def head(self, index: int) -> Head:
+        """Copy one head with its class names."""
         raise NotImplementedError
 
 
@@ -149,8 +148,8 @@ class Learner:
         """Time of each head: its own starts, and its share of the work for all heads."""
         return self.method.seconds(self.log.seconds)
 
-    def head(self, index: int) -> Head | None:
-        """Copy one head in its present state; None if it is not a linear layer."""
+    def head(self, index: int) -> Head:
+        """Copy one head in its present state."""
         with torch_stream(self.method.device):
             return self.method.head(index)
 

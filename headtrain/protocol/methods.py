@@ -8,8 +8,8 @@ head it takes only the names of the base classes.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from clinit.headtrain.heads.array import library, placed, torch_stream
 from clinit.headtrain.heads.closed.interface import Arrival, Solution
 from clinit.headtrain.heads.closed.solved import SOLVED
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.start.new_rows import NewClasses, random_task_rows
+from clinit.headtrain.heads.start.new_rows import random_task_rows
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.protocol.closed_form import closed_form, mean_loss
@@ -31,16 +31,21 @@ from clinit.headtrain.protocol.learner import Diagnose, Experiment, Method
 from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.stream.task_plan import Lesson
-from clinit.headtrain.protocol.train.anchor import STRENGTHS, Anchor, judges, set_aside
-from clinit.headtrain.protocol.train.correction import bias_corrected, class_weights, weight_aligned
+from clinit.headtrain.protocol.train.anchor import (
+    STRENGTHS,
+    Anchor,
+    class_weights,
+    judges,
+    set_aside,
+)
 from clinit.headtrain.protocol.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.loop import TaskSteps
 from clinit.headtrain.protocol.train.old_classes import OldClasses
 from clinit.headtrain.protocol.train.past import Past, RunningStatistics
 from clinit.headtrain.protocol.train.task_start import TaskStart
+from clinit.machine import Stopwatch
 from clinit.observer import Observer, ignore
-from clinit.stopwatch import Stopwatch
 
 
 class GradientHeads(Method):
@@ -61,12 +66,12 @@ class GradientHeads(Method):
                 base classes, the rows of the first task.
         """
         scenario, plan, studies = experiment.scenario, experiment.plan, experiment.studies
-        plan.check_correction()
         self.device = experiment.device
         self._experiment, self._diagnose = experiment, diagnose
         self._shared = experiment.study
         self._came_with = came_with or scenario.num_base or scenario.tasks[0].stop
         self._own_seconds = np.zeros(len(studies))
+        self._lams: list[float | None] = [None] * len(studies)
         trainings = [study.training for study in studies]
         self._bank = Bank(Rows.of_head(experiment.head), trainings, self.device)
         self._statistics = RunningStatistics(scenario.base if self._shared.is_solved else None)
@@ -86,7 +91,7 @@ class GradientHeads(Method):
         return rows.as_head(names[: len(rows.bias)], self._experiment.head.fingerprint)
 
     def learn(self, lesson: Lesson) -> Iterator[Fact]:
-        """Start all heads, or solve them; train them on the same batches, and correct them."""
+        """Start all heads, or solve them; train them on the same batches."""
         if self._shared.start.head_width == "grow":
             self._grow(lesson.task)
         data = self._experiment.training(lesson.rows.rows) if lesson.starts_on_all else None
@@ -136,7 +141,8 @@ class GradientHeads(Method):
         shared, stop = self._task_start(lesson, lesson.seen, data), lesson.task.stop
         for index, study in enumerate(self._experiment.studies):
             with torch_stream(self.device):
-                start, seconds = shared.start(study, self._bank.rows(index))
+                start, seconds = shared.start(study, self._bank.rows(index), self._lams[index])
+                self._lams[index] = start.lam or self._lams[index]
                 self._bank.write(index, stop - start.rows.bias.shape[0], start.rows)
             self._own_seconds[index] += sum(seconds.values())
             yield Started(start, seconds)
@@ -194,8 +200,11 @@ class GradientHeads(Method):
             anchors = [Anchor(unit * each, old) for each in STRENGTHS]
             others = lesson.seen.part(~np.isin(lesson.seen.rows, rows.rows[aside]))
             with torch_stream(self.device):
-                start, _ = self._task_start(lesson, others, None).start(study, before)
+                start, _ = self._task_start(lesson, others, None).start(
+                    study, before, self._lams[index]
+                )
             bank = Bank(before, [study.training] * len(anchors), self.device)
+            bank.states = [deepcopy(self._bank.states[index]) for _ in anchors]
             for head in range(bank.num_heads):
                 bank.write(head, task.stop - start.rows.bias.shape[0], start.rows)
             schedule = self._experiment.plan.schedule(rows.part(~aside))
@@ -228,35 +237,9 @@ class GradientHeads(Method):
                 yield Stepped(done)
             if is_last := stop == stream.iterations:
                 yield Trained(0, steps.losses)
-                if task.start and self._shared.training.correct != "none":
-                    yield from self._correct(task)
             tested = self._experiment.seen_tests(task)
             found = evaluate(self._bank, tested, ends, list_mistakes=is_last)
             yield Tested(stop, found, mean_losses(self._bank, sample))
-
-    def _correct(self, task: Task) -> Iterator[Fact]:
-        """Count the correct answers of the trained heads, then correct their rows of the task."""
-        ends, training = self._experiment.scenario.ends, self._shared.training
-        correct = evaluate(self._bank, self._experiment.seen_tests(task), ends).correct
-        yield Done("evaluate")
-        # Without base classes, `ends` begins with 0 too; `fromkeys` drops the repeat.
-        origins = pairwise(dict.fromkeys((0, *ends[: task.number + 1])))
-        before = np.stack([correct[:, slice(*rows)].sum(1) for rows in origins], axis=1)
-        told = []
-        with torch_stream(self.device):
-            aside = self._experiment.plan.correction_rows(task)
-            features = self._experiment.training(aside.rows).arrays()
-            for index in range(self._bank.num_heads):
-                head = self._bank.rows(index)
-                if training.correct == "wa":
-                    found = weight_aligned(head, task.start, task.stop)
-                else:
-                    new = NewClasses(features, aside.labels, head, task.start, task.stop)
-                    found = bias_corrected(new)
-                self._bank.write(index, task.start, found.rows)
-                counts = {"correct_before": before[index].tolist()}
-                told.append({"correction": {**found.facts, **counts}})
-        yield Done("train", of_heads=told)
 
     def _diagnoses(
         self, lesson: Lesson, data: LabelledRows, diagnose: Diagnose
@@ -293,10 +276,9 @@ class ClosedHeads(Method):
         whole = spent.get("initialise", 0) + spent.get("evaluate", 0)
         return np.full(len(self._experiment.studies), whole)
 
-    def head(self, index: int) -> Head | None:
-        """Copy the linear layer in its present state; None if scores are not linear."""
-        if (stored := self._form.head()) is None:
-            return None
+    def head(self, index: int) -> Head:
+        """Copy the linear layer in its present state."""
+        stored = self._form.head()
         names = self._experiment.scenario.class_names[: stored.rows.bias.shape[0]]
         fingerprint = self._experiment.head.fingerprint
         return stored.rows.as_head(names, fingerprint, feature_map=stored.feature_map)
@@ -364,7 +346,6 @@ class ClosedHeads(Method):
     def _diagnosis(self, task: Task, diagnose: Diagnose) -> dict[str, Any]:
         """Measure the linear layer on all rows seen."""
         stored, train = self._form.head(), self._experiment.scenario.train
-        assert stored is not None, "run_experiment refuses to diagnose other methods"
         rows = train.rows_between(0, task.stop)
         arrays = self._experiment.training(rows).arrays()
         statistics = ClassStatistics.of(arrays, train.labels[rows], num_classes=task.stop)

@@ -28,12 +28,8 @@ samples that are read at a time changes only the rounding.
 
 The classifier needs no gradient of single samples. With r_i = dl / dz the gradient of the logits
 and h_i the features, its diagonal is one product, (r * r)^T (h * h) / N, and the mean of r * r for
-the biases. For the blocks, gradients are computed for one sample at a time or, on a CUDA device,
-for several samples by `vmap`. On a CPU the batched kernels are slower (measured: 1.2 to 2.4 times
-the time of the loop for blocks of ViT, ConvNeXt and ResNet).
-
-Everything is computed in float32, even if the training mixes precisions, because gradients of
-single samples are small, and `vmap` does not support all kernels of mixed precision.
+the biases. For the blocks, gradients are computed for one sample at a time, in float32 even if the
+training mixes precisions, because gradients of single samples are small.
 
 Springs add up to one quadratic
 
@@ -53,18 +49,15 @@ learning", ICML 2018; F. Kunstner, L. Balles, P. Hennig,
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.func import grad, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.heads.seeds import Draw, generator
@@ -121,7 +114,7 @@ class Ewc(Rehearsal):
             return
         random = generator(self._seed, Draw.FISHER, number)
         sample = np.sort(random.permutation(candidates)[: self._config.samples])
-        batches = rows.batches(sample, chunk_size(model))
+        batches = rows.batches(sample, READ_ROWS)
         fisher = diagonal_fisher(model, batches, classes=classes, loss_name=self.loss_name)
         with torch.no_grad():
             added = Quadratic.around(fisher, model.trainable())
@@ -133,11 +126,8 @@ class Ewc(Rehearsal):
                 self.memory = self.memory.online(added, self._config.gamma)
 
 
-CHUNK_VALUES = 2**27
-"""Gradient values that `vmap` holds at a time: 0.5 GB in float32."""
-MAX_CHUNK = 64
-"""Maximum number of samples at a time; more are not faster."""
-
+READ_ROWS = 64
+"""Rows whose activations are read at a time."""
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 """Features (batch, dim) and labels (batch,) to losses (batch,)."""
 
@@ -148,24 +138,20 @@ def diagonal_fisher(
     *,
     classes: int,
     loss_name: str = "ce",
-    by: Literal["auto", "vmap", "loop"] = "auto",
 ) -> dict[str, Tensor]:
     """Return the diagonal for each trained parameter, by its name.
 
     Args:
         model: The model, with dropout and batch statistics off, so that samples are independent.
-        batches: The samples, with labels below `classes`; see `chunk_size`.
+        batches: The samples, with labels below `classes`.
         classes: Number of head rows for these samples: the loss is over the first `classes`
             logits, and the classifier's values have `classes` rows.
         loss_name: One of `clinit.headtrain.heads.losses.LOSSES`.
-        by: How to compute the gradients of the blocks; `auto` is `vmap` on a CUDA device.
     """
 
     def loss(features: Tensor, labels: Tensor) -> Tensor:
         return sample_losses(loss_name, model.logits(features)[:, :classes], labels)
 
-    if by == "auto":
-        by = "vmap" if model.device.type == "cuda" else "loop"
     squares = {
         name: torch.zeros_like(values[:classes] if name in CLASSIFIER else values).detach()
         for name, values in model.trainable().items()
@@ -173,7 +159,7 @@ def diagonal_fisher(
     samples = 0
     for batch in batches:
         with model.full_precision():
-            parts, features = (_by_vmap if by == "vmap" else _by_loop)(model, batch, loss)
+            parts, features = _of_blocks(model, batch, loss)
             with torch.no_grad():
                 logits = model.logits(features)[:, :classes].float()
                 _, residual = loss_named(loss_name).value_and_gradient(logits, batch.labels)
@@ -186,17 +172,11 @@ def diagonal_fisher(
     return {name: values / samples for name, values in squares.items()}
 
 
-def chunk_size(model: PlasticModel) -> int:
-    """Return the samples to read at a time: as many gradients as fit, at most MAX_CHUNK."""
-    values = sum(values.numel() for values in _blocks(model).values())
-    return max(1, min(MAX_CHUNK, CHUNK_VALUES // max(1, values)))
-
-
-def _by_loop(
+def _of_blocks(
     model: PlasticModel, batch: Batch, loss: SampleLoss
 ) -> tuple[dict[str, Tensor], Float[Tensor, "batch dim"]]:
     """Run backward once per sample; return the sums of squares and the features."""
-    blocks = _blocks(model)
+    blocks = {k: values for k, values in model.trainable().items() if k not in CLASSIFIER}
     squares = {name: torch.zeros_like(values) for name, values in blocks.items()}
     features = []
     for sample in range(len(batch)):
@@ -210,28 +190,6 @@ def _by_loop(
             for values, gradient in zip(squares.values(), gradients, strict=True):
                 values.addcmul_(gradient, gradient)
     return squares, torch.cat(features)
-
-
-def _by_vmap(
-    model: PlasticModel, batch: Batch, loss: SampleLoss
-) -> tuple[dict[str, Tensor], Float[Tensor, "batch dim"]]:
-    """Compute the gradients of all samples at once; return sums of squares and features."""
-
-    def one(blocks: dict[str, Tensor], activations: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        features = model.features_at(blocks, activations[None])
-        return loss(features, label[None])[0], features[0]
-
-    # The fused attention kernels have no batching rule, so that `vmap` would run them in a loop.
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop")
-        gradients, features = vmap(grad(one, has_aux=True), in_dims=(None, 0, 0))(
-            _blocks(model), batch.activations, batch.labels
-        )
-    return {name: values.square().sum(0) for name, values in gradients.items()}, features
-
-
-def _blocks(model: PlasticModel) -> dict[str, Tensor]:
-    return {name: values for name, values in model.trainable().items() if name not in CLASSIFIER}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

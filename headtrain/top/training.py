@@ -146,38 +146,23 @@ def sample_losses(
         labels: Column of `logits` of each sample's class.
     """
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    losses: Tensor = _SampleLosses.apply(wide, labels, name)[0]
+    losses: Tensor = _SampleLosses.apply(wide, labels, name)
     return losses
 
 
 class _SampleLosses(torch.autograd.Function):
-    """Value and gradient together; the gradient is an output so that `torch.func` can follow."""
+    """Value and gradient together."""
 
     @staticmethod
-    def forward(logits: Tensor, labels: Tensor, name: str) -> tuple[Tensor, Tensor]:
-        return loss_named(name).value_and_gradient(logits, labels)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        _, gradient = output
-        ctx.mark_non_differentiable(gradient)
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, name: str) -> Tensor:
+        value, gradient = loss_named(name).value_and_gradient(logits, labels)
         ctx.save_for_backward(gradient)
+        return value
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
-        return upstream[0].unsqueeze(-1) * gradient, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], logits: Tensor, labels: Tensor, name: str
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        """Use the axis of `vmap` as one of the leading axes of the loss."""
-        logits, labels = (
-            values.movedim(axis or 0, 0)
-            for values, axis in zip((logits, labels), in_dims, strict=False)
-        )
-        return _SampleLosses.apply(logits, labels, name), (0, 0)
+        return upstream.unsqueeze(-1) * gradient, None, None
 
 
 def top_optimizer(

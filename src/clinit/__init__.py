@@ -50,49 +50,24 @@ if TYPE_CHECKING:
     __version__: str
 
 _PLACES = {
-    "clinit.analysis.metrics.diagnosis": ("Diagnosis",),
-    "clinit.analysis.runs": (
-        "Runs",
-        "load_runs",
-    ),
-    "clinit.api": (
-        "ImagePlaces",
-        "diagnose",
-        "probe",
-        "train",
-        "train_top",
-    ),
-    "clinit.arrays": (
-        "Features",
-        "extract_features",
-        "load_cache",
-        "load_head",
-        "save_head",
-    ),
-    "clinit.errors": ("ClinitError",),
-    "clinit.extract.cache.features": ("FeatureSet",),
-    "clinit.extract.cache.head": ("Head",),
-    "clinit.headtrain.heads.linear": ("Rows",),
-    "clinit.headtrain.heads.statistics.classifier": ("LeastSquaresClassifier",),
-    "clinit.headtrain.heads.statistics.solve": ("least_squares",),
-    "clinit.headtrain.model.addition": ("Addition",),
-    "clinit.headtrain.model.estimator": ("AddedClassesClassifier",),
-    "clinit.headtrain.model.evaluation": ("Evaluation",),
-    "clinit.headtrain.model.model": (
-        "Model",
-        "load",
-    ),
-    "clinit.headtrain.model.predict": (
-        "Prediction",
-        "Rejection",
-    ),
-    "clinit.headtrain.probe.protocol": ("Probe",),
-    "clinit.headtrain.protocol.stream.source": ("Source",),
-    "clinit.headtrain.protocol.stream.summed": (
-        "Summed",
-        "read_summed",
-        "sum_caches",
-    ),
+    "clinit.analysis.metrics.diagnosis": "Diagnosis",
+    "clinit.analysis.runs": "Runs load_runs",
+    "clinit.api": "ImagePlaces diagnose probe train train_top",
+    "clinit.arrays": "Features extract_features load_cache load_head save_head",
+    "clinit.errors": "ClinitError",
+    "clinit.extract.cache.features": "FeatureSet",
+    "clinit.extract.cache.head": "Head",
+    "clinit.headtrain.heads.linear": "Rows",
+    "clinit.headtrain.heads.statistics.classifier": "LeastSquaresClassifier",
+    "clinit.headtrain.heads.statistics.solve": "least_squares",
+    "clinit.headtrain.model.addition": "Addition",
+    "clinit.headtrain.model.estimator": "AddedClassesClassifier",
+    "clinit.headtrain.model.evaluation": "Evaluation",
+    "clinit.headtrain.model.model": "Model load",
+    "clinit.headtrain.model.predict": "Prediction Rejection",
+    "clinit.headtrain.probe.protocol": "Probe",
+    "clinit.headtrain.protocol.stream.source": "Source",
+    "clinit.headtrain.protocol.stream.summed": "Summed read_summed sum_caches",
 }
 """The public names, by the module that defines them."""
 _PARTS = "clinit.headtrain.protocol.study.parts"
@@ -105,7 +80,7 @@ _FORMER = {
     "Training": (_PARTS, "Training", "keywords of clinit.train"),
 }
 """Names that go in version 0.3: module, name there, and what replaces it."""
-__all__ = sorted(["__version__", *(name for names in _PLACES.values() for name in names)])
+__all__ = sorted(["__version__", *" ".join(_PLACES.values()).split()])
 
 
 def __getattr__(name: str) -> Any:
@@ -123,7 +98,7 @@ def __getattr__(name: str) -> Any:
         warn(f"clinit.{name} goes in 0.3: use {instead}", DeprecationWarning, stacklevel=2)
         return getattr(import_module(module), there)
     for module, names in _PLACES.items():
-        if name in names:
+        if name in names.split():
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'clinit' has no attribute {name!r}")
 

@@ -1,4 +1,4 @@
-"""Find the CPUs, the memory and the device that this process may use, and recognise a shortage.
+"""Find the CPUs, memory and device that this process may use; see shortages, measure time.
 
 Inside a container, a process sees all processors and memory of the host. The limits of the
 container are in the files of its control groups (cgroups): the group of the process and all groups
@@ -14,7 +14,10 @@ import errno
 import math
 import os
 import re
+import time
+from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -224,3 +227,44 @@ def cpu_has_bf16() -> bool:
 
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name, False) for name in CPU_WITH_BF16)
+
+
+class Stopwatch:
+    """Measures the seconds since its creation, and the seconds spent in named phases."""
+
+    def __init__(
+        self, device: torch.device | None = None, seconds: dict[str, float] | None = None
+    ) -> None:
+        """Start.
+
+        Args:
+            device: Device of the measured work. If it is a CUDA device, each phase ends with
+                waiting for it, so that work queued in a phase counts in this phase.
+            seconds: Seconds of each phase so far, to which more are added.
+        """
+        self._device = device
+        self._started = time.perf_counter()
+        self.seconds: dict[str, float] = defaultdict(float) if seconds is None else seconds
+        """Seconds of each phase."""
+
+    @property
+    def total(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self._started
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the seconds of the block to the phase `name`, even if the block raises an error."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, started)
+
+    def add(self, name: str, started: float, *, waits: bool = True) -> None:
+        """Add the seconds since `started`; `waits`: once the device has done what is queued."""
+        if waits and self._device is not None and self._device.type == "cuda":
+            import torch  # not above, because reading and decoding images need no PyTorch
+
+            torch.cuda.synchronize(self._device)
+        self.seconds[name] += time.perf_counter() - started

@@ -124,8 +124,8 @@ def test_a_model_of_new_classes_alone_predicts_rejects_and_grows(
 ) -> None:
     model, grown = tmp_path / "model", tmp_path / "grown"
     text = done("add", *network_of(folder, title), folder / "first", "--out", model)
-    assert "3 classes added" in text
-    assert "old classes" not in text
+    assert f"{model} knows 3 classes. Of 9 photographs held out, " in text
+    assert "Old classes" not in text
     assert right(model, folder / "first" / "val") > 0.5
     assert "9 images unknown" in done(
         "predict", model, folder / "first" / "val", "--reject", "energy", "--threshold", "1e9"

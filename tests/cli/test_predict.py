@@ -111,11 +111,13 @@ def test_csv_has_a_line_an_image_and_class(
     assert result.exit_code == 1
     with (tmp_path / "out.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
-    assert list(lines[0]) == [*COLUMNS, *OF_REJECTION]
+    assert list(lines[0]) == [*COLUMNS, *OF_REJECTION, "model"]
     assert (lines[-1]["error"], lines[-1]["unknown"]) == ("the file is missing", "")
     assert len({line["image"] for line in lines if line["unknown"] == "True"}) == 3
     shown = json.loads(result.stdout)
-    expected = load_model(remembering, device="cpu").predict(images, top=2)
+    model = load_model(remembering, device="cpu")
+    assert {each["model"] for each in (*lines, *shown)} == {model.facts.digest[:12]}
+    expected = model.predict(images, top=2)
     for one, other in zip(shown, expected, strict=False):
         assert one["image"] == str(other.path)
         assert [guess["class"] for guess in one["classes"]] == [g.name for g in other.guesses]

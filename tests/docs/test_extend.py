@@ -55,6 +55,7 @@ def change(path: Path, block: Block) -> None:
     [
         ("my_starts:centred", "--init zero --init", "my_starts.centred-calibrated"),
         ("my_losses:smoothed", "--init zero --loss", "zero-calibrated"),
+        ("my_methods:lwf", "--init zero --method naive --step", "naive-zero-calibrated"),
     ],
 )
 def test_a_function_of_the_page_is_trained_with_and_repeated_by_command(

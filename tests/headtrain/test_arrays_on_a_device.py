@@ -27,7 +27,6 @@ from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train import heads as labelled_rows
-from clinit.headtrain.protocol.train.correction import bias_corrected, weight_aligned
 from clinit.headtrain.protocol.train.heads import Bank
 from clinit.headtrain.protocol.train.task_start import TaskStart
 
@@ -135,20 +134,6 @@ def test_new_rows_are_those_of_numpy(init: Any, scale: Any, loss: str, place: Pl
     assert far.library == libraries.get(init, "array_api_strict")
     if near.loss_after is not None:
         assert far.loss_after == pytest.approx(near.loss_after, rel=1e-8)
-
-
-@pytest.mark.parametrize("place", [on_device, streamed])
-def test_corrections_are_those_of_numpy(place: Place) -> None:
-    features, labels = sample()
-    near = NewClasses(features, labels, head_rows(), OLD, OLD + NEW)
-    far = NewClasses(place(features), labels, head_rows(on_device), OLD, OLD + NEW)
-    expected, found = bias_corrected(near), bias_corrected(far)
-    assert_there(found.rows.weight, expected.rows.weight, 1e-6)
-    assert_there(found.rows.bias, expected.rows.bias, 1e-6)
-    assert found.facts["steps"] == expected.facts["steps"]
-    expected, found = (weight_aligned(each.head, OLD, OLD + NEW) for each in (near, far))
-    assert_there(found.rows.weight, expected.rows.weight)
-    assert_there(found.rows.bias, expected.rows.bias)
 
 
 @pytest.mark.parametrize("method", sorted(SOLVED))

@@ -108,7 +108,6 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     from clinit.headtrain.protocol.closed_form import closed_form
     from clinit.headtrain.protocol.study.parts import CLOSED_METHODS
     from clinit.headtrain.protocol.study.study import Study
-    from clinit.headtrain.protocol.train.correction import bias_corrected, weight_aligned
     from tests.headtrain.test_arrays_on_a_device import NEW, OLD, head_rows, sample
 
     calls: list[Call] = []
@@ -132,8 +131,6 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         for scale in SCALES:
             for loss in LOSSES if init == "lda" else ("ce",):
                 initialise(Start(**{"init": init, "scale": scale}), data, loss=loss)  # type: ignore[arg-type]
-    bias_corrected(data)
-    weight_aligned(head, OLD, OLD + NEW)
     for method in (each for each in CLOSED_METHODS if each not in SOLVED):
         form = closed_form(Study.of({"method": method}).resolved(), np.zeros(features.shape[1]))
         for task, (start, stop) in enumerate(((0, OLD), (OLD, OLD + NEW))):

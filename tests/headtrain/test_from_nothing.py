@@ -89,8 +89,6 @@ def test_the_last_ridge_head_is_that_of_scikit_learn_on_all_rows() -> None:
     [
         {"method": "simplecil"},
         {"method": "slda"},
-        {"method": "fecam"},
-        {"method": "klda", "klda_width": 20, "klda_gamma": 0.1},
         {"method": "ranpac", "ranpac_width": 20, "ranpac_lam": 1.0},
         {"method": "ridge", "lam": 0.05},
     ],
@@ -181,15 +179,6 @@ def test_starts_and_gains_are_of_the_tasks_after_the_first() -> None:
         assert run.gain is not None
         assert {*run.gain["task"]} <= {2, 3}
     assert "of a task after the first" in conclusions(report.data)[0]
-
-
-@pytest.mark.parametrize("correct", ["wa", "bic"])
-def test_a_correction_begins_with_the_second_task(correct: str) -> None:
-    (record,) = trained({"correct": correct})
-    first, *others = record.info["tasks"]
-    assert "correction" not in first
-    for number, task in enumerate(others, start=2):
-        assert len(task["correction"]["correct_before"]) == number
 
 
 @pytest.mark.parametrize(

@@ -67,16 +67,14 @@ def same(one: RunRecord, other: RunRecord) -> None:
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "least-square": {**TRAINED, "init": "least-square"},
-    "lambda": {**TRAINED, "init": "least-square", "scale": "norm", "correct": "bic"},
-    "held-out": {**TRAINED, "init": "least-square", "lam": "held-out"},
+    "lambda": {**TRAINED, "init": "least-square", "scale": "norm"},
     "lda": {**TRAINED, "init": "lda"},
     "fitted": {**TRAINED, "init": "fitted"},
     "sgm": {**TRAINED, "mix": "sgm", "buffer_split": "sgm", "head_width": "full"},
     "bf16": {**TRAINED, "precision": "bf16"},
     "new rows": {**TRAINED, "init": "class-mean", "init_rows": "new"},
     "joint": {**TRAINED, "method": "joint", "buffer": None},
-    **{method: {**STREAM, "method": method} for method in ("ridge", "slda", "fecam")},
-    "klda": {**STREAM, "method": "klda", "klda_width": 64, "klda_members": 2},
+    **{method: {**STREAM, "method": method} for method in ("ridge", "slda")},
     "ranpac": {**STREAM, "method": "ranpac", "ranpac_width": 64},
 }
 

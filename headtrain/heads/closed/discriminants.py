@@ -14,23 +14,15 @@ Sources: T. L. Hayes, C. Kanan, "Lifelong machine learning with deep streaming l
 analysis", CVPR Workshops 2020, and the code of its authors; Y. Chen, A. Wiesel, Y. C. Eldar, A. O.
 Hero, "Shrinkage algorithms for MMSE covariance estimation", IEEE TSP 58(10), 2010.
 
-KLDA: linear discriminants of random Fourier features, with one or several random maps.
+SimpleCIL predicts the class whose mean has the largest cosine with the feature.
 
-    S = mean over rows of (h - mu_c)(h - mu_c)^T,    L = [(1 - e) S + e s I]^-1,    s = tr S / D,
-    weight = L mu_c,    bias = -1/2 mu_c.(L mu_c)
+    cos(h, mu_c) = h.u_c / |h|,    u_c = mu_c / |mu_c|,
 
-The authors take the pseudo-inverse of the sum over rows, without the shrinkage e. This makes the
-softmax of an ensemble's members almost flat, so that the ensemble ranks classes by added logits.
-Here S is a mean, so that the softmax is the posterior of the model, and e is relative to the mean
-variance, which is at most 1 / D. By default, oracle approximating shrinkage computes e from S and
-the number of rows, as in RanDumb: a small e fails if there are about as many rows as random
-features.
+and |h| is the same for all classes, so that a linear head with rows u_c and no bias gives the same
+order.
 
-Sources: S. Momeni, S. Mazumder, B. Liu, "Continual learning using a kernel-based method over
-foundation models", AAAI 2025; A. Prabhu, S. Sinha, P. Kumaraguru, P. H. S. Torr, O. Sener, P. K.
-Dokania, "Random representations outperform online continually learned representations", NeurIPS
-2024; Y. Chen, A. Wiesel, Y. C. Eldar, A. O. Hero, "Shrinkage algorithms for MMSE covariance
-estimation", IEEE TSP 58(10), 2010.
+Source: D.-W. Zhou, Z.-W. Cai, H.-J. Ye, D.-C. Zhan, Z. Liu, "Revisiting class-incremental learning
+with pre-trained models: generalizability and adaptivity are all you need", IJCV 2025.
 """
 
 from __future__ import annotations
@@ -41,20 +33,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.headtrain.heads.array import beside, float64_of, namespace
-from clinit.headtrain.heads.closed.interface import (
-    Arrival,
-    ClosedForm,
-    Solution,
-    StoredHead,
-    linear_scores,
-)
-from clinit.headtrain.heads.closed.moments import ClassMoments, FeatureMap, grown, median_gamma
-from clinit.headtrain.heads.closed.settings import KldaConfig, SldaConfig
+from clinit.headtrain.heads.closed.interface import Arrival, ClosedForm, Solution
+from clinit.headtrain.heads.closed.moments import grown
+from clinit.headtrain.heads.closed.settings import SldaConfig
 from clinit.headtrain.heads.closed.solved import rule_out
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import discriminants_of, towards_identity
 from clinit.headtrain.heads.statistics.moments import add_by_class, add_products, cut, symmetric
-from clinit.observer import Progressed
 
 
 class Slda(ClosedForm):
@@ -153,74 +138,29 @@ def mean_variance(covariance: Float[Any, "dim dim"]) -> float:
     return float(namespace(covariance).linalg.trace(covariance)) / int(covariance.shape[0])
 
 
-class Klda(ClosedForm):
-    """Class means and one covariance for each map; memory O(E (D^2 + C D))."""
+class SimpleCil(ClosedForm):
+    """Sums of the rows of each class; memory O(C d)."""
 
-    def __init__(self, config: KldaConfig, zeros: Float[Any, " dim"], *, seed: int) -> None:
+    def __init__(self, zeros: Float[Any, " dim"]) -> None:
         super().__init__(zeros)
-        self._config, self._zeros, self._seed = config, zeros, seed
-        self._maps: tuple[FeatureMap, ...] = ()
-        """Drawn when the first rows arrive, because these rows set the width of the kernel."""
-        self._moments = tuple(ClassMoments.like(zeros, config.width) for _ in range(config.members))
-        self._members: tuple[Rows, ...] = ()
-        self.block_values = config.width
+        self._sums = self._rows.weight
+        self._has_data = np.zeros(0, dtype=bool)
 
     def learn(self, arrival: Arrival) -> Solution:
-        """Add the rows; solve unless they belong to the base."""
+        """Add the sums of the classes that arrive; scale the sums of all classes to length 1."""
         with arrival.watch.phase("statistics"):
-            if not self._maps and len(arrival.labels):
-                self._maps = self._drawn(arrival)
-            for moments in self._moments:
-                moments.grow(arrival.num_classes)
-            for feature_map, moments in zip(self._maps, self._moments, strict=False):
-                moments.add_mapped(arrival.features, arrival.labels, feature_map, arrival.observer)
-        if arrival.task == 0:
-            return Solution()
+            self._sums = grown(self._sums, arrival.num_classes)
+            self._has_data = grown(self._has_data, arrival.num_classes)
+            for rows, labels in cut(arrival.features, arrival.labels):
+                add_by_class(self._sums, float64_of(rows), labels)
+                self._has_data[labels] = True
+            if (base := arrival.statistics) is not None:
+                totals = base.totals.astype(np.float64)[:, None]
+                self._sums = beside(self._sums, totals * base.class_means)
+                self._has_data = base.totals > 0
         with arrival.watch.phase("solve"):
-            arrival.observer(Progressed("solving for the head", 0, 1))
-            self._members = tuple(self._discriminants(moments) for moments in self._moments)
+            xp = namespace(self._sums)
+            norms = xp.sqrt(xp.sum(self._sums**2, axis=1))
+            units = self._sums / xp.where(norms > 0, norms, 1.0)[:, None]
+            self._rows = rule_out(Rows(units, xp.zeros_like(norms)), self._has_data)
         return Solution()
-
-    def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
-        """Return the discriminants; with several maps, the log of the mean probability."""
-        members = [
-            linear_scores(rows, feature_map(features))
-            for feature_map, rows in zip(self._maps, self._members, strict=True)
-        ]
-        if len(members) == 1:
-            return members[0]
-        total = sum(_softmax(member) for member in members)
-        # A class of probability zero in all members must not become a logarithm of zero.
-        tiny = float(np.finfo(np.float32).tiny)
-        return namespace(total).log(total / len(members) + tiny)
-
-    def head(self) -> StoredHead | None:
-        """Return the discriminants of the random features; None with several maps."""
-        if len(self._members) > 1:
-            return None
-        return StoredHead(self._members[0], self._maps[0].description)
-
-    def _drawn(self, arrival: Arrival) -> tuple[FeatureMap, ...]:
-        gamma = self._config.gamma
-        if isinstance(gamma, str):
-            gamma = median_gamma(arrival.features, self._seed)
-        shape = self._zeros.shape[0], self._config.width
-        return tuple(
-            FeatureMap.rff(*shape, gamma=gamma, seed=self._seed, member=member).beside(self._zeros)
-            for member in range(self._config.members)
-        )
-
-    def _discriminants(self, moments: ClassMoments) -> Rows:
-        covariance = moments.within_covariance
-        weight = self._config.shrinkage
-        if isinstance(weight, str):
-            weight = oracle_weight(covariance, int(moments.counts.sum()))
-        # If no row differs from its class mean, any multiple of I gives the same order.
-        system = towards_identity(covariance, weight, mean_variance(covariance) or 1.0)
-        return rule_out(discriminants_of(moments.means, system), moments.counts > 0)
-
-
-def _softmax(logits: Float[Any, "rows classes"]) -> Float[Any, "rows classes"]:
-    xp = namespace(logits)
-    powers = xp.exp(logits - xp.max(logits, axis=1, keepdims=True))
-    return powers / xp.sum(powers, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The interface of closed forms over the stream,.
+"""The interface of closed forms over the stream.
 
 Scores of a linear layer are computed in float32, as from a head file.
 """
@@ -17,8 +17,8 @@ from clinit.headtrain.heads.closed.moments import FeatureMap
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
+from clinit.machine import Stopwatch
 from clinit.observer import Observer, ignore
-from clinit.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,8 +77,8 @@ class ClosedForm:
         """Return the score of each class seen so far; the largest wins."""
         return linear_scores(self._rows, features if self._map is None else self._map(features))
 
-    def head(self) -> StoredHead | None:
-        """Return the linear layer that gives the scores; None if they are not linear."""
+    def head(self) -> StoredHead:
+        """Return the linear layer that gives the scores."""
         return StoredHead(self._rows, None if self._map is None else self._map.description)
 
 

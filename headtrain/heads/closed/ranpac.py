@@ -123,7 +123,7 @@ class Ranpac(ClosedForm):
     """The Gram matrix of the random features and their sums by class; memory O(M^2 + C M)."""
 
     def __init__(self, config: RanpacConfig, zeros: Float[Any, " dim"], *, seed: int) -> None:
-        drawn = FeatureMap.relu(zeros.shape[0], config.width, seed=seed).beside(zeros)
+        drawn = FeatureMap.drawn(zeros, config.width, seed=seed)
         super().__init__(zeros, drawn)
         self._lam, self._seed, self._drawn = config.lam, seed, drawn
         self._moments = ClassMoments.like(zeros, config.width)

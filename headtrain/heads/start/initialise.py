@@ -3,19 +3,23 @@
 `--lambda auto` chooses the ridge of least-square rows by the loss of the training. For each lambda
 of a grid, it computes the leave-one-out logits of the new rows over buffer and new task, the factor
 (at least 0) and shift of the least loss on these logits (`calibrate`), and this loss; all other
-logits stay fixed. One eigendecomposition serves all lambdas, and each search starts from the result
-of the previous search. The grid has half-decade steps around the largest eigenvalue, and is
-extended downwards if its lowest lambda is best.
+logits stay fixed. One eigendecomposition serves all lambdas, and each fit starts from the result of
+the previous fit. The grid has half-decade steps around the largest eigenvalue: every third lambda
+is tried first, then the neighbours of the best. After the first task of a head, the search starts
+at its last lambda, which leaves a few to try.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.headtrain.heads.array import as_tensor, as_type, library, namespace, take
@@ -29,15 +33,18 @@ from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.scale import Initialisation, LeftOut, scaled
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve, lambda_curve
+from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.heads.statistics.leave_one_out import Unit
 from clinit.headtrain.heads.statistics.solve import LambdaPath
-from clinit.stopwatch import Stopwatch
+from clinit.machine import Stopwatch
 
 MAX_ROWS = 8192
 """Maximum number of rows on which lambdas are compared."""
 ABOVE, BELOW = 4, 10
 """Half decades above and below the largest eigenvalue."""
-MOST_BELOW = 20
+MOST_BELOW, STRIDE = 20, 3
+SHARED_BYTES = 2**22
+"""Maximum size of logits at one lambda that are kept for other heads."""
 PARTS = 10
 """Number of parts that are left out in turn for the leave-one-out logits of fitted rows."""
 
@@ -49,6 +56,7 @@ def initialise(
     loss: str = "ce",
     statistics: ClassStatistics | None = None,
     path: LambdaPath | None = None,
+    near: float | None = None,
     watch: Stopwatch | None = None,
 ) -> Initialisation:
     """Return the rows [start, stop) of the head.
@@ -60,11 +68,11 @@ def initialise(
             is a user's function, whose Hessian is unknown, cross entropy is used instead.
         statistics: `data.statistics()`, if already computed.
         path: Least-square heads of these statistics for all lambdas, if already computed.
+        near: The lambda of the previous task, where the search for the best one starts.
         watch: Measures the phases `lambda`, `solve`, `calibrate` and `fit`.
 
     Raises:
         ValueError: If a new class has no row.
-        StatisticsError: If lambda must be chosen by held-out rows, but no class has two rows.
     """
     if start.init == "random":
         return Initialisation(data.stale)
@@ -87,7 +95,7 @@ def initialise(
         assert sample is not None
         assert statistics is not None
         with watch.phase("lambda"):
-            lam, curve = choose_lambda(start, sample, statistics, path)
+            lam, curve = choose_lambda(start, sample, statistics, path, near)
     elif start.reads_lambda:
         lam = float(start.ridge_parameter)
     with watch.phase("solve"):
@@ -113,57 +121,72 @@ def initialise(
 
 
 def choose_lambda(
-    start: Start, sample: CalibrationSet, statistics: ClassStatistics, path: LambdaPath | None
+    start: Start,
+    sample: CalibrationSet,
+    statistics: ClassStatistics,
+    path: LambdaPath | None = None,
+    near: float | None = None,
 ) -> tuple[float, LambdaCurve | None]:
-    """Choose lambda as `auto` or `held-out` requires; return it with the curve of its choice.
+    """Choose lambda; return it with the curve of its choice.
 
-    If no row can judge (`judges_of`), or if rows of zeros beat every lambda, `auto` returns
-    `safe_lambda` and no curve.
+    If no row can judge (`judges_of`), or if rows of zeros beat every lambda, return `safe_lambda`
+    and no curve.
 
     Args:
-        start: Settings; `lam` is `auto` or `held-out`.
+        start: Settings; `lam` is `auto`.
         sample: The data, and all fixed logits.
         statistics: Statistics of the data.
         path: As in `initialise`.
+        near: As in `initialise`.
     """
-    data = sample.data
-    if start.lam == "held-out":
-        judged = slice(data.start, data.stop)
-        held = lambda_curve(
-            data.features, data.labels, data.stop, classes=judged, weighting=start.weighting,
-            groups=data.groups,
-        )  # fmt: skip
-        return held.best, held
     path, curve = path or LambdaPath.of(statistics), None
     judges = judges_of(start, sample, statistics)
     if bool((judges.target >= 0).any()):
-        curve = loss_curve(judges, path, with_bias=start.bias == "write")
+        curve = loss_curve(judges, path, with_bias=start.bias == "write", near=near)
     return curve.best if curve is not None else safe_lambda(path), curve
 
 
 def loss_curve(
-    sample: CalibrationSet, path: LambdaPath, *, with_bias: bool = True
+    sample: CalibrationSet,
+    path: LambdaPath,
+    *,
+    with_bias: bool = True,
+    near: float | None = None,
 ) -> LambdaCurve | None:
-    """Return the leave-one-out loss of calibrated rows at each lambda.
+    """Return the leave-one-out loss of calibrated rows at the lambdas that the search has tried.
 
-    Return None if no lambda is better than rows of zeros.
+    From the best lambda of a coarse grid, or from `near`, the search goes on to better neighbours
+    until there is none. Return None if no lambda is better than rows of zeros.
     """
     if len(sample) > MAX_ROWS:
         drawn = np.zeros(len(sample), dtype=bool)
         drawn[balanced_draw(sample.labels, MAX_ROWS)] = True
         sample = sample.subset(drawn)
-    search = _Search(sample, path, with_bias)
-    centre = _half_decades(path)
-    lams: list[float] = []
-    losses: list[float] = []
-    for step in range(ABOVE, -MOST_BELOW - 1, -1):
-        if step < -BELOW and min(losses) < losses[-1]:
-            break
-        lams.append(_lambda(centre + step))
-        losses.append(search.loss(lams[-1]))
-    if min(losses) >= search.without:
+    search, centre = _Search(sample, path, with_bias), _half_decades(path)
+    lowest, highest = centre - MOST_BELOW, centre + ABOVE
+    losses: dict[int, float] = {}
+
+    def best_of(steps: Iterable[int]) -> int:
+        """Try the lambdas of some numbers of half decades that are left; return the best yet."""
+        for step in steps:
+            if step not in losses and lowest <= step <= highest:
+                losses[step] = search.loss(_lambda(step))
+        return min(losses, key=losses.__getitem__)
+
+    start = highest if near is None else round(2 * math.log10(near))
+    best = best_of([min(max(start, lowest), highest)])
+    if near is None or losses[best] >= search.without:
+        for step in range(highest, lowest - 1, -STRIDE):
+            best = best_of([step])
+            if step < centre - BELOW and losses[best] < losses[step]:
+                break
+    while best != (best := best_of([best - 1, best + 1])):
+        pass
+    if losses[best] >= search.without:
         return None
-    return LambdaCurve(tuple(lams[::-1]), tuple(losses[::-1]), "leave-one-out loss")
+    steps = sorted(losses)
+    lams, found = (_lambda(step) for step in steps), (losses[step] for step in steps)
+    return LambdaCurve(tuple(lams), tuple(found), "leave-one-out loss")
 
 
 def safe_lambda(path: LambdaPath) -> float:
@@ -190,38 +213,55 @@ class _Search:
 
     def __init__(self, sample: CalibrationSet, path: LambdaPath, with_bias: bool) -> None:
         self._sample, self._path, self._with_bias = sample, path, with_bias
-        double, data = namespace(path.basis).float64, sample.data
-        blocks, self._places = sample.blocks(path.statistics)
-        self._blocks = [
-            (block, path.coordinates(as_type(take(data.features, block.all_rows), double)))
-            for block in blocks
-        ]
         self._alone = torch.from_numpy(sample.alone).to(sample.target.device)
         self._singles = sample.subset(sample.alone)
-        self._own = path.coordinates(self._singles.features(slice(None), double))
+        self._known = path.shared.setdefault((sample.drawn.tobytes(), with_bias), {})
+        """Logits by lambda, which do not depend on the head: heads of one bank share them."""
         self._end = np.array([1.0, 0.0])
         """Factor, for logits of variance 1, and shift at the end of the last search."""
-        zeros = sample.weight.new_zeros(len(sample), data.stop - data.start)
+        zeros = sample.weight.new_zeros(len(sample), sample.data.stop - sample.data.start)
         _, self.without = self._calibrated(zeros)
         """Loss of rows of zeros."""
 
     def loss(self, lam: float) -> float:
         """Return the class-balanced loss at a lambda, with a factor of at least 0."""
-        data = self._sample.data
-        left_out = (
-            self._path.left_out(
-                coordinates, data.labels, lam, block, slice(data.start, data.stop),
-                shares=data.shares, with_bias=self._with_bias,
-            )
-            for block, coordinates in self._blocks
-        )  # fmt: skip
-        logits = joined(left_out, self._places)
-        if len(self._singles):
-            new = slice(data.start, data.stop)
-            scores, owed = self._path.of_other_rows(self._own, lam, new, with_bias=self._with_bias)
-            logits[self._alone] = less_owed(self._singles, as_tensor(scores), owed)
+        if (logits := self._known.get(lam)) is None:
+            logits = self._logits(lam)
+            if logits.nbytes <= SHARED_BYTES:
+                self._known[lam] = logits
         factor, loss = self._calibrated(logits)
         return loss if factor > 0 else self.without
+
+    @cached_property
+    def _coordinates(self) -> tuple[list[tuple[Unit, Any]], Int[np.ndarray, " rows"], Any]:
+        """Blocks of rows in the eigenbasis, the place of each row, and the rows that are alone."""
+        path, double = self._path, namespace(self._path.basis).float64
+        units, places = self._sample.blocks(path.statistics)
+        blocks = [
+            (
+                unit,
+                path.coordinates(as_type(take(self._sample.data.features, unit.all_rows), double)),
+            )
+            for unit in units
+        ]
+        return blocks, places, path.coordinates(self._singles.features(slice(None), double))
+
+    def _logits(self, lam: float) -> Float[Tensor, "rows new"]:
+        """Return the leave-one-out logits at a lambda."""
+        data, (blocks, places, own) = self._sample.data, self._coordinates
+        new = slice(data.start, data.stop)
+        left_out = (
+            self._path.left_out(
+                coordinates, data.labels, lam, unit, new,
+                shares=data.shares, with_bias=self._with_bias,
+            )
+            for unit, coordinates in blocks
+        )  # fmt: skip
+        logits = joined(left_out, places)
+        if len(self._singles):
+            scores, owed = self._path.of_other_rows(own, lam, new, with_bias=self._with_bias)
+            logits[self._alone] = less_owed(self._singles, as_tensor(scores), owed)
+        return logits
 
     def _calibrated(self, logits: Float[Tensor, "rows new"]) -> tuple[float, float]:
         size = np.array([float(logits.std()) or 1.0, 1.0])

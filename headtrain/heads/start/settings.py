@@ -54,11 +54,11 @@ class Start(Part):
         " rows themselves (in-sample).",
     )
     new_share: NewShare = setting("auto", NEW_SHARE, above=0, most=0.99, earlier="classes")
-    lam: float | Literal["auto", "held-out"] = setting(
+    lam: float | Literal["auto"] = setting(
         "auto",
         "Ridge parameter of least squares, as in Eq. 1; auto: by the leave-one-out loss of"
-        " calibrated rows; held-out: by the squared error on a fifth of the rows, as auto does"
-        " for a solved head. The paper: 0.05 (ConvNeXt), 1e-4 (ResNet).",
+        " calibrated rows or, for a solved head, the leave-one-out error. The paper: 0.05"
+        " (ConvNeXt), 1e-4 (ResNet).",
         least=0,
         alias="lambda",
     )

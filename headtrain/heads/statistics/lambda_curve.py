@@ -1,17 +1,7 @@
-"""Choose the ridge from data: the error of W_LS on held-out rows, for many lambdas.
+"""Choose the ridge of a least-square head from data.
 
-A fifth of the rows of each class is held out at random. One eigendecomposition gives W_LS of the
-remaining rows for all lambdas. Its squared error on the held-out rows, averaged as in the solution
-and over only the head rows that will be written, is a function of the statistics of the held-out
-rows:
-
-    1/2 Ave |V h + b - y|^2 = 1/2 [tr(V Sigma_T V^T) + |V mu + b|^2
-                                   - 2 tr(V T^T) - 2 p.(V mu + b) + sum p],
-
-with T = Ave[y (h - mu)^T] and p = Ave[y] restricted to these head rows.
-
-The ridge of a whole least-square head is chosen by the leave-one-out error, in closed form
-(`leave_one_out`), with W_-i the head solved without row i:
+The measure is the leave-one-out error in closed form (`leave_one_out`), with W_-i the head solved
+without row i:
 
     1/2 sum_i w_i |W_-i z_i - y_i|^2.
 
@@ -27,29 +17,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
-from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import (
     FeatureRows,
     beside,
     float64_of,
     namespace,
-    select,
     take,
     to_numpy,
 )
-from clinit.headtrain.heads.groups import draw_per_class, one_of_each
+from clinit.headtrain.heads.groups import one_of_each
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting, count
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.leave_one_out import blocks_of
 from clinit.headtrain.heads.statistics.solve import LambdaPath
 
 Measure = Literal[
-    "held-out error", "leave-one-out loss", "leave-one-out error", "generalised cross-validation"
+    "leave-one-out loss", "leave-one-out error", "generalised cross-validation", "held-out error"
 ]
-HELD_OUT = 0.2
-ALL = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,48 +52,6 @@ class LambdaCurve:
         return self.lams[int(np.argmin(self.errors))]
 
 
-def lambda_curve(
-    features: FeatureRows,
-    labels: Int[np.ndarray, " rows"],
-    num_classes: int,
-    *,
-    classes: slice = ALL,
-    weighting: Weighting = "class",
-    groups: Int[np.ndarray, " rows"] | None = None,
-) -> LambdaCurve:
-    """Return the held-out error of W_LS over the head rows `classes`.
-
-    Args:
-        features: Features of buffer and new task together, of shape (rows, dim).
-        labels: In [0, num_classes).
-        num_classes: Number of classes of W_LS, including classes without rows.
-        classes: The head rows that will be written; only their error counts.
-        weighting: Kind of average, in the solution and in the error.
-        groups: Groups of rows that repeat each other; a group is held out as a whole, and counts
-            as one row.
-
-    Raises:
-        StatisticsError: If none of `classes` has two rows that do not repeat each other.
-    """
-    held = held_out(labels, 0, groups)
-    if not count(labels[held], num_classes)[classes].any():
-        raise StatisticsError(
-            "lambda cannot be chosen: no class has two rows, one to fit and one to hold out",
-            remedy="Give a number (the paper: 0.05) instead of `auto`.",
-        )
-
-    def summed(rows: Int[np.ndarray, " _"]) -> ClassStatistics:
-        return ClassStatistics.of(
-            select(features, rows), labels[rows], num_classes=num_classes, weighting=weighting,
-            groups=None if groups is None else groups[rows],
-        )  # fmt: skip
-
-    fitted, judge = summed(np.flatnonzero(~held)), summed(np.flatnonzero(held))
-    path, lams = LambdaPath.of(fitted), default_lams(fitted)
-    errors = tuple(held_out_error(path.head(lam, classes), judge, classes) for lam in lams)
-    return LambdaCurve(lams, errors)
-
-
 def default_lams(statistics: ClassStatistics) -> tuple[float, ...]:
     """Return half decades from 1e-6 to 1e2 times the mean eigenvalue, as round numbers."""
     xp = namespace(statistics.gram)
@@ -117,25 +61,18 @@ def default_lams(statistics: ClassStatistics) -> tuple[float, ...]:
     return tuple(lams[:-1])
 
 
-def held_out(
-    labels: Int[np.ndarray, " rows"], seed: int, groups: Int[np.ndarray, " rows"] | None = None
-) -> Bool[np.ndarray, " rows"]:
-    """Mark a fifth of the rows, or groups, of each class: at least one if the class has two."""
-    if groups is not None:
-        _, places = np.unique(groups, return_inverse=True)
-        return held_out(one_of_each(labels, groups), seed)[places]
-    counts = np.bincount(labels)
-    quotas = np.where(counts >= 2, np.maximum(1, (HELD_OUT * counts).astype(np.int64)), 0)
-    return draw_per_class(labels, quotas, seed)
+def squared_error(head: Rows, judge: ClassStatistics) -> float:
+    """Return 1/2 Ave |W h + b - y|^2 over the rows of the statistics.
 
+    With T = Ave[y (h - mu)^T] and p = Ave[y], it is
 
-def held_out_error(head: Rows, judge: ClassStatistics, classes: slice) -> float:
-    """Return 1/2 Ave |V h + b - y|^2 over the rows of `judge` and the outputs `classes`."""
+        1/2 [tr(W Sigma_T W^T) + |W mu + b|^2 - 2 tr(W T^T) - 2 p.(W mu + b) + sum p].
+    """
     xp = namespace(judge.gram)
-    shares = beside(judge.gram, judge.shares[classes])
+    shares = beside(judge.gram, judge.shares)
     at_mean = head.weight @ judge.mean + head.bias
     spread = xp.sum((head.weight @ judge.total_covariance) * head.weight)
-    overlap = xp.sum(head.weight * judge.target_covariance[classes, :])
+    overlap = xp.sum(head.weight * judge.target_covariance)
     offset = at_mean @ at_mean - 2 * (shares @ at_mean) + xp.sum(shares)
     return float(spread - 2 * overlap + offset) / 2
 
@@ -193,7 +130,7 @@ def generalised_curve(statistics: ClassStatistics) -> LambdaCurve:
     path, lams = LambdaPath.of(statistics), default_lams(statistics)
     shares = [effective_rows(path, lam) / max(1, int(statistics.totals.sum())) for lam in lams]
     errors = tuple(
-        held_out_error(path.head(lam), statistics, ALL) / (1 - min(share, 1 - 1e-6)) ** 2
+        squared_error(path.head(lam), statistics) / (1 - min(share, 1 - 1e-6)) ** 2
         for lam, share in zip(lams, shares, strict=True)
     )
     return LambdaCurve(lams, errors, "generalised cross-validation")

@@ -27,7 +27,7 @@ The bias is penalised too, as in the paper: hence rho. A class without rows gets
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from typing import Any
@@ -88,6 +88,8 @@ class LambdaPath:
     """Ascending; negative eigenvalues, which come from rounding, are set to zero."""
     basis: Float[Any, "dim dim"]
     """U, a column for each eigenvalue."""
+    shared: dict[Any, dict[float, Any]] = field(default_factory=dict, repr=False)
+    """Results by lambda, for heads that share this path."""
 
     @classmethod
     def of(cls, statistics: ClassStatistics) -> LambdaPath:

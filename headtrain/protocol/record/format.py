@@ -34,7 +34,7 @@ import polars as pl
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from clinit.errors import ClinitError, HeadError, RecordError
+from clinit.errors import ClinitError, RecordError
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.files import paths as occupied
 from clinit.files.commit import draft_of, flush_file, flush_folder, take_place
@@ -254,27 +254,12 @@ def final_head(record: RunRecord, *, linear: bool = True) -> Head:
     """
     assert record.path is not None
     if HEAD not in (record.digests or ()) and not is_file(record.path / HEAD):
-        if why := headless(record.info["config"]):
-            raise HeadError(
-                f"the record {record.path} holds no head: {why}",
-                remedy="Take the record of another method (ncm, lda, slda, rehearsal, …).",
-            )
         raise RecordError(
             f"the record {record.path} holds no {HEAD}",
             remedy="Run it again: `clinit train-head` stores the final head in every record.",
         )
     _content(record.path, HEAD, record.digests)  # checks the file
     return read_head(record.path / HEAD, linear=linear)
-
-
-def headless(config: Mapping[str, Any]) -> str | None:
-    """Return why runs of these settings end without a head; None if they end with a head."""
-    method = config.get("method")
-    if method == "fecam":
-        return "the distances of fecam are quadratic in the features, not a linear layer"
-    if method == "klda" and config.get("klda_members", 1) > 1:
-        return "an ensemble of klda adds probabilities, which is not a linear layer"
-    return None
 
 
 def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:

@@ -101,7 +101,6 @@ class TaskInfo(TypedDict, total=False):
     initialisation: StartInfo | None
     lambda_curve: dict[str, Any] | None
     """The error or loss of each lambda."""
-    correction: dict[str, Any]
     """Correction of the rows of new classes after their training."""
     diagnosis: dict[str, Any] | None
     """Neural collapse and the distance from least squares at the end of the task."""

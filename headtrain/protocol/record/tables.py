@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from clinit.errors import RecordError
-from clinit.files.tables import row_count
+from clinit.files.arrays import row_count
 from clinit.headtrain.protocol.record.info import damaged
 
 TABLES: Mapping[str, Mapping[str, Any]] = {

@@ -41,7 +41,7 @@ class TaskEntry:
     losses: Float[np.ndarray, "iterations heads 2"]
     """Mean losses of the new and the old rows of each batch; NaN without such rows."""
     of_heads: list[dict[str, Any]]
-    """Fields of run.json about each head in the task: its anchor, correction and diagnosis."""
+    """Fields of run.json about each head in the task: its anchor and diagnosis."""
     starts: list[Initialisation] = field(default_factory=list)
     """One per head."""
     start_seconds: list[Mapping[str, float]] = field(default_factory=list)

@@ -10,12 +10,6 @@ The rows of a class are ordered once, by the seed, and the buffer always contain
 The share of a class never grows when classes are added. Every row in the buffer of a task therefore
 comes from the previous buffer or from the previous task, so that a learner that sees every row only
 once could maintain this buffer.
-
-For bias correction, every tenth row in the order of a class is held out, beginning at a row that is
-drawn per class. A tenth of the buffer is thus held out as well, even if it contains few rows per
-class. A held-out row is held out in all tasks, so that no head is ever trained on it. All rows that
-repeat it are held out with it; together they count as one row. If a new class has a single row, or
-only rows that repeat each other, none is held out.
 """
 
 from __future__ import annotations
@@ -29,8 +23,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from clinit.extract.cache.features import StoredRows
-from clinit.headtrain.heads.groups import in_whole_groups, repeating, water_level
-from clinit.headtrain.heads.repeats import find_groups
+from clinit.headtrain.heads.groups import repeating, water_level
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.study.parts import Stream
 
@@ -264,36 +257,3 @@ class Buffer:
         kept = self._quotas(counts, np.array(ranks))
         parts = [order[:quota] for order, quota in zip(orders, kept, strict=True)]
         return np.concatenate(parts)
-
-
-EVERY = 10
-"""One in `EVERY` rows is held out, as in the experiments of BiC (its split of 9:1)."""
-
-
-def correction_rows(
-    train: Pool, buffer: Buffer, num_base: int, num_classes: int, *, seed: int
-) -> Bool[np.ndarray, " rows"]:
-    """Mark the rows that bias correction is fitted to, and that no task trains on.
-
-    Args:
-        train: All training rows.
-        buffer: The buffer, which orders the rows of each class.
-        num_base: Number of rows of the pretrained head.
-        num_classes: Number of planned head rows.
-        seed: Seed of the stream.
-    """
-    groups, base = train.groups.copy(), train.rows_between(0, num_base)
-    if train.groups_of(base) is None:  # the groups of base rows were not searched for
-        groups[base] = base[find_groups(train.stored(base), train.labels[base])]
-
-    def choose(firsts: Int[np.ndarray, " firsts"]) -> Int[np.ndarray, " chosen"]:
-        chosen = []
-        for head_row in range(num_classes):
-            order = buffer.order(head_row)
-            order = order[np.isin(order, firsts)]
-            if len(order) > 1 or head_row < num_base:
-                first = int(generator(seed, Draw.CORRECTION, head_row).integers(EVERY))
-                chosen.append(order[first::EVERY])
-        return np.concatenate(chosen)
-
-    return in_whole_groups(groups, choose)

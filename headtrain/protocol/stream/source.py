@@ -32,9 +32,8 @@ from clinit.files.paths import is_file
 from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.ram import disk_note, left_on_disk
 from clinit.headtrain.protocol.stream.summed import Summed, joined_names, read_summed
-from clinit.machine import free_memory
+from clinit.machine import Stopwatch, free_memory
 from clinit.observer import Noted, Observer, ignore
-from clinit.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

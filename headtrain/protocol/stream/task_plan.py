@@ -18,20 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from clinit.errors import ExperimentError
 from clinit.headtrain.heads.groups import thinned
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.stream.buffer import (
     Buffer,
     TaskRows,
     balanced,
-    correction_rows,
     drawn_per_class,
     quotas_of,
 )
@@ -188,7 +185,7 @@ class TaskPlan:
         return Lesson(task, rows, self.start_rows(task, rows), self.schedule(rows), self._stream)
 
     def rows(self, task: Task) -> TaskRows:
-        """Choose the rows that the task may use, without held-out rows.
+        """Choose the rows that the task may use.
 
         If old rows are drawn from statistics, one row with number -1 represents each old class.
         """
@@ -214,29 +211,6 @@ class TaskPlan:
         last = scenario.tasks[tasks - 1] if tasks else base
         return self._task_rows(last, scenario.train.rows_between(0, last.start))
 
-    def correction_rows(self, task: Task) -> TaskRows:
-        """Choose the held-out rows of the task, to which the correction is fitted."""
-        return self._task_rows(task, self._old_rows(task), held_out=True)
-
-    def check_correction(self) -> None:
-        """Check that bias correction has held-out old and new rows in each task.
-
-        Raises:
-            ExperimentError: If a task has no such rows.
-        """
-        if self._study.training.correct != "bic":
-            return
-        for task in self._scenario.learnt:
-            rows = self.correction_rows(task)
-            if task.start and not 0 < rows.num_old < len(rows.labels):
-                lacking = "old" if not rows.num_old else "new"
-                raise ExperimentError(
-                    f"bias correction holds out a tenth of the rows, but the {lacking} classes of"
-                    f" task {task.number} have too few: not one is held out",
-                    remedy="Use --correct wa, or more rows: a larger --buffer, more --shots or"
-                    " fewer --tasks.",
-                )
-
     def _old_rows(self, task: Task) -> Int[np.ndarray, " old"]:
         kind = OLD_ROWS[self._stream.method]
         if self._study.draws_old_rows:
@@ -245,24 +219,12 @@ class TaskPlan:
             return self._buffer.rows(task.start)
         return self._scenario.train.rows_between(0, task.start if kind == "all" else 0)
 
-    def _task_rows(
-        self, task: Task, old: Int[np.ndarray, " old"], *, held_out: bool = False
-    ) -> TaskRows:
+    def _task_rows(self, task: Task, old: Int[np.ndarray, " old"]) -> TaskRows:
         train = self._scenario.train
         new = train.rows_between(task.start, task.stop)
-        old, new = (rows[self._held_out[rows] == held_out] for rows in (old, new))
         num_base = int((train.labels[old] < self._scenario.num_base).sum())
         rows = np.concatenate([old, new])
         return TaskRows(task.number, rows, train.labels[rows], num_base, len(old))
-
-    @cached_property
-    def _held_out(self) -> Bool[np.ndarray, " pool"]:
-        """Which rows are held out; none without bias correction."""
-        train = self._scenario.train
-        if self._study.training.correct != "bic":
-            return np.zeros(len(train.labels), dtype=bool)
-        base, classes = self._scenario.num_base, self._scenario.num_classes
-        return correction_rows(train, self._buffer, base, classes, seed=self._stream.seed)
 
     def start_rows(self, task: Task, rows: TaskRows) -> TaskRows:
         """Choose the rows that the initialisation may use; return `rows` itself if it is the same.

@@ -3,7 +3,7 @@
     Study
       stream      which classes arrive when, which earlier rows are kept, how long training takes
       start       how the rows of new classes start
-      training    loss and optimizer, and the correction after a task
+      training    loss and optimizer
       closed      further settings of methods in closed form
       top         which blocks of the backbone are trained too; None if only the head is trained
 

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias, TypedDict, TypeVar
 from clinit.headtrain.heads.start.settings import Init, NewShare, Scale, Weighting
 from clinit.headtrain.protocol.study.parts import (
     AnchorKind,
-    Correct,
     Device,
     Loss,
     Method,
@@ -57,22 +56,15 @@ class HeadSettings(TypedDict, total=False):
     head_width: Many[str]
     protocol: Many[Protocol]
     loss: Many[Loss | Callable[..., Any]]
+    step: Many[str | Callable[..., Any]]
     lr: Many[float]
     schedule: Many[RateSchedule]
     weight_decay: Many[float]
-    correct: Many[Correct]
     anchor: Many[AnchorKind]
     anchor_strength: Many[float | str]
     precision: Many[Precision]
     device: Many[Device]
     slda_shrinkage: Many[float]
-    fecam_beta: Many[float]
-    fecam_alpha1: Many[float]
-    fecam_alpha2: Many[float | str]
-    klda_width: Many[int]
-    klda_gamma: Many[float | str]
-    klda_members: Many[int]
-    klda_shrinkage: Many[float | str]
     ranpac_width: Many[int]
     ranpac_lam: Many[float | str]
 

@@ -10,14 +10,13 @@ from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.protocol.study.methods import Top
 from clinit.setting import Imported, Part, setting
 
-ClosedMethod = Literal["slda", "simplecil", "fecam", "klda", "ranpac"]
+ClosedMethod = Literal["slda", "simplecil", "ranpac"]
 HeadMethod = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda", ClosedMethod]
 TopMethod = Literal["rehearsal", "naive", "joint", "ewc", "derpp"]
 Method = Literal[HeadMethod, "ewc", "derpp"]
 Loss = Literal["ce", "mse", "sqen", "bce"]
 Device = str
 Precision = Literal["float32", "tf32", "bf16"]
-Correct = Literal["none", "wa", "bic"]
 RateSchedule = Literal["constant", "linear", "one-cycle"]
 AnchorKind = Literal["none", "l2", "moments"]
 Protocol = Literal["paper", "keep"]
@@ -53,7 +52,7 @@ class Stream(Part):
         "How earlier classes are kept: with a buffer of old rows (rehearsal), not at all"
         " (naive), or with all rows of all classes seen (joint); or by solving the whole head"
         " from the rows of joint (nearest class mean, ridge, LDA); or by statistics alone, each"
-        " row seen once (slda, simplecil, fecam, klda, ranpac).",
+        " row seen once (slda, simplecil, ranpac).",
         top_help="How earlier classes are kept: with a buffer of old rows (rehearsal), not at"
         " all (naive), with all rows of all classes seen (joint), by EWC, without old rows, or"
         " by DER++, with a buffer.",
@@ -160,7 +159,7 @@ def evaluation_points(iterations: int, every: int | Literal["auto"]) -> tuple[in
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training(Part):
-    """Loss, optimizer, arithmetic, and the correction afterwards."""
+    """Loss, optimizer and arithmetic."""
 
     panel: ClassVar[str] = "Training"
     protocol: Protocol = setting(
@@ -177,6 +176,14 @@ class Training(Part):
         "ce",
         f"{LOSS[:-1]}; or a function of logits and labels that returns the loss of each row.",
         group="clinit.losses",
+    )
+    step: Literal["loss"] | Imported = setting(
+        "loss",
+        "Gradient of an update: of the loss; or by a function of batch, head and state that returns"
+        " a loss or the gradients.",
+        group="clinit.steps",
+        of_heads=True,
+        earlier="loss",
     )
     lr: float | None = setting(
         None,
@@ -201,14 +208,6 @@ class Training(Part):
         least=0,
         top_help="Decoupled weight decay of the head and of matrices; norms and biases of"
         " blocks have none.",
-    )
-    correct: Correct = setting(
-        "none",
-        "Correction of new rows after the training of a task: none; wa: one factor that gives"
-        " them the mean norm of the old rows (weight aligning); bic: a factor and a shift of"
-        " their logits, found on a tenth of the rows, which is held out (bias correction).",
-        of_heads=True,
-        shared=True,
     )
     anchor: AnchorKind | None = setting(
         None,

@@ -77,7 +77,7 @@ def _idle_by_method(study: Parts) -> Rules:
     """Yield settings that the method makes idle, and why; the more specific reason first."""
     method, top = study.stream.method, study.top
     named = f"--method {method}"
-    for closed in ("slda", "fecam", "klda", "ranpac"):
+    for closed in ("slda", "ranpac"):
         if method != closed:
             own = tuple(name for name in CLOSED if name.startswith(closed))
             yield own, f"{named}: it is a setting of {closed}"
@@ -96,8 +96,6 @@ def _idle_by_method(study: Parts) -> Rules:
         yield ("old_rows",), f"{named}: its batches contain no rows of a buffer"
     if study.draws_old_rows:
         yield BUFFER, "--old-rows statistics: no row is stored"
-        if study.training.correct == "bic":
-            yield ("correct",), "--old-rows statistics: no old row is held out for the correction"
     if method in ("naive", "ewc") and not study.keeps_buffer:
         new_only = "it trains on new rows only; --init-rows buffer keeps a buffer for"
         yield BUFFER, f"{named}: {new_only} initialisation"
@@ -105,12 +103,10 @@ def _idle_by_method(study: Parts) -> Rules:
         yield BUFFER, f"{named}: it reads all rows of all classes seen"
     if not study.rehearses and (method, study.stream.mix) != ("joint", "uniform"):
         yield ("mix",), f"{named}: its batches contain no rows of a buffer"
-    if method == "naive" and study.training.correct == "bic":
-        yield ("correct",), f"{named}: it holds out no old rows for the correction"
-    if study.stream.iterations == 0:
-        yield ("correct",), "--iterations 0: there is no training to correct"
     if study.anchor == "none":
         yield ("anchor_strength",), "--anchor none: there is no penalty"
+    if study.training.step != "loss":
+        yield ("precision",), "--step: a function computes as it is written"
     if method == "ewc":
         yield LOW_RANK, f"{named}: it trains the blocks themselves"
     if top is not None and top.full_rank:
@@ -149,7 +145,7 @@ def _idle_by_start(study: Parts) -> Rules:
     if init != "class-mean":
         yield ("class_mean",), "--init: only class-mean rows use this setting"
     if study.stream.iterations == 0:
-        trained = ("lr", "schedule", "weight_decay", "precision", "mix", "anchor")
+        trained = ("step", "lr", "schedule", "weight_decay", "precision", "mix", "anchor")
         yield (*trained, "anchor_strength"), "--iterations 0: nothing is trained"
 
 
@@ -229,8 +225,6 @@ def check(study: Parts) -> None:
     if study.top is not None and (is_auto or training.anchor == "moments"):
         raise ValueError("anchor of top blocks must be l2, with a number for anchor_strength")
     none_kept = 0 in (stream.buffer, stream.buffer_per_class)
-    if training.correct == "bic" and study.keeps_buffer and none_kept:
-        raise ValueError("correct 'bic' needs old rows: keep a buffer")
     is_judged = study.draws_old_rows or not (method == "naive" or none_kept)
     if is_auto and not is_judged:
         raise ValueError("anchor 'l2' has no old row to choose anchor_strength by: give a number")

@@ -78,7 +78,8 @@ class Study(Parts):
     @property
     def shared(self) -> Study:
         """The study with defaults for all settings in which heads of one bank may differ."""
-        return self.changed({name: settings_of()[name].default for name in PER_HEAD})
+        every = settings_of(top=self.top is not None)
+        return self.changed({name: every[name].default for name in PER_HEAD if name in every})
 
     def resolved(self) -> Study:
         """Return the study with all defaults filled in.
@@ -127,7 +128,8 @@ class Study(Parts):
         Names of runs contain varied settings in this order.
         """
         names = settings_of(top=self.top is not None)
-        return {name: self.value(name) for name in dict.fromkeys((*PER_HEAD, *names))}
+        ordered = dict.fromkeys((*PER_HEAD, *names))
+        return {name: self.value(name) for name in ordered if name in names}
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by name, as the record of a resolved run contains them.

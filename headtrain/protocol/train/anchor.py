@@ -38,7 +38,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clinit.headtrain.heads.groups import held_out_rows
@@ -138,3 +138,18 @@ def judges(
     drawn = LabelledRows.on(stored.labels.device, *old.draw(random))
     features = torch.cat([drawn.features.to(stored.features.device), stored.features.float()])
     return LabelledRows(features, torch.cat([drawn.labels, stored.labels]))
+
+
+def class_weights(
+    labels: Int[np.ndarray, " rows"], start: int, stop: int
+) -> Float[np.ndarray, " rows"]:
+    """Return weights of rows with which all classes seen count the same; the weights add up to 1.
+
+    Classes in [0, start) that have rows share the weight of all classes in [0, start); likewise for
+    [start, stop).
+    """
+    counts = np.bincount(labels, minlength=stop)
+    is_old = np.arange(stop) < start
+    present = [np.maximum(1, (counts > 0)[side].sum()) for side in (is_old, ~is_old)]
+    per_class = np.where(is_old, start / present[0], (stop - start) / present[1]) / stop
+    return np.asarray((per_class / np.maximum(counts, 1))[labels])

@@ -128,7 +128,8 @@ class TaskSteps:
         self._zero = torch.zeros((), device=device)
         self._losses = torch.zeros(iterations, 2, heads, device=device)
         self._shares = None if shares is None else shares.to(device)
-        self._replayed = Replayed() if device.type == "cuda" else None
+        is_captured = device.type == "cuda" and not updates.runs_own_code
+        self._replayed = Replayed() if is_captured else None
 
     @property
     def losses(self) -> Float[np.ndarray, "iterations heads 2"]:
@@ -164,7 +165,7 @@ class TaskSteps:
             feed = ResidentFeed(rows, batches)
         else:
             feed = StreamedFeed(rows, batches, REPORT_STEPS)
-        updates = Updates(bank, stream.rows_per_batch, anchors)
+        updates = Updates(bank, stream.rows_per_batch, anchors, lesson.task)
         shares = rate_shares(bank.heads[0].schedule or "constant", stream.iterations)
         return cls(updates, feed, schedule, shares)
 

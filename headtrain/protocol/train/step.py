@@ -29,8 +29,11 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from clinit.headtrain.heads.losses import loss_named
+from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.train.anchor import Anchor, Hold
 from clinit.headtrain.protocol.train.heads import Bank, check_precision, products_in
+from clinit.headtrain.protocol.train.own_step import Batch, OwnStep
+from clinit.setting import Imported
 
 BETAS = (0.9, 0.999)
 EPS = 1e-8
@@ -149,7 +152,11 @@ class Updates:
     """Losses of the last batch, before its update."""
 
     def __init__(
-        self, bank: Bank, batch_size: int, anchors: Sequence[Anchor | None] | None = None
+        self,
+        bank: Bank,
+        batch_size: int,
+        anchors: Sequence[Anchor | None] | None = None,
+        task: Task | None = None,
     ) -> None:
         """Begin at the present heads.
 
@@ -157,8 +164,10 @@ class Updates:
             bank: The heads.
             batch_size: Number of rows in a batch.
             anchors: The penalty that holds each head near its present state; None: no penalties.
+            task: The task that is learnt; only a user's own step needs it.
         """
         check_precision(bank.precision, bank.device)
+        self._task, self._done = task, 0
         self.anchors = anchors or [None] * bank.num_heads
         self._precision = bank.precision
         self.features = bank.weight.new_empty(batch_size, bank.dim)
@@ -173,6 +182,8 @@ class Updates:
         self.bias_gradient = bank.weight.new_zeros(rows)
         self.logits, self.gradient = bank.weight.new_empty(2, batch_size * rows)
         self._groups = [_HeadGroup(self, bank, heads, loss) for heads, loss in split]
+        self.runs_own_code = any(group.own is not None for group in self._groups)
+        """Whether a step runs code of the user, which may wait for the device."""
 
     def step(
         self,
@@ -196,6 +207,12 @@ class Updates:
             self._products.read(self.features)
             for group in self._groups:
                 group.update(self._products, share)
+        self._done += 1
+
+    def batch(self) -> Batch:
+        """Return a copy of the present batch, which a user's step may change."""
+        task = (self._task.start, self._task.number) if self._task else (0, 1)
+        return Batch(self.features.clone(), self.labels.clone(), *task, self._done)
 
 
 class _HeadGroup:
@@ -209,7 +226,9 @@ class _HeadGroup:
     def __init__(self, updates: Updates, bank: Bank, heads: slice, loss: str) -> None:
         weight, bias = bank.weight[heads], bank.bias[heads]
         batch, rows = len(updates.labels), bias.numel()
-        self._loss = loss_named(loss)
+        self._loss, self._batch = loss_named(loss), updates.batch
+        step = bank.heads[heads][0].step
+        self.own = OwnStep(step, bank.states[heads.start]) if isinstance(step, Imported) else None
         self._weight, self._bias = weight.view(rows, -1), bias.view(rows)
         self._weight_gradient = updates.weight_gradient[:rows]
         self._bias_gradient = updates.bias_gradient[None, :rows]
@@ -242,9 +261,14 @@ class _HeadGroup:
         )
         self._losses.copy_(values)
         scale, out = 1 / len(self._labels), self._bias_gradient
-        products.weight_gradient(self._gradient, scale, out=self._weight_gradient)
-        # A product with ones is twice as fast as the sum over rows on a CPU.
-        torch.addmm(out, self._ones, self._gradient, beta=0, alpha=scale, out=out)
+        if self.own is not None:
+            weight, bias = self.own.gradients(self._batch(), self._weight, self._bias)
+            self._weight_gradient.copy_(weight)
+            out.copy_(bias[None])
+        else:
+            products.weight_gradient(self._gradient, scale, out=self._weight_gradient)
+            # A product with ones is twice as fast as the sum over rows on a CPU.
+            torch.addmm(out, self._ones, self._gradient, beta=0, alpha=scale, out=out)
         for hold in self._holds:
             hold.pull()
         for optimizer in self._optimizers:
@@ -255,10 +279,11 @@ def _split(bank: Bank) -> Iterator[tuple[slice, str]]:
     """Yield the heads of each group and their loss.
 
     A CPU processes one head after another, because weights, logits and moments of one head stay in
-    its caches, but a whole bank does not. A CUDA device processes all heads of a loss at once.
+    its caches, but a whole bank does not. A CUDA device processes all heads of a loss at once,
+    except heads with a step of the user.
     """
-    for heads, loss in spans([head.loss for head in bank.heads]):
-        if bank.device.type == "cuda":
+    for heads, (loss, step) in spans([(head.loss, head.step) for head in bank.heads]):
+        if bank.device.type == "cuda" and step == "loss":
             yield heads, loss
         else:
             yield from ((slice(head, head + 1), loss) for head in range(heads.start, heads.stop))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
+from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import (
     FeatureRows,
     library,
@@ -22,20 +23,20 @@ from clinit.headtrain.heads.array import (
     torch_stream,
 )
 from clinit.headtrain.heads.closed.solved import Solve
-from clinit.headtrain.heads.groups import count_repeats
+from clinit.headtrain.heads.groups import count_repeats, one_of_each
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve, lambda_curve
+from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve, leave_one_out_curve
 from clinit.headtrain.heads.statistics.solve import LambdaPath
 from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.past import RunningStatistics
-from clinit.stopwatch import Stopwatch
+from clinit.machine import Stopwatch
 
 FIRST = Start(init="least-square", scale="calibrated", lam="auto", calibration="leave-one-out")
 """Start of the first task of a stream without base classes, for every `--init`: starts are compared
@@ -92,8 +93,13 @@ class TaskStart:
         self._watch = Stopwatch(self.device)
         self._shared: dict[str, Any] = {}
 
-    def start(self, study: Study, head: Rows) -> tuple[Initialisation, Spent]:
-        """Return the new rows of a head, or all rows of a solved head, and seconds per phase."""
+    def start(
+        self, study: Study, head: Rows, near: float | None = None
+    ) -> tuple[Initialisation, Spent]:
+        """Return the new rows of a head, or all rows of a solved head, and seconds per phase.
+
+        A search for lambda starts at `near`, the lambda of the previous task of this head.
+        """
         if self.solve is not None:
             return self._solved(study, self.solve)
         if not self.task.start:
@@ -104,10 +110,10 @@ class TaskStart:
         features, groups = self._read
         data = NewClasses(features, self.seen.labels, head, *new, self.num_base, groups)
         if not self.heads_alike:
-            return self._initialised(study, data)
+            return self._initialised(study, data, near)
         key = init, study.training.loss
         if key not in self._starts:
-            self._starts[key] = self._initialised(study, data)
+            self._starts[key] = self._initialised(study, data, near)
         return self._starts[key]
 
     @property
@@ -120,13 +126,15 @@ class TaskStart:
         with self._watch.phase("features"):
             return self.read(), self.groups()
 
-    def _initialised(self, study: Study, data: NewClasses) -> tuple[Initialisation, Spent]:
+    def _initialised(
+        self, study: Study, data: NewClasses, near: float | None
+    ) -> tuple[Initialisation, Spent]:
         init, statistics, needed = study.start, None, ["features"]
         if init.reads_statistics:
             statistics = self.statistics(init.weighting)
             needed.append(f"statistics {init.weighting}")
         path = None
-        if init.chooses_lambda and init.lam != "held-out":
+        if init.chooses_lambda:
             path = self._once(f"lambda {init.weighting}", LambdaPath.of, statistics)
             needed.append(f"lambda {init.weighting}")
         watch = Stopwatch(self.device)
@@ -136,6 +144,7 @@ class TaskStart:
             loss=study.training.loss,
             statistics=statistics,
             path=path,
+            near=near,
             watch=watch,
         )
         if not self.task.start:
@@ -159,8 +168,15 @@ class TaskStart:
 
     def _curve(self, weighting: Weighting) -> LambdaCurve:
         features, groups = self._read
-        given = features, self.seen.labels, self.task.stop
-        return lambda_curve(*given, weighting=weighting, groups=groups)
+        labels = self.seen.labels
+        distinct = labels if groups is None else labels[one_of_each(labels, groups)]
+        if not (np.bincount(distinct) > 1).any():
+            raise StatisticsError(
+                "lambda cannot be chosen: no class has two rows, one to fit and one to leave out",
+                remedy="Give a number (the paper: 0.05) instead of `auto`.",
+            )
+        statistics = self.statistics(weighting)
+        return leave_one_out_curve(features, labels, statistics, groups=groups)
 
     def _solved(self, study: Study, solve: Solve) -> tuple[Initialisation, Spent]:
         idle = study.idle("method")

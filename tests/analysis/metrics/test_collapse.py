@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,45 +25,89 @@ def head(classes: int, dim: int, seed: int = 1) -> Sample:
 
 
 def transcribed(
-    features: np.ndarray, labels: np.ndarray, w: np.ndarray, b: np.ndarray
+    features: np.ndarray, labels: np.ndarray, w: np.ndarray, b: np.ndarray, **more: Any
 ) -> np.ndarray:
-    """The appendix of the paper, with explicit outer products."""
-    classes = len(w)
-    groups = [features[labels == c].astype(np.float64) for c in range(classes)]
-    means = [group.mean(axis=0) for group in groups]
+    """The appendix of the paper and its Eq. 1, row by row: NC1 to NC4, D_LS.
+
+    Rows of a group count as one. `rank` is the number of directions of the class means.
+    """
+    classes, groups = len(w), more.get("groups")
+    groups = np.arange(len(labels)) if groups is None else groups
+    sizes = {g: int((groups == g).sum()) for g in groups}
+    shares = np.array([1 / sizes[g] for g in groups])
+    features = features.astype(np.float64)
+    own = [[*zip(features[labels == c], shares[labels == c], strict=True)] for c in range(classes)]
+    counts = [sum(s for _, s in rows) for rows in own]
+    means = [sum(s * z for z, s in rows) / n for rows, n in zip(own, counts, strict=True)]
     mu = sum(means) / classes
-    within = (
-        sum(
-            sum(np.outer(z - m, z - m) for z in group) / len(group)
-            for group, m in zip(groups, means, strict=True)
-        )
-        / classes
+    within = sum(
+        s * np.outer(z - m, z - m) / n / classes
+        for rows, m, n in zip(own, means, counts, strict=True)
+        for z, s in rows
     )
     between = sum(np.outer(m - mu, m - mu) for m in means) / classes
+    values, vectors = np.linalg.eigh(between)
+    kept = slice(-more.get("rank", min(classes - 1, len(mu))), None)
+    inverse = vectors[:, kept] / values[kept] @ vectors[:, kept].T
     etf = (np.eye(classes) - np.ones((classes, classes)) / classes) / math.sqrt(classes - 1)
     z = np.stack([m - mu for m in means], axis=1)
+    weights = shares / (np.array(counts) * classes)[labels]
+    extended, target = np.c_[features, np.ones(len(features))], np.eye(classes)[labels]
+    second = extended.T * weights @ extended + 0.05 * np.eye(len(mu) + 1)
+    best = np.linalg.solve(second, extended.T * weights @ target).T
+
+    def loss(head: np.ndarray) -> float:
+        errors = ((extended @ head.T - target) ** 2).sum(1)
+        return float(weights @ errors + 0.05 * (head**2).sum()) / 2
+
     return np.array(
         [
-            np.trace(within @ np.linalg.pinv(between, rcond=1e-9)) / classes,
+            np.trace(within @ inverse) / classes,
             np.linalg.norm(w @ w.T / np.linalg.norm(w @ w.T) - etf),
             np.linalg.norm(w @ z / np.linalg.norm(w @ z) - etf),
             np.linalg.norm(b + w @ mu),
+            loss(np.c_[w, b]) - loss(best),
         ]
     )
 
 
-def metrics(features: np.ndarray, labels: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-    statistics = ClassStatistics.of(features, labels, num_classes=len(w))
+def metrics(
+    features: np.ndarray, labels: np.ndarray, w: np.ndarray, b: np.ndarray, **more: Any
+) -> np.ndarray:
+    statistics = ClassStatistics.of(features, labels, num_classes=len(w), **more)
     found = neural_collapse(statistics, w, b, dtype=features.dtype.name)
-    return np.array([found.nc1, found.nc2, found.nc3, found.nc4])
+    excess = deviation(statistics, w, b, lam=0.05)
+    return np.array([found.nc1, found.nc2, found.nc3, found.nc4, excess.d_ls])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("classes", "dim"), [(6, 9), (10, 9), (30, 9), (2, 9), (9, 9)])
-def test_the_metrics_are_those_of_the_transcription(classes: int, dim: int, dtype: type) -> None:
-    features, labels = sample(classes, dim, dtype=dtype)
-    expected = transcribed(features, labels, *head(classes, dim))
-    np.testing.assert_allclose(metrics(features, labels, *head(classes, dim)), expected, rtol=1e-7)
+def normalised(features: np.ndarray) -> np.ndarray:
+    """Behind a LayerNorm, the coordinates add up to zero."""
+    centred = features - features.mean(axis=1, keepdims=True)
+    return np.asarray(centred / centred.std(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("behind", [np.asarray, normalised, lambda z: np.maximum(z, 0)])
+@pytest.mark.parametrize(
+    ("classes", "dim", "rows"),
+    [(6, 9, 200), (10, 9, 200), (30, 9, 200), (2, 9, 200), (6, 9, 0), (6, 40, 20)],
+)
+def test_the_metrics_are_those_of_the_transcription(
+    classes: int, dim: int, rows: int, behind: Any, dtype: type, grouped: bool
+) -> None:
+    features, labels = sample(classes, dim, rows)
+    rounded = behind(features).astype(dtype)
+    groups = None
+    if grouped:  # the first row of each class three times
+        chosen = np.r_[np.arange(len(labels)), np.arange(classes), np.arange(classes)]
+        rounded, labels, groups = rounded[chosen], labels[chosen], chosen
+    w, b = head(classes, dim)
+    rank = min(classes - 1, dim - (behind is normalised))
+    expected = transcribed(rounded, labels, w, b, groups=groups, rank=rank)
+    found = metrics(rounded, labels, w, b, groups=groups)
+    assert found[0] >= 0
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-12)
 
 
 def simplex(classes: int, dim: int) -> np.ndarray:
@@ -130,9 +175,9 @@ def test_a_head_that_is_not_finite_has_no_metrics(value: float, where: str) -> N
         b[2] = value
     else:
         w[slice(None) if where == "everywhere" else 3] = value
-    found = metrics(features, labels, w, b)
-    assert np.isfinite(found[0])
-    assert np.isnan(found[1:]).all()
+    found = neural_collapse(ClassStatistics.of(features, labels), w, b)
+    assert np.isfinite(found.nc1)
+    assert np.isnan([found.nc2, found.nc3, found.nc4]).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -145,12 +190,6 @@ def test_a_weak_direction_is_no_rounding(dtype: type) -> None:
     found = neural_collapse(statistics, w, b, dtype=np.dtype(dtype).name)
     assert found.rank == 9
     assert found.nc1 == pytest.approx(transcribed(features, labels, w, b)[0], rel=0.1)
-
-
-def test_classes_of_one_row_have_no_spread_within() -> None:
-    features, labels = sample(6, 9, rows=0)
-    assert metrics(features, labels, *head(6, 9))[0] == pytest.approx(0, abs=1e-12)
-    assert metrics(features, labels, *head(6, 9))[0] >= 0
 
 
 def test_nc1_of_classes_whose_means_are_the_same_is_not_zero() -> None:

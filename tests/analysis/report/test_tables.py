@@ -54,7 +54,9 @@ def test_the_table_of_runs_keeps_all_columns_whole_at_80_characters(three_inits:
     text = printed(run_table(report.runs))
     assert max(map(len, text.splitlines())) <= 80
     title = unbroken(run_table(report.runs))
-    assert title.startswith("imagenet_mini → places50, on test images, loss ce, head grow, 3 tasks")
+    assert title.startswith(
+        "imagenet_mini → places50, on test images, loss ce, head width grow, 3 tasks"
+    )
     assert "scale calibrated" in title, "what is the same in all lines has no column"
     row = report.rows()[-1]
     names = ("last_accuracy", "average_incremental_accuracy", "forgetting")

@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 import statistics
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,7 +105,7 @@ def latex_cells(text: str) -> list[list[str]]:
     cells = [re.split(r" (?<!\\)& ", row) for row in rows]
 
     def printed(cell: str) -> str:
-        cell = re.sub(r"\\textbf\{(.*)\}", r"\1", cell).replace("-{}-", "--")
+        cell = re.sub(r"\\textbf\{(.*)\}", r"\1", cell).replace("-{}-", "--").replace("$-$", "-")
         for name, letter in (("pm", "±"), ("geq", "≥"), ("lambda", "λ"), ("times", "×")):
             cell = cell.replace(f"$\\{name}$", letter)
         cell = cell.replace(r"$\uparrow$", "↑").replace(r"$\downarrow$", "↓")
@@ -124,6 +126,26 @@ def test_latex_has_the_table_of_markdown(seeded: Runs) -> None:
     rules = (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{llrrrrrrrrrrr}")
     assert all(text.count(rule) == 1 for rule in rules)
     assert "accuracy on test images of all classes seen" in text
+    assert text.count("resizebox") == 1
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed")
+def test_latex_compiles_within_the_width_of_a_page(make_run: MakeRun, tmp_path: Path) -> None:
+    odd = r"50 % of {A} & B_1 #2 $x$ \ ~^ <-- | |> λ"
+    runs = [make_run(i, seed=s, lr=r) for i in INITS for s in (0, 1, 2) for r in (0.1, 0.2)]
+    for run in runs:
+        run.info["new"]["path"] = odd
+    found = runs_of(runs)
+    tables = [found.as_text(View(format="latex", columns=c)) for c in ("", "acc_new", "gain,shift")]
+    tables.append(found.comparison("init", "random").table().latex())
+    packages = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
+    text = "\n".join([packages, *tables, r"\end{document}"])
+    (tmp_path / "all.tex").write_text(text, encoding="utf-8")
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert not re.search(r"Overfull \\hbox \((\d{2,})", done.stdout)
+    assert "Missing character" not in done.stdout
 
 
 @given(st.text(max_size=40))

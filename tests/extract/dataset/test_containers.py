@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clinit.errors import ManifestError
-from clinit.extract.dataset.containers import LABEL_SCHEMA, classes_of, labels_of, split_files
+from clinit.extract.dataset.containers import classes_of, labels_of, split_files
+from clinit.extract.dataset.manifest import LABEL_SCHEMA
 
 Row = tuple[int | None, str | None]
 
@@ -76,21 +77,16 @@ def test_a_label_that_is_no_class_is_refused(row: Row, fact: str) -> None:
     ],
 )
 def test_the_nearest_word_in_a_path_says_the_split(path: str, split: str) -> None:
-    assert {name: files.paths for name, files in split_files([path]).items()} == {split: (path,)}
+    assert split_files([path]) == {split: ((path,), ())}
 
 
 def test_validation_comes_before_test_unless_test_is_asked_for() -> None:
     paths = ["train.tar", "test.tar", "valid.tar"]
-    assert split_files(paths)["val"].paths == ("valid.tar",)
-    assert split_files(paths)["val"].warnings == (
-        "the files of test were left out: validation comes first",
-    )
-    asked = split_files(paths, "test")
-    assert {split: files.paths for split, files in asked.items()} == {
-        "train": ("train.tar",),
-        "test": ("test.tar",),
-    }
+    left = ("the files of test were left out: validation comes first",)
+    assert split_files(paths)["val"] == (("valid.tar",), left)
+    asked = {split: found for split, (found, _) in split_files(paths, "test").items()}
+    assert asked == {"train": ("train.tar",), "test": ("test.tar",)}
     alone = split_files(["train.tar", "test.tar", "unlabelled.tar"])
-    assert alone["val"].paths == ("test.tar",)
-    assert alone["val"].warnings == alone["train"].warnings
-    assert "unlabelled.tar was left out" in alone["train"].warnings[0]
+    assert alone["val"][0] == ("test.tar",)
+    assert alone["val"][1] == alone["train"][1]
+    assert "unlabelled.tar was left out" in alone["train"][1][0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clinit.errors import ManifestError
-from clinit.extract.dataset.containers import Contents
+from clinit.extract.dataset.manifest import Contents
 from clinit.extract.dataset.tar import index_tar
 from tests.extract.dataset.made import make_tar
 

@@ -1,7 +1,5 @@
 import threading
-import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, closing
 from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,6 @@ import torchcodec.decoders
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from clinit.errors import ImageError, MachineError, ManifestError
 from clinit.extract.dataset import decode as decode_module
@@ -240,145 +236,6 @@ def test_what_the_machine_lacks_stops_everything_and_names_the_image(
     assert "`clinit extract` resumes" in caught.value.remedy
 
 
-class LateStream:
-    """A CUDA stream that is as late as it may be: it does nothing before somebody waits for it.
-
-    Or one that is as early as it may be.
-    """
-
-    def __init__(self, device: "LateDevice", early: bool = False) -> None:
-        self.device = device
-        self._early = early
-        self._jobs: list[Callable[[], object]] = []
-        self.finished = 0
-        device.streams.append(self)
-
-    @property
-    def queued(self) -> int:
-        return len(self._jobs)
-
-    def queue(self, job: Callable[[], object]) -> None:
-        self._jobs.append(job)
-        if self._early:
-            self.synchronize()
-
-    def run_until(self, position: int) -> None:
-        while self.finished < position:
-            self.finished += 1
-            self._jobs[self.finished - 1]()
-
-    def synchronize(self) -> None:
-        with _disable_current_modes(), torch.inference_mode():
-            self.run_until(self.queued)
-
-    def wait_event(self, event: "LateEvent") -> None:
-        self.queue(event.reach)
-
-    def wait_stream(self, stream: "LateStream") -> None:
-        position = stream.queued
-        self.queue(lambda: stream.run_until(position))
-
-
-class LateEvent:
-    """A mark in a stream."""
-
-    def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
-        assert enable_timing
-
-    def record(self, stream: LateStream) -> None:
-        self.stream, self.position = stream, stream.queued
-
-    def reach(self) -> None:
-        self.stream.run_until(self.position)
-
-    def synchronize(self) -> None:
-        self.stream.device.waits.append([stream.queued for stream in self.stream.device.streams])
-        with _disable_current_modes(), torch.inference_mode():
-            self.reach()
-
-    def elapsed_time(self, end: "LateEvent") -> float:
-        for event in (self, end):
-            assert event.stream.finished >= event.position, "an event has not been waited for"
-        return 1.0
-
-
-class Queueing(TorchDispatchMode):
-    """Puts each operation into the queue of a stream; until it is done, its result is garbage."""
-
-    def __init__(self, stream: LateStream) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._stream = stream
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        kwargs = {k: v for k, v in (kwargs or {}).items() if k != "pin_memory"}
-        with self:
-            parts = func.decompose(*args, **kwargs)
-        if parts is not NotImplemented:
-            return parts
-        returns = [each.alias_info for each in func._schema.returns]
-        if func is torch.ops.aten.copy_.default:
-            self._queue_copy(*args[:2])
-            return args[0]
-        if func._schema.is_mutable:
-            self._stream.queue(lambda: func(*args, **kwargs))
-            return args[0]
-        results = func(*args, **kwargs)
-        if any(alias is not None for alias in returns):
-            return results  # a view: no work for the device
-        outputs = [each for each in tree_leaves(results) if isinstance(each, Tensor)]
-        for output in outputs:
-            output.fill_(torch.nan if output.is_floating_point() else 171)
-        if "empty" not in func.__name__:
-            self._stream.queue(lambda: self._redo(func, args, kwargs, outputs))
-        return results
-
-    def _queue_copy(self, target: Tensor, source: Tensor) -> None:
-        """Hold no reference to the host's side of it: the allocator holds none either."""
-        to_host = self._stream is self._stream.device.default
-        host = weakref.ref(target if to_host else source)
-        target, source = target.detach(), source.detach()
-
-        def copy() -> None:
-            assert host() is not None, "memory of the host was dropped before its copy was done"
-            target.copy_(source)
-
-        self._stream.queue(copy)
-
-    @staticmethod
-    def _redo(func: Any, args: Any, kwargs: Any, outputs: list[Tensor]) -> None:
-        for output, result in zip(outputs, tree_leaves(func(*args, **kwargs)), strict=True):
-            output.copy_(result)
-
-
-class LateDevice:
-    """A CUDA device that is simulated on the CPU."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, early_copies: bool = False) -> None:
-        self.streams: list[LateStream] = []
-        self.waits: list[list[int]] = []
-        """What was in the queue of each stream, at each waiting of the host."""
-        self.default = LateStream(self)
-        monkeypatch.setattr(torch.cuda, "Stream", lambda device: LateStream(self, early_copies))
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.default)
-        monkeypatch.setattr(torch.cuda, "Event", LateEvent)
-        monkeypatch.setattr(torch.cuda, "stream", self._stream)
-
-    @staticmethod
-    def _stream(stream: LateStream) -> AbstractContextManager[object]:
-        return Queueing(stream)
-
-    @property
-    def idle(self) -> bool:
-        return all(stream.finished == stream.queued for stream in self.streams)
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> LateDevice:
-    return LateDevice(monkeypatch)
-
-
 @pytest.fixture
 def compute() -> Compute:
     with torch.random.fork_rng(devices=[]):
@@ -411,20 +268,6 @@ def in_turn(
         yield batch, features
 
 
-@pytest.mark.parametrize("sizes", [[], [4], [4, 3], [4, 4, 1], [4, 4, 4, 4, 2]])
-@pytest.mark.parametrize("early_copies", [False, True])
-def test_overlapped_batches_have_the_bits_of_batches_in_turn(
-    monkeypatch: pytest.MonkeyPatch, compute: Compute, early_copies: bool, sizes: list[int]
-) -> None:
-    device = LateDevice(monkeypatch, early_copies)
-    found = [(b.rows, f.numpy()) for b, f in overlapped(arrive(sizes), compute, CPU, Timing())]
-    expected = list(in_turn(arrive(sizes), compute, CPU, Timing()))
-    assert [rows for rows, _ in found] == [batch.rows for batch, _ in expected]
-    for (_, features), (_, plain) in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(features, plain.numpy())
-    assert device.idle
-
-
 def test_strict_stops_at_an_image_that_the_device_refuses(
     make_tree: Callable[..., Path],
     tiny_weights: Path,
@@ -437,8 +280,14 @@ def test_strict_stops_at_an_image_that_the_device_refuses(
     whole = (root / "train" / "a" / "9.jpg").read_bytes()
     (root / "train" / "a" / "9.jpg").write_bytes(whole[:-30])
     manifests = {"train": scan("folder", root, "train").manifest}
-    LateDevice(monkeypatch)
-    monkeypatch.setattr("clinit.extract.work.split_run.features_of", overlapped)
+
+    def late(batches: Iterable[ImageBatch], compute: Compute, *rest: Any) -> Iterator[Any]:
+        for batch in batches:
+            if batch.finish is not None:
+                batch.finish(batch.pixels)
+            yield batch, compute(batch.pixels)
+
+    monkeypatch.setattr("clinit.extract.work.split_run.features_of", late)
     asked = replaced(config, decoder="cuda")
     with pytest.raises(ImageError, match=r"9\.jpg \(row 5\): cannot be decoded"):
         list(extract(manifests, root, tmp_path / "cache", asked, network=network))
@@ -491,58 +340,6 @@ def test_no_thread_is_left_where_a_batch_fails_or_the_reader_stops(
     next(reader)
     reader.close()
     assert not [each for each in threading.enumerate() if each.name.startswith("forward")]
-
-
-def test_a_batch_is_under_way_when_the_one_before_is_waited_for(
-    device: LateDevice, compute: Compute
-) -> None:
-    """And no more than that, which bounds the memory."""
-    launched = []
-
-    def counted(pixels: Tensor) -> Tensor:
-        launched.append(pixels.untyped_storage().data_ptr())
-        return compute(pixels)
-
-    under_way = []
-    landed = overlapped(arrive([4] * 6), counted, CPU, Timing())
-    for done, _ in enumerate(landed):
-        under_way.append(len(launched) - done)
-    assert under_way == [2, 2, 2, 2, 2, 1]
-    assert len(set(launched)) == 2
-    copies = [queued[1] for queued in device.waits]
-    assert copies == [3, 4, 5, 6, 7, 7]  # one waits for the work before it, then one a batch
-
-
-@pytest.mark.parametrize("where", ["batches", "compute", "consumer"])
-def test_nothing_is_left_in_flight_by_an_error(
-    device: LateDevice, compute: Compute, where: str
-) -> None:
-    calls = {"batches": 0, "compute": 0, "consumer": 0}
-
-    def step(name: str) -> None:
-        calls[name] += 1
-        if name == where and calls[name] == 3:
-            raise ImageError("broken", remedy="")
-
-    def batches() -> Iterator[ImageBatch]:
-        for batch in arrive([4] * 6):
-            step("batches")
-            yield batch
-
-    def computed(pixels: Tensor) -> Tensor:
-        features = compute(pixels)
-        step("compute")
-        return features
-
-    def consume() -> None:
-        with closing(overlapped(batches(), computed, CPU, Timing())) as flight:
-            for _ in flight:
-                assert not device.idle
-                step("consumer")
-
-    with pytest.raises(ImageError, match="broken"):
-        consume()
-    assert device.idle
 
 
 @pytest.mark.gpu

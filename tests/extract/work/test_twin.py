@@ -1,11 +1,15 @@
 """The pipeline of extraction on a device that executes late (`tests.twin`)."""
 
+import threading
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from clinit.errors import ImageError
 from clinit.extract.work.pipeline import HALVED, ImageBatch, Timing, overlapped
 from tests.twin import CUDA, Event, Machine, Stream, twin
 
@@ -25,6 +29,36 @@ def means(pixels: Tensor) -> Tensor:
 
 
 EXPECTED = [means(batch.pixels) for batch in batches()]
+
+
+@pytest.mark.parametrize("where", ["batches", "compute", "finish", "consumer"])
+def test_nothing_is_left_in_flight_by_an_error(twin: Machine, where: str) -> None:
+    calls = dict.fromkeys(["batches", "compute", "finish", "consumer"], 0)
+
+    def step(name: str) -> None:
+        calls[name] += 1
+        if name == where and calls[name] == 3:
+            raise ImageError("broken", remedy="")
+
+    def coming() -> Iterator[ImageBatch]:
+        for batch in batches():
+            step("batches")
+            yield replace(batch, finish=lambda pixels: step("finish"))
+
+    def computed(pixels: Tensor) -> Tensor:
+        step("compute")
+        return means(pixels)
+
+    def consume() -> None:
+        with closing(overlapped(coming(), computed, CUDA, Timing())) as flight:
+            for _ in flight:
+                assert calls["batches"] <= calls["consumer"] + 3  # which bounds the memory
+                step("consumer")
+
+    with twin, pytest.raises(ImageError, match="broken"):
+        consume()
+    assert twin.idle
+    assert not [each for each in threading.enumerate() if each.name.startswith("send")]
 
 
 def found(twin: Machine) -> list[Tensor]:
@@ -53,7 +87,7 @@ def test_the_device_notices_a_stream_that_nobody_waits_for(
 
 def test_a_batch_that_does_not_fit_is_computed_in_halves_and_counted(twin: Machine) -> None:
     def small(pixels: Tensor) -> Tensor:
-        if len(pixels) > 4:
+        if len(pixels) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return means(pixels)
 
@@ -62,4 +96,4 @@ def test_a_batch_that_does_not_fit_is_computed_in_halves_and_counted(twin: Machi
         halves = [kept.clone() for _, kept in overlapped(batches(), small, CUDA, timing)]
     for one, other in zip(halves, EXPECTED, strict=True):
         torch.testing.assert_close(one, other)
-    assert timing.retreats == {HALVED: 5}
+    assert timing.retreats == {HALVED: 5 * 3 + 1}

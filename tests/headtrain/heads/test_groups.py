@@ -17,7 +17,6 @@ from clinit.headtrain.heads.repeats import find_groups, groups_of
 from clinit.headtrain.probe import protocol
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
-from clinit.headtrain.protocol.stream.buffer import Buffer, Pool, balanced, correction_rows
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.study import Study
 
@@ -239,17 +238,6 @@ def test_a_sweep_holds_out_whole_groups() -> None:
     held = rows_with(found.val.features[:])
     assert share(held) == 0.25
     assert len(found.train.labels) == (~held).sum()
-
-
-def test_what_bias_correction_looks_at_is_repeated_in_no_other_row() -> None:
-    labels = np.append(LABELS, -1)  # and a row of no class of the experiment
-    pool = Pool(
-        (np.append(ROWS.features, ROWS.features[:1], axis=0), labels),
-        groups=lambda: np.where(labels < 2, np.arange(len(labels)), np.append(IMAGES, -1) + 1000),
-    )
-    aside = correction_rows(pool, Buffer(pool, balanced(50), seed=0), 2, CLASSES, seed=0)
-    assert share(aside[:-1]) == pytest.approx(0.1, abs=0.05)
-    assert not aside[-1]
 
 
 def test_ranpac_chooses_lambda_on_other_photographs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,13 @@ from clinit.headtrain.model.add import merge
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.export import export_model
-from clinit.headtrain.model.inputs import QUIET, Arrived, Listener, features_in
+from clinit.headtrain.model.inputs import Arrived, features_in
 from clinit.headtrain.model.memory import MOST_LEARNT, Memory
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
 from clinit.headtrain.protocol.stream.source import Source
+from clinit.observer import Event, ignore
 from tests.headtrain.model.test_add import added
 
 SAME = 1e-5
@@ -64,7 +65,7 @@ def more(model: Model, source: Source, config: AddConfig, old: Source | None = N
 
 
 def arrived(model: Model, source: Source) -> Arrived:
-    return features_in(source).arrive(model, 0, QUIET)
+    return features_in(source).arrive(model, 0, ignore)
 
 
 def check_equal(found: Model, expected: Model) -> None:
@@ -195,14 +196,14 @@ def test_the_same_images_in_two_additions_are_one_class(model: Model) -> None:
     one, other = (add(model, images(names), config).model for names in ("xy", "yz"))
     expected = add(model, images("xyz"), config).model
     check_equal(merged(one, other, config), expected)
-    other, warned = changed(other, renamed={"y": "Y"}), list[str]()
-    found = merge(one, other, config, listener=Listener(warn=warned.append)).model
-    assert "are one class" in warned[0]
-    assert "different classes" not in " ".join(warned)
+    other, warned = changed(other, renamed={"y": "Y"}), list[Event]()
+    found = merge(one, other, config, observe=warned.append).model
+    assert "are one class" in str(warned[0])
+    assert "different classes" not in str(warned)
     assert found.facts.class_names == tuple("abcdexYz")
     check_equal(changed(found, renamed={"Y": "y"}), expected)
-    merge(one, changed(other, renamed={"z": "X"}), config, listener=Listener(warn=warned.append))
-    assert "different classes: " in " ".join(warned)
+    merge(one, changed(other, renamed={"z": "X"}), config, observe=warned.append)
+    assert "different classes: " in str(warned)
     # What one of them removes comes from the other's own addition.
     without = changed(one, removed=["y"])
     both = of_both(without, other)
@@ -253,7 +254,7 @@ def test_what_would_not_be_exact_is_refused(model: Model) -> None:
     transform = replace(model.need_engine().transform, mean=(0.1, 0.2, 0.3))
     foreign = replace(apart, engine=replace(engine_of(apart), transform=transform))
     cases: dict[str, Callable[[], object]] = {
-        "all of these 5 images already": lambda: with_more(
+        "all of these 5 rows already": lambda: with_more(
             first, arrived(first, images("x", 0, 5)), None
         ),
         "of 2 classes (x, y)": lambda: with_more(many, arrived(many, images("x")), images("xy")),

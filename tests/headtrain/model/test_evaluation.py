@@ -23,7 +23,7 @@ def made(seed: int, images: int = 60) -> tuple[np.ndarray, dict[str, str], Evalu
     halves = [range(images // 2), range(images // 2, images)]
     batches: list[Any] = [(rows, logits[rows], {}) for rows in halves]
     batches[1][2][images - 1] = "the file is empty"
-    asked: Any = SimpleNamespace(classes=classes, answered=lambda *_: batches, rows=())
+    asked: Any = SimpleNamespace(classes=classes, answered=lambda *_: batches, rows=(), noun="row")
     levels = {"energy": (4.0,) * 100}
     known = Known(rule="energy", images=100, levels=levels)
     facts = ModelFacts(class_names=NAMES, tasks=(0,) * len(NAMES), known=known)

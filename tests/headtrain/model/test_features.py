@@ -54,7 +54,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("given", ["new.npz", "new"])
 def test_a_head_learns_classes_from_features(place: Path, given: str, out: str) -> None:
     printed = done("add", "head.npz", given, "--old", "old", "--out", out)
-    assert "2 classes added" in printed
+    assert f"{out} knows 5 classes. Your 40 rows, each tested without itself: 40 right" in printed
+    assert "rows that may not belong to their class" in printed
     before, after = read_head(place / "head.npz"), load_model(out)
     np.testing.assert_array_equal(after.head.weight[:3].astype(np.float32), before.weight)
     assert (after.class_names, after.facts.tasks) == (OLD + NEW, (0, 0, 0, 1, 1))
@@ -140,7 +141,9 @@ def test_labels_may_be_in_a_file_of_their_own(place: Path) -> None:
     done("add", "head.npz", "x.npy", "--labels", "y.npy", "--out", "one.npz")
     two = load_model("head.npz").add((rows.features.tolist(), [NEW[n] for n in rows.labels]))
     assert (load_model("one.npz").head.weight == two.model.head.weight).all()
-    assert "top-1" in done("evaluate", "one.npz", "x.npy", "--labels", "y.npy")
+    assert "of 40 rows of 2 classes right" in done(
+        "evaluate", "one.npz", "x.npy", "--labels", "y.npy"
+    )
 
 
 def test_rows_that_are_not_finite_are_told_and_recorded(place: Path) -> None:

@@ -217,7 +217,10 @@ def test_a_model_of_an_earlier_version_is_read(folder: Path, tmp_path: Path) -> 
     text = json.dumps({**content, "format": "clinit-model/1"})
     path = tmp_path / "older.safetensors"
     save_file(load_file(folder / MODEL_FILE), path, metadata={METADATA: text})
-    assert load_model(path).facts == replace(read_facts(folder / MODEL_FILE), history=())
+    facts = load_model(path).facts
+    assert replace(facts, digest="") == replace(
+        read_facts(folder / MODEL_FILE), history=(), digest=""
+    )
 
 
 class _Evil:

@@ -12,8 +12,8 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.model.add import PRICES
+from clinit.headtrain.model.addition import Examined, first_left_out
 from clinit.headtrain.model.export import export_model
-from clinit.headtrain.model.measure import Examined, first_left_out
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.predict import Rejection

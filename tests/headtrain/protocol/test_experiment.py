@@ -192,7 +192,6 @@ RUNS = {
     "joint": {**TRAINED, "method": "joint"},
     "new rows": {**TRAINED, "method": "joint", "init": "least-square", "init_rows": "new"},
     "buffer": {**TRAINED, "method": "naive", "buffer": 1000, "init_rows": "buffer"},
-    "bias correction": {**TRAINED, "method": "joint", "correct": "bic"},
     "lambda": {**STREAM, "method": "ridge", "lam": "auto"},
     "ranpac": {**STREAM, "method": "ranpac", "ranpac_width": 64},
 }

@@ -17,11 +17,9 @@ from clinit.headtrain.top.training import Rehearsal
 from tests.headtrain.top.networks import build
 
 Make = Callable[..., Any]
-Way = Literal["vmap", "loop"]
 BASE, STEP = 4, 2
 TASKS = [Task(n, np.arange(STEP), BASE + STEP * (n - 1)) for n in (1, 2)]
 LOSS_NAMES = ["ce", "mse", "sqen"]
-WAYS: list[Way] = ["vmap", "loop"]
 
 
 @pytest.fixture
@@ -155,21 +153,19 @@ def test_the_sample_is_drawn_by_the_seed_and_its_fisher_is_the_naive_one(
     assert whole == list(range(30))
 
 
-@pytest.mark.parametrize("by", WAYS)
 @pytest.mark.parametrize(("name", "size"), [("ce", 1), ("ce", 30), ("mse", 7), ("sqen", 7)])
 def test_the_diagonal_is_that_of_a_loop_over_samples_whatever_the_batch_size(
-    make_top: Make, make_images: Make, name: str, size: int, by: Way
+    make_top: Make, make_images: Make, name: str, size: int
 ) -> None:
     model, images, rows = make_top(), make_images(30), np.arange(30)
-    found = diagonal_fisher(model, images.batches(rows, size), classes=6, loss_name=name, by=by)
+    found = diagonal_fisher(model, images.batches(rows, size), classes=6, loss_name=name)
     expected = naive_fisher(model, images, range(30), 6, name)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("by", WAYS)
 @pytest.mark.parametrize("key", ["vit", "convnextv2", "convnext", "resnet-basic", "swin"])
 def test_the_layers_of_timm_are_followed_and_mixed_precision_is_left_out(
-    make_images: Make, key: str, by: Way
+    make_images: Make, key: str
 ) -> None:
     network, images, rows = build(key), make_images(6, shape=(3, 32, 32)), np.arange(6)
     halves, dim = cut_network(network, 1), network.get_classifier().in_features
@@ -180,7 +176,7 @@ def test_the_layers_of_timm_are_followed_and_mixed_precision_is_left_out(
         settings = {"method": "ewc", "top_blocks": 1, "precision": precision}
         model = PlasticModel(network, halves, head, Study.of(settings, top=True).resolved())
         model.open(torch.Generator())
-        found[precision] = diagonal_fisher(model, images.batches(rows, 4), classes=6, by=by)
+        found[precision] = diagonal_fisher(model, images.batches(rows, 4), classes=6)
     rough = model.features(images.values)
     with model.full_precision():
         assert not torch.equal(model.features(images.values), rough)

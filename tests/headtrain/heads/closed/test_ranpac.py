@@ -19,7 +19,7 @@ def learner(width: int, lam: Any = "auto") -> Ranpac:
 
 
 def mapped(features: np.ndarray, width: int = 12) -> np.ndarray:
-    return np.asarray(FeatureMap.relu(DIM, width, seed=SEED)(features), dtype=float)
+    return np.asarray(FeatureMap.drawn(np.zeros(DIM), width, seed=SEED)(features), dtype=float)
 
 
 def naive_head(width: int, lam: float) -> np.ndarray:

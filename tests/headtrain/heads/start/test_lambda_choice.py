@@ -1,5 +1,6 @@
 """The curve that lambda is chosen by, beside leave-one-out logits and a general solver."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -122,3 +123,21 @@ def test_the_grid_goes_on_where_its_lower_edge_is_best(monkeypatch: pytest.Monke
     assert len(longer.lams) > 3
     assert longer.errors[0] > min(longer.errors)
     assert longer.best == whole.best
+
+
+@pytest.mark.parametrize("near", [None, 1e-8, 1e-3, 1.0, 1e6])
+def test_the_search_finds_the_best_lambda_of_the_whole_grid(near: float | None) -> None:
+    for seed, noise in product(range(3), (0.1, 1.0, 3.0)):
+        data = arrival(rows=5, noise=noise, seed=seed)
+        around, path = CalibrationSet.of(data, LOSSES["ce"]), LambdaPath.of(data.statistics())
+        curve = loss_curve(around, path, near=near)
+        whole = _Search(around, LambdaPath.of(data.statistics()), with_bias=True)
+        least = min(whole.loss(step * 10.0**power) for power in range(-8, 5) for step in (1, 3))
+        if curve is None:
+            assert least >= 0.999 * whole.without
+            continue
+        assert min(curve.errors) <= 1.001 * least + 1e-9
+        warm = loss_curve(around, path, near=curve.best)
+        assert warm is not None
+        assert min(warm.errors) <= 1.001 * least + 1e-9
+        assert len(warm.lams) <= 9  # flat curves let it wander

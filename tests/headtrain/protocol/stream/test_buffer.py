@@ -1,13 +1,10 @@
 """The table of all rows, the buffer, and the rows that are held out for bias correction."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.errors import ExperimentError
 from clinit.headtrain.protocol.stream import buffer as buffer_module
 from clinit.headtrain.protocol.stream.buffer import (
     Buffer,
@@ -19,9 +16,6 @@ from clinit.headtrain.protocol.stream.buffer import (
     per_class,
     sgm,
 )
-from clinit.headtrain.protocol.stream.scenario import Scenario, Task
-from clinit.headtrain.protocol.stream.task_plan import TaskPlan
-from clinit.headtrain.protocol.study.study import Study
 
 counts_of_classes = st.lists(st.integers(0, 12), min_size=1, max_size=12)
 labels_of_a_part = st.lists(st.integers(-1, 4), max_size=12)
@@ -150,56 +144,3 @@ def test_each_split_gives_its_share() -> None:
     assert sorted(first[:2]) == [15, 16]  # the two parts do not lend to each other
     assert last[:2] == first[:2]
     assert sorted(last[2:]) == [2, 2, 2, 3]
-
-
-BASE, PER_CLASS = 40, 30
-TASKS = (Task(1, np.array([0, 1]), BASE), Task(2, np.array([2, 3]), BASE + 2))
-
-
-def plan(counts: list[int] | None = None, **settings: Any) -> TaskPlan:
-    counts = counts or [PER_CLASS] * (BASE + 4)
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(BASE + 4), counts))
-    sides = Pool((np.random.default_rng(1).normal(size=(len(labels), 8)), labels))
-    scenario = Scenario(BASE, TASKS, tuple(map(str, range(BASE + 4))), sides, sides)
-    given = {"tasks": 2, "correct": "bic", "buffer": 400, **settings}
-    return TaskPlan(scenario, Study.of(given).resolved())
-
-
-@pytest.mark.parametrize("settings", [{"buffer": 400}, {"buffer": 40}, {"method": "joint"}])
-def test_a_tenth_of_old_and_of_new_rows_is_held_out(settings: dict[str, Any]) -> None:
-    found = plan(**{"buffer": None, **settings})
-    for task in TASKS:
-        held, rows = found.correction_rows(task), found.rows(task)
-        assert not set(held.rows) & set(rows.rows)
-        assert held.num_new == 2 * PER_CLASS / 10
-        assert held.num_old == pytest.approx((held.num_old + rows.num_old) / 10, rel=0.5)
-        assert (held.labels[: held.num_old] < task.start).all()
-    counts = np.bincount(plan(buffer=600).correction_rows(TASKS[1]).labels, minlength=BASE + 4)
-    assert set(counts[: BASE + 2]) <= {1, 2}
-    assert set(counts[BASE + 2 :]) == {3}
-
-
-def test_a_row_that_is_held_out_once_is_trained_on_in_no_task() -> None:
-    found, alone = plan(), plan(init_rows="new")
-    held = {row for task in TASKS for row in found.correction_rows(task).rows.tolist()}
-    rows = [found.rows(task) for task in TASKS]
-    rows += [each.start_rows(TASKS[1], each.rows(TASKS[1])) for each in (found, alone)]
-    assert not held & {row for each in rows for row in each.rows.tolist()}
-
-
-@pytest.mark.parametrize(
-    ("counts", "buffer", "lacking"),
-    [([PER_CLASS] * BASE + [1] * 4, 400, "new"), ([PER_CLASS] * (BASE + 4), 1, "old")],
-)
-def test_too_few_rows_to_correct_by_are_refused(
-    counts: list[int], buffer: int, lacking: str
-) -> None:
-    found = plan(counts, buffer=buffer)
-    with pytest.raises(ExperimentError, match=f"the {lacking} classes of task 1") as error:
-        found.check_correction()
-    assert "--correct wa" in error.value.remedy
-    assert found.rows(TASKS[0]).num_new == (2 if lacking == "new" else 54)
-
-
-def test_old_classes_of_a_single_image_hold_a_tenth_of_these_out() -> None:
-    assert 1 <= plan([1] * BASE + [PER_CLASS] * 4).correction_rows(TASKS[0]).num_old <= 9

@@ -230,7 +230,6 @@ def trained(**study: Any) -> Callable[[Path, Path, Path], object]:
         (lambda base, new, out: clinit.sum_caches([base, base], out), CacheError, "more than one"),
         (trained(), ExperimentError, "rehearsal reads rows"),
         (trained(method="ridge"), ExperimentError, "ridge reads rows"),
-        (trained(method="fecam"), ExperimentError, "fecam reads rows"),
         (trained(method="slda"), StatisticsError, "slda needs sample"),
     ],
 )

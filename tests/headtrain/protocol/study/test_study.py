@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
-from clinit.headtrain.heads.closed.settings import KldaConfig
+from clinit.headtrain.heads.closed.settings import RanpacConfig
 from clinit.headtrain.heads.start.settings import INITS, Start
 from clinit.headtrain.protocol.study.methods import EwcConfig, Top
 from clinit.headtrain.protocol.study.parts import HEAD_METHODS, TOP_METHODS, Stream, Training
@@ -20,7 +20,7 @@ from clinit.headtrain.protocol.study.rules import (
     refusals,
     settings_of,
 )
-from clinit.headtrain.protocol.study.study import Study, identity_of, names_of
+from clinit.headtrain.protocol.study.study import Study, identity_of, names_of, study_of
 from clinit.setting import fields_of
 
 
@@ -57,8 +57,8 @@ def test_an_unknown_setting_is_named() -> None:
         study(rnak=3)
     with pytest.raises(ValueError, match="there is no setting 'rank'"):
         study(rank=3)
-    with pytest.raises(ValueError, match="there is no setting 'correct'"):
-        study(True, correct="wa")
+    with pytest.raises(ValueError, match="there is no setting 'schedule'"):
+        study(True, schedule="linear")
 
 
 def test_heads_are_named_by_initialisation_and_scale() -> None:
@@ -95,8 +95,6 @@ EXCLUSIVE = [
     (False, {"buffer": 5, "buffer_per_class": 5}, "exclude each other"),
     (False, {"buffer_per_class": 5, "buffer_split": "sgm"}, "needs a total buffer"),
     (False, {"stop_after": 6}, "at most the number of tasks, 5, got 6"),
-    (False, {"correct": "bic", "buffer": 0}, "keep a buffer"),
-    (False, {"correct": "bic", "buffer_per_class": 0}, "keep a buffer"),
     (False, {"method": "naive", "anchor": "l2"}, "no old row to choose anchor_strength by"),
     (False, {"buffer": 0, "anchor": "l2"}, "no old row to choose anchor_strength by"),
     (True, {"anchor": "moments"}, "must be l2"),
@@ -183,8 +181,8 @@ def test_a_record_names_what_its_method_reads() -> None:
     ridge = study(method="ridge").resolved().settings()
     absent = {*PER_HEAD, *CLOSED, *EARLIER} - {"lam", "weighting", "loss"}
     assert settings_of().keys() - ridge.keys() == absent
-    klda = study(method="klda").resolved().settings()
-    assert klda.keys() & {*CLOSED} == {f"klda_{name}" for name in fields_of(KldaConfig)}
+    ranpac = study(method="ranpac").resolved().settings()
+    assert ranpac.keys() & {*CLOSED} == {f"ranpac_{name}" for name in fields_of(RanpacConfig)}
 
 
 def test_what_is_shared_leaves_out_only_what_heads_of_a_bank_may_differ_in() -> None:
@@ -273,16 +271,12 @@ REFUSED = [
     (False, {"method": "naive", "mix": "sgm"}, "--mix does not go with --method naive"),
     (False, {"method": "naive", "buffer": 5}, "--buffer does not go with --method naive"),
     (False, {"method": "joint", "buffer": 5}, "--buffer does not go with --method joint"),
-    (False, {"method": "ncm", "correct": "wa"}, "--correct does not go with --method ncm"),
-    (False, {"method": "naive", "correct": "bic"}, "--correct does not go with --method naive"),
-    (False, {"iterations": 0, "correct": "wa"}, "--correct does not go with --iterations 0"),
     (False, {"mix": "text", "anchor_strength": 0.1}, "--anchor-strength does not go with --anchor"),
     (False, {"method": "slda", "anchor": "l2"}, "--anchor does not go with --method slda"),
     (False, {"method": "naive", "old_rows": "statistics"}, "--old-rows does not go with --method"),
     (False, {"old_rows": "statistics", "buffer": 5}, "--buffer does not go with --old-rows stat"),
-    (False, {"old_rows": "statistics", "correct": "bic"}, "--correct does not go with --old-rows"),
     (False, {"method": "joint", "mix": "sgm"}, "--mix does not go with --method joint"),
-    (False, {"fecam_beta": 0.4}, "--fecam-beta does not go with --method rehearsal"),
+    (False, {"ranpac_width": 4}, "--ranpac-width does not go with --method rehearsal"),
     (True, {"method": "ewc", "rank": 5}, "--rank does not go with --method ewc"),
     (True, {"method": "ewc", "ewc_gamma": 0.5}, "--ewc-gamma does not go with --ewc-mode task"),
     (True, {"full_rank": True, "alpha": 5.0}, "--alpha does not go with --full-rank"),
@@ -334,9 +328,7 @@ def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> No
     assert "new_share" not in now.identity + Study.of({"init": "random"}).identity
     assert identity_of(then) != Study.of(then).identity
     chosen = {**then, "lam": "auto"}
-    held_out = Study.of({**chosen, "lam": "held-out", "calibration": "in-sample", **balanced})
-    assert identity_of(chosen) == held_out.identity
-    assert identity_of({**Study().resolved().settings(), "correct": "none"}) == Study().identity
+    assert study_of(chosen) is None, "lambda was chosen by held-out rows"
     # A setting without an effect tells no runs apart.
     assert identity_of({**then, "scale": "norm"}) == Study.of({**then, "scale": "norm"}).identity
     assert identity_of({"method": "ridge", "lam": "auto"}) == (

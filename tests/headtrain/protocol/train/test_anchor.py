@@ -11,7 +11,7 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES, loss_named
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.protocol.study.parts import Training
-from clinit.headtrain.protocol.train.anchor import Anchor
+from clinit.headtrain.protocol.train.anchor import Anchor, class_weights
 from clinit.headtrain.protocol.train.heads import Bank
 from clinit.headtrain.protocol.train.old_classes import OldClasses
 from clinit.headtrain.protocol.train.step import BETAS, EPS, Updates
@@ -154,3 +154,12 @@ def test_a_strong_anchor_keeps_the_logits_of_old_features_and_lets_others_move()
     others = torch.randn(50, DIM, generator=torch.Generator().manual_seed(3))
     assert moved(held, rows) < 0.1 * moved(free, rows)
     assert moved(held, others) > 2 * moved(held, rows)
+
+
+def test_each_class_weighs_the_same_and_absent_ones_are_stood_for_by_others_of_their_kind() -> None:
+    labels = np.array([0, 0, 0, 2, 3, 3])
+    weights = class_weights(labels, 3, 5)
+    np.testing.assert_allclose(weights, [0.1, 0.1, 0.1, 0.3, 0.2, 0.2])
+    assert weights.sum() == pytest.approx(1)
+    every = np.array([0, 1, 1, 2])
+    np.testing.assert_allclose(class_weights(every, 2, 3), [1 / 3, 1 / 6, 1 / 6, 1 / 3])

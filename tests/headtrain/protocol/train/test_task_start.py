@@ -7,13 +7,14 @@ import pytest
 import torch
 from sklearn.neighbors import NearestCentroid
 
+from clinit.errors import StatisticsError
 from clinit.headtrain.heads.closed.solved import SOLVED, Solve
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import SHRINKAGE, NewClasses
 from clinit.headtrain.heads.start.settings import Start, Weighting
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.lambda_curve import lambda_curve
+from clinit.headtrain.heads.statistics.lambda_curve import leave_one_out_curve
 from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.study import Study
@@ -94,14 +95,15 @@ def test_features_and_statistics_are_computed_once_and_charged_to_all_who_need_t
     assert set(seconds[2]) == {"features", "solve", "calibrate"}
 
 
-def test_lambda_is_chosen_by_the_new_rows_and_for_a_solved_head_by_all() -> None:
+def test_lambda_of_a_solved_head_is_chosen_by_all_rows() -> None:
     features, labels = sample()
-    written, solved = Reader(), Reader(SOLVED["ridge"])
-    own, _ = written.start.start(study(init="least-square", lam="held-out"), head())
-    whole, _ = solved.start.start(study(method="ridge", lam="auto"), head())
-    for start, classes in ((own, slice(OLD, OLD + NEW)), (whole, slice(0, OLD + NEW))):
-        assert start.curve == lambda_curve(features, labels, OLD + NEW, classes=classes)
-    assert own.curve != whole.curve
+    found, _ = Reader(SOLVED["ridge"]).start.start(study(method="ridge", lam="auto"), head())
+    statistics = ClassStatistics.of(features, labels, num_classes=OLD + NEW)
+    assert found.curve == leave_one_out_curve(features, labels, statistics)
+    single = Reader(SOLVED["ridge"], np.unique(labels, return_index=True)[1])
+    with pytest.raises(StatisticsError, match="no class has two rows") as caught:
+        single.start.start(study(method="ridge", lam="auto"), head())
+    assert "0.05" in caught.value.remedy
 
 
 @pytest.mark.parametrize("weighting", ["class", "sample"])

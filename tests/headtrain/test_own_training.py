@@ -1,4 +1,4 @@
-"""Losses of a user: values, gradients, runs side by side, refusals."""
+"""Losses and steps of a user: values, gradients, runs side by side, refusals."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -50,8 +50,29 @@ def test_an_own_loss_has_value_and_gradient_of_the_built_in_one(own: Any, name: 
     torch.testing.assert_close(found.value(logits, labels), expected[0])
 
 
-def test_heads_of_own_losses_give_in_a_bank_the_bits_that_they_give_alone() -> None:
+def descends(batch: Any, head: Any, state: dict[str, Any]) -> Any:
+    """Return the built-in loss of the batch; note each call in the state of the head."""
+    state.setdefault("calls", []).append((batch.task, batch.iteration))
+    seen = state["calls"]
+    assert seen == [(task, step) for task in (1, 2) for step in range(12)][: len(seen)]
+    assert batch.num_old == (8, 12)[batch.task - 1]
+    assert batch.is_new.sum() == len(batch.labels) // 2
+    batch.features.requires_grad_(False)
+    return functional.cross_entropy(head(batch.features), batch.labels)
+
+
+def by_hand(batch: Any, head: Any, state: dict[str, Any]) -> Any:
+    """Return the gradients of the same loss, and spoil what is only a copy."""
+    error = head(batch.features).detach().softmax(1)
+    error[torch.arange(len(error)), batch.labels] -= 1
+    found = error.T @ batch.features / len(error), error.mean(0)
+    batch.features.zero_()
+    return found
+
+
+def test_heads_of_own_losses_and_steps_give_in_a_bank_the_bits_that_they_give_alone() -> None:
     heads: list[Any] = [{"loss": entropy}, {"loss": "sqen"}, {"loss": squared, "lr": 1e-4}]
+    heads += [{"step": descends}, {"step": by_hand}, {"step": descends, "lr": 1e-4}]
     for record, settings in zip(train(*heads), heads, strict=True):
         (alone,) = train(settings)
         assert record.head is not None
@@ -67,6 +88,18 @@ def test_a_run_with_an_own_cross_entropy_is_that_with_the_built_in_one() -> None
     np.testing.assert_allclose(own.steps["loss"], built_in.steps["loss"], rtol=1e-4, atol=1e-6)
     assert own.info["id"].endswith(f"loss={__name__}.entropy")
     assert own.info["config"]["loss"].startswith(f"{__name__}:entropy@")
+
+
+@pytest.mark.parametrize("own", [descends, by_hand])
+def test_a_run_with_an_own_step_down_the_loss_is_that_of_the_built_in_step(own: Any) -> None:
+    held = {"anchor": "l2", "anchor_strength": "auto"} if own is by_hand else {}
+    mine, built_in = train({"step": own, **held}, held)
+    assert mine.head is not None
+    assert built_in.head is not None
+    np.testing.assert_allclose(mine.steps["loss"], built_in.steps["loss"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(mine.head.weight, built_in.head.weight, rtol=1e-3, atol=1e-5)
+    assert mine.info["config"]["step"].startswith(f"{__name__}:{own.__name__}@")
+    assert "step" not in built_in.info["config"]
 
 
 def one_number(logits: Tensor, labels: Tensor) -> Any:
@@ -89,9 +122,36 @@ def test_what_is_no_loss_of_each_row_is_refused(own: Any, fact: str) -> None:
         train({"loss": own})
 
 
+def nothing(batch: Any, head: Any, state: dict[str, Any]) -> Any:
+    return None
+
+
+def per_row(batch: Any, head: Any, state: dict[str, Any]) -> Any:
+    return entropy(head(batch.features), batch.labels)
+
+
+def overwrites(batch: Any, head: Any, state: dict[str, Any]) -> Any:
+    return head.weight.mul_(2).sum()
+
+
+@pytest.mark.parametrize(
+    ("own", "fact"),
+    [
+        (nothing, "nothing returned [('NoneType',)], expected a loss"),
+        (per_row, "per_row returned [(16,)], expected a loss"),
+        (overwrites, f"{__name__}:overwrites fails: RuntimeError"),
+    ],
+)
+def test_a_step_without_loss_or_gradients_is_refused(own: Any, fact: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        train({"step": own})
+    assert fact in str(caught.value)
+
+
 @pytest.mark.gpu
-def test_a_step_with_an_own_loss_is_captured_on_a_cuda_device() -> None:
-    (cpu,), (cuda,) = (train({"loss": entropy, "device": device}) for device in ("cpu", "cuda"))
+@pytest.mark.parametrize("own", [{"loss": entropy}, {"step": by_hand}])
+def test_own_losses_and_steps_train_on_a_cuda_device(own: Any) -> None:
+    (cpu,), (cuda,) = (train({**own, "device": device}) for device in ("cpu", "cuda"))
     np.testing.assert_allclose(cpu.steps["loss"], cuda.steps["loss"], rtol=1e-3, atol=1e-3)
 
 
