@@ -86,6 +86,13 @@ class NetworkOptions(options.NetworkOptions):
         panel=COMPUTATION,
         metavar="FILE",
     )
+    without: Path | None = setting(
+        None,
+        "File that lists images to leave out, as `--html` writes it: their paths below IMAGES, one"
+        " per line.",
+        panel=COMPUTATION,
+        metavar="FILE",
+    )
     features: Path | None = setting(
         None,
         "Folder of the feature cache; existing features are not computed again.",
@@ -320,6 +327,7 @@ def _inputs(
         return ImageFolder(
             root=path,
             labels=network.labels,
+            without=network.without,
             features=network.features or kept or place.with_name(f"{place.name}-features"),
             extraction=ExtractConfig.of(network),
             data=command_data(),
