@@ -87,6 +87,12 @@ def test_a_model_is_measured_as_it_predicts(model: Path, images: Path, tmp_path:
 
 
 def test_two_models_answer_the_same_images(model: Path, images: Path, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("a/empty.png\n", encoding="utf-8")
+    left = done("-q", "evaluate", model, images, "--json", "--without", tmp_path / "list")
+    assert (json.loads(left)["images"], json.loads(left)["unreadable"]) == (
+        {"known": 20, "strangers": 4},
+        [],
+    )
     (images / "a" / "empty.png").unlink()
     other = tmp_path / "other"
     done("rename", model, "d=e", "e=d", "--out", other)
