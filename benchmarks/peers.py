@@ -4,10 +4,10 @@
     PYTHONPATH=FOLDER python benchmarks/peers.py WORK/set.npz [--draws 3] [--out benchmarks]
 
 FOLDER is for packages that clinit does not need: `pip install --target FOLDER vyntri
-autogluon.tabular`; what is not there is left out. New classes and their rows are drawn; all ways
-get the same rows. `append`: the rows of a logistic regression on the new rows alone are appended to
-the old head. `logistic`: logistic regression on all old and new rows, as SetFit fits its head. Only
-`append` and `clinit add` work without old rows.
+autogluon.tabular fastai`; what is not there is left out. New classes and their rows are drawn; all
+ways get the same rows. `append`: the rows of a logistic regression on the new rows alone are
+appended to the old head. `logistic`: logistic regression on all old and new rows, as SetFit fits
+its head. Only `append` and `clinit add` work without old rows.
 """  # fmt: skip
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sklearn.linear_model import LogisticRegression
 import clinit
 
 IMAGES, CLASSES = (1, 5, 20), (5, 50)
-PACKAGES = ("vyntri", "autogluon")
+PACKAGES = ("vyntri", "autogluon", "fastai")
 TUNED_S = 300
 """Time limit of AutoGluon in seconds."""
 
@@ -65,7 +65,8 @@ def with_old(cell: Cell) -> Answer:
     """Add the classes, with old rows."""
     x, y = cell.old
     names = tuple(map(str, range(len(cell.head.bias))))
-    return added(cell, old=clinit.Source(clinit.FeatureSet(x, y, names)))
+    rows = clinit.FeatureSet(x, y, names)
+    return added(cell, old=clinit.Source(rows, rows.nothing()))
 
 
 def logistic(cell: Cell) -> Answer:
@@ -106,6 +107,35 @@ def autogluon(cell: Cell) -> Answer:
     return lambda x: predictor.predict(pandas.DataFrame(x).rename(columns=str)).to_numpy()
 
 
+def fastai(cell: Cell) -> Answer:
+    """Train fastai's default network for tables, for ten epochs."""
+    import pandas
+    from fastai.tabular.all import CategoryBlock, Normalize, TabularDataLoaders, tabular_learner
+
+    x, y = both(cell)
+    names = [f"f{number}" for number in range(x.shape[1])]
+    table = pandas.DataFrame(x, columns=names).assign(label=y)
+    loaders = TabularDataLoaders.from_df(
+        table,
+        y_names="label",
+        y_block=CategoryBlock(),
+        cont_names=names,
+        procs=[Normalize],
+        valid_idx=list(range(0, len(y), 50)),
+    )
+    learner = tabular_learner(loaders)
+    with learner.no_bar(), learner.no_logging():
+        learner.fit_one_cycle(10)
+    vocabulary = np.array(loaders.vocab)
+
+    def answer(x: np.ndarray) -> np.ndarray:
+        rows = loaders.test_dl(pandas.DataFrame(x, columns=names))
+        with learner.no_bar():
+            return vocabulary[learner.get_preds(dl=rows)[0].argmax(1).numpy()]
+
+    return answer
+
+
 WAYS: dict[str, Callable[[Cell], Answer]] = {
     "append": append,
     "clinit add": added,
@@ -113,6 +143,7 @@ WAYS: dict[str, Callable[[Cell], Answer]] = {
     "logistic": logistic,
     "vyntri": vyntri,
     "autogluon": autogluon,
+    "fastai": fastai,
 }
 
 
