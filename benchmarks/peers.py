@@ -63,9 +63,7 @@ def added(cell: Cell, **more: Any) -> Answer:
 
 def with_old(cell: Cell) -> Answer:
     """Add the classes, with old rows."""
-    x, y = cell.old
-    names = tuple(map(str, range(len(cell.head.bias))))
-    rows = clinit.FeatureSet(x, y, names)
+    rows = clinit.FeatureSet(*cell.old, tuple(map(str, range(len(cell.head.bias)))))
     return added(cell, old=clinit.Source(rows, rows.nothing()))
 
 
@@ -76,20 +74,13 @@ def logistic(cell: Cell) -> Answer:
 
 def vyntri(cell: Cell) -> Answer:
     """Fit vyntri's projection and ridge, whose `update` gives the same as a joint fit."""
-    from vyntri.adaptation.projection import make_projection
+    from vyntri.adaptation.projection import FKProjection
     from vyntri.adaptation.ridge import AnalyticRidge
-    from vyntri.config import Config
 
-    config, (x, y) = Config(), both(cell)
-    projection = make_projection(
-        whitening="fk",
-        projection_dim=min(128, x.shape[1], len(np.unique(y)) - 1),
-        floor_ratio=config.floor_ratio,
-        eigenvalue_floor=config.eigenvalue_floor,
-        shrinkage=config.shrinkage,
-        shrinkage_alpha=config.shrinkage_alpha,
-    ).fit(x, y)
-    ridge = AnalyticRidge(config.regularization).fit(projection.transform(x), y)
+    x, y = both(cell)
+    dim = min(128, x.shape[1], len(np.unique(y)) - 1)
+    projection = FKProjection(dim, shrinkage="diagonal", shrinkage_alpha=0.5).fit(x, y)
+    ridge = AnalyticRidge().fit(projection.transform(x), y)
     return lambda x: ridge.predict(projection.transform(x))
 
 
@@ -115,14 +106,9 @@ def fastai(cell: Cell) -> Answer:
     x, y = both(cell)
     names = [f"f{number}" for number in range(x.shape[1])]
     table = pandas.DataFrame(x, columns=names).assign(label=y)
-    loaders = TabularDataLoaders.from_df(
-        table,
-        y_names="label",
-        y_block=CategoryBlock(),
-        cont_names=names,
-        procs=[Normalize],
-        valid_idx=list(range(0, len(y), 50)),
-    )
+    told = {"y_names": "label", "y_block": CategoryBlock(), "cont_names": names}
+    aside = list(range(0, len(y), 50))
+    loaders = TabularDataLoaders.from_df(table, procs=[Normalize], valid_idx=aside, **told)
     learner = tabular_learner(loaders)
     with learner.no_bar(), learner.no_logging():
         learner.fit_one_cycle(10)
