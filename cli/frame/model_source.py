@@ -85,6 +85,13 @@ class NetworkOptions(options.NetworkOptions):
         panel=COMPUTATION,
         metavar="FILE",
     )
+    without: Path | None = setting(
+        None,
+        "File that lists images to leave out, as `--html` writes it: their paths below IMAGES, one"
+        " per line.",
+        panel=COMPUTATION,
+        metavar="FILE",
+    )
     features: Path | None = setting(
         None,
         "Folder of the feature cache; existing features are not computed again.",
@@ -171,6 +178,10 @@ def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
                 )
         check_model(paths[0], paths[1:])
     check_images(paths[-1])
+    if network.backbone is not None:
+        from clinit.extract.network.hub import check_download
+
+        check_download(network.backbone, network.weights)
 
 
 def check_file(path: Path, kind: str) -> None:
@@ -322,6 +333,7 @@ def _inputs(
         return ImageFolder(
             root=path,
             labels=network.labels,
+            without=network.without,
             features=network.features or known or place.with_name(f"{place.name}-features"),
             extraction=ExtractConfig.of(network),
             data=command_data(),

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from clinit.cli.frame.interruption import NOTHING, Interruption, keeps
+
 from clinit.cli.frame.model_source import kept
 from tests.cli.test_main import COMMANDS
 
