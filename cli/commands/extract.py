@@ -50,6 +50,9 @@ def extract(options: ExtractOptions, config_file: ConfigOption = None) -> None:
     check_writable(options.out)
     scans = options.scans(doing=doing, warn=warn, note=note)
     manifests = {split: each.manifest for split, each in scans.items()}
+    from clinit.extract.network.hub import check_download
+
+    check_download(options.backbone, options.weights)
     from clinit.extract.work.run import extract_as_asked
 
     with extraction_progress() as on_progress:

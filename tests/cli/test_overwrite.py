@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from clinit.headtrain.model.reading import read_facts
+from clinit.headtrain.model.storage import read_facts
 from clinit.headtrain.protocol.record.format import find_records, read_info
 from tests.cli.calls import call, checked, done, refused
 from tests.cli.made_cache import write_cache
