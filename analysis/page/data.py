@@ -4,9 +4,9 @@ Control characters that a browser would obey (an override of the writing directi
 separator) become escapes, as on a terminal.
 
 Curves are thinned so that spikes survive and the page stays small. A curve is cut at the task
-switches. If a task has too many points, its steps are divided into spans of equal length. The lowest
-and the highest value of each span stay at their iterations, and so do the first and the last value
-of the task. Curves with equal iterations share one list of iterations, stored as differences.
+switches. If a task has too many points, its steps are divided into spans of equal length. The
+lowest and the highest value of each span stay at their iterations, and so do the first and the last
+value of the task. Curves with equal iterations share one list of them, stored as differences.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shared and differing settings of runs: names in a table, groups of seeds, means over them.
 
-The deviation over seeds is the sample deviation (n - 1). If a run of a group lacks a value, mean and
-deviation are over the other runs. Copies of a run are left out, with a note.
+The deviation over seeds is the sample deviation (n - 1). If a run of a group lacks a value, mean
+and deviation are over the other runs. Copies of a run are left out, with a note.
 """
 
 from __future__ import annotations
