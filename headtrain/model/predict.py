@@ -30,7 +30,12 @@ from scipy.special import logsumexp
 
 from clinit.errors import ImageError, ModelError
 from clinit.extract.dataset.names import title
-from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
+from clinit.extract.dataset.tree import (
+    HEIC_READER,
+    HEIC_SUFFIXES,
+    IMAGE_SUFFIXES,
+    is_left_by_others,
+)
 from clinit.files.paths import exists
 from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.heads.temperature import PROBABILITIES, Activation
@@ -389,9 +394,12 @@ def find_images(
         if others:
             on_left_out(others)
         if not images:
+            are_heic = any(each.lower().endswith(HEIC_SUFFIXES) for each in others)
             raise ImageError(
                 f"no image in {printable(path)}",
-                remedy=f"Give a folder with files that end in {', '.join(IMAGE_SUFFIXES)}, or any"
+                remedy=f"{HEIC_READER} lets clinit read its photographs in HEIC."
+                if are_heic
+                else f"Give a folder with files that end in {', '.join(IMAGE_SUFFIXES)}, or any"
                 " other file by its name.",
             )
         found += images
