@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.console import out as terminal
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import (
     ModelAndImages,
     ModelArgument,
     ModelOut,
     NetworkOptions,
+    check_file,
     check_model,
     command_data,
     opened,
     takes_network,
     target,
 )
-from clinit.cli.frame.options import AsJson, Overwrite
+from clinit.cli.frame.options import AsJson, Overwrite, described
+from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
@@ -44,6 +44,13 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.model import Model
     from clinit.headtrain.model.storage import Written
 
+HtmlFile = Annotated[
+    Path | None,
+    described(
+        "Write a page into this .html file: photographs that the audit found, with thumbnails and"
+        " boxes that make a list for --without."
+    ),
+]
 SHOWN = 12
 """Maximum number of class names in one line."""
 KEPT_FEATURES = "The features computed so far are kept: run the same command again to resume."
@@ -88,6 +95,7 @@ def add(
             "--onnx", help="Write the network as ONNX into the folder too; check it on IMAGES."
         ),
     ] = False,
+    html: HtmlFile = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Add nothing if there are warnings or unreadable images."),
@@ -115,6 +123,8 @@ def add(
     """
     if more and replace:
         raise typer.BadParameter("--more keeps earlier images, --replace forgets them: give one")
+    if html is not None:
+        check_file(html, "html")
     with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as given:
         from clinit.headtrain.model.add import Purpose, add
 
@@ -126,6 +136,7 @@ def add(
         given.observe(Doing(SAVING))
         written = added.save(given.out, onnx=onnx, overwrite=overwrite)
     _tell(added, written, as_json=as_json)
+    _write_page(html, str(given.out), added.model.facts)
     if as_json:
         change = added.change
         told = ("listing", "unreadable", "notes", "untested", "estimated_loss")
@@ -326,14 +337,17 @@ def merge(
 
 
 @app.command()
-def show(model: ModelArgument, as_json: AsJson = False) -> None:
+def show(model: ModelArgument, html: HtmlFile = None, as_json: AsJson = False) -> None:
     """Show the classes of a model, their history, and its memory."""
     check_model(model)
+    if html is not None:
+        check_file(html, "html")
     from clinit.headtrain.model.storage import memory_of, read_facts
 
     with doing("Reading the model …"):
         facts = read_facts(model)
         memory = memory_of(model, facts)
+    _write_page(html, str(model), facts)
     if as_json:
         print_content(_as_json(facts, memory))
         return
@@ -354,6 +368,17 @@ def show(model: ModelArgument, as_json: AsJson = False) -> None:
     for task in sorted(set(facts.tasks)):
         names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
         say(f"{facts.since(task)}, {number_of(len(names), 'class')}: {_listed(names)}")
+
+
+def _write_page(path: Path | None, title: str, facts: ModelFacts) -> None:
+    """Write the page of photographs to look at, if it is wanted."""
+    if path is None:
+        return
+    from clinit.analysis.page.page import save_page
+    from clinit.analysis.page.photographs import model_page
+
+    save_page(path, lambda: model_page(title, facts))
+    note(f"photographs to look at: {path}")
 
 
 def _ancestors(facts: ModelFacts) -> list[list[str]]:

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from clinit.cli.frame.console import err, note, out, say, warn
 from clinit.cli.frame.context import Context, given, refuse_idle
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import check_file, check_model, save_csv
 from clinit.cli.frame.options import (
     AsJson,
@@ -23,7 +22,8 @@ from clinit.cli.frame.options import (
     Workers,
     described,
 )
-from clinit.cli.frame.progress import counting, doing
+from clinit.cli.frame.process import keeps
+from clinit.cli.frame.progress import counting, doing, loading
 from clinit.cli.frame.results import print_content
 from clinit.errors import ImageError
 from clinit.extract.dataset.known import MAX_PIXELS
@@ -115,7 +115,7 @@ def predict(
         raise ImageError(f"nothing at {printable(images[0])}", remedy=remedy)
     if csv_file is not None:
         check_file(csv_file, "csv")
-    with doing("Loading the model …"):
+    with loading():
         from clinit.headtrain.model.classifier import Reading
         from clinit.headtrain.model.inputs import features_in, is_features
         from clinit.headtrain.model.model import load_model

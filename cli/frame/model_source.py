@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note
-from clinit.cli.frame.interruption import Interruption
 from clinit.cli.frame.options import described
+from clinit.cli.frame.process import Interruption, claimed_file
 from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import training_progress
 from clinit.errors import ManifestError, ModelError
@@ -83,6 +82,13 @@ class NetworkOptions(options.NetworkOptions):
     labels: str | None = setting(
         None,
         f"{options.LABELS} For features: a file with one label per row.",
+        panel=COMPUTATION,
+        metavar="FILE",
+    )
+    without: Path | None = setting(
+        None,
+        "File that lists images to leave out, as `--html` writes it: their paths below IMAGES, one"
+        " per line.",
         panel=COMPUTATION,
         metavar="FILE",
     )
@@ -172,6 +178,10 @@ def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
                 )
         check_model(paths[0], paths[1:])
     check_images(paths[-1])
+    if network.backbone is not None:
+        from clinit.extract.network.hub import check_download
+
+        check_download(network.backbone, network.weights)
 
 
 def check_file(path: Path, kind: str) -> None:
@@ -323,6 +333,7 @@ def _inputs(
         return ImageFolder(
             root=path,
             labels=network.labels,
+            without=network.without,
             features=network.features or known or place.with_name(f"{place.name}-features"),
             extraction=ExtractConfig.of(network),
             data=command_data(),

@@ -6,6 +6,8 @@ EXIF orientation, and scales 16-bit samples (Pillow clips them to white). Pillow
 that torchcodec does not support (BMP, TIFF, PNM, JPEG 2000, HEIC if pillow-heif is installed), and
 the first frame of animations.
 
+PyTorch is imported when it is needed: ONNX files are used without it, and Pillow alone decodes.
+
 The header is read first, so that images above the size limit are never decoded: by Pillow, unless
 the first bytes are of a usual JPEG file. Pillow would hold the interpreter lock ten times as long.
 
@@ -26,20 +28,17 @@ import os
 import stat
 import struct
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
-from torchcodec.decoders import decode_image, decode_jpeg
 
 from clinit.errors import ImageError, MachineError, ManifestError, reason
 from clinit.extract.dataset.known import MAX_PIXELS
@@ -47,6 +46,11 @@ from clinit.extract.dataset.tree import HEIC_READER, READS_HEIC
 from clinit.files.paths import is_folder
 from clinit.machine import out_of_memory
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+T = TypeVar("T")
 MAX_SCANS = 500
 """Maximum number of scans of a progressive JPEG; encoders write about ten. The decoder passes over
 all pixels for each scan: even a scan of 53 bytes takes 2 ns per pixel."""
@@ -208,14 +212,29 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
         ImageError: If the image is incomplete, damaged, too large, or of an unsupported format.
         MemoryError: If there is too little memory.
     """
-    size, decode_with = _jpeg_size(content), _decode_with_torchcodec
+    import torch
+
+    size, by_pillow = _jpeg_size(content), False
     if size is None:
         file = _checked(content, max_pixels)
         size = file.size
         is_animated = file.format in _ANIMATIONS and getattr(file, "is_animated", False)
-        if is_animated or file.format in _PILLOW_FORMATS:
-            decode_with = _decode_with_pillow
+        by_pillow = is_animated or file.format in _PILLOW_FORMATS
     check_pixels(*size, max_pixels)
+    if by_pillow:
+        pixels = _tried_twice(_decode_with_pillow, size, content)
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+    return _tried_twice(_decode_with_torchcodec, size, content)
+
+
+def decode_with_pillow(
+    content: bytes, *, max_pixels: int = MAX_PIXELS
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Decode an image as `decode` does, with Pillow alone."""
+    return _tried_twice(_decode_with_pillow, _checked(content, max_pixels).size, content)
+
+
+def _tried_twice(decode_with: Callable[[bytes], T], size: tuple[int, int], content: bytes) -> T:
     try:
         return decode_with(content)
     except ImageError:
@@ -294,6 +313,8 @@ def decode_on(
 
 
 def _decoded_on(device: torch.device, files: Sequence[ForDevice]) -> list[Tensor] | None:
+    from torchcodec.decoders import decode_jpeg
+
     try:
         found = decode_jpeg([each.content for each in files], mode="RGB", device=device)
     except (RuntimeError, ValueError) as error:
@@ -377,6 +398,9 @@ def _opened(content: bytes) -> Image.Image:
 
 
 def _decode_with_torchcodec(content: bytes) -> UInt8[Tensor, "3 height width"]:
+    import torch
+    from torchcodec.decoders import decode_image
+
     try:
         image = decode_image(torch.frombuffer(bytearray(content), dtype=torch.uint8), mode="RGB")
     except (RuntimeError, ValueError) as error:
@@ -388,15 +412,14 @@ def _decode_with_torchcodec(content: bytes) -> UInt8[Tensor, "3 height width"]:
     return image[0] if image.ndim == 4 else image
 
 
-def _decode_with_pillow(content: bytes) -> UInt8[Tensor, "3 height width"]:
+def _decode_with_pillow(content: bytes) -> UInt8[np.ndarray, "height width 3"]:
     with _pillow_errors():
         file = Image.open(io.BytesIO(content), formats=_FORMATS)
         image = ImageOps.exif_transpose(_on_background(file))
         if image.mode.startswith("I;16"):
             samples = np.asarray(image, dtype=np.float32) / 257
             image = Image.fromarray(np.rint(samples).astype(np.uint8))
-        pixels = np.array(image.convert("RGB"))
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+        return np.array(image.convert("RGB"))
 
 
 def _on_background(file: Image.Image) -> Image.Image:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,6 @@ from clinit.errors import BackboneError, ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import title
-from clinit.extract.head_names import ASSUMED, name_rows
 from clinit.extract.network.backbone import (
     Backbone,
     BackboneConfig,
@@ -42,10 +41,18 @@ from clinit.extract.network.backbone import (
 from clinit.extract.network.checkpoint import read_checkpoint
 from clinit.extract.network.compiled import on_its_way
 from clinit.extract.network.transform import Transform
+from clinit.extract.work.recorded import ASSUMED, name_rows
 from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.temperature import divided
-from clinit.headtrain.model.classifier import MODEL_FILE, Classifier, Reading
+from clinit.headtrain.model.answers import of_torch
+from clinit.headtrain.model.classifier import (
+    MODEL_FILE,
+    AnsweredBatch,
+    Classifier,
+    Reading,
+    refused_size,
+)
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
 from clinit.machine import choose_device, out_of_memory
 from clinit.words import contrast_digests
@@ -93,6 +100,10 @@ class TimmEngine:
             "autocast": self.backbone.config.autocast,
         }
 
+    def answered(self, images: Sequence[Any], reading: Reading) -> Iterator[AnsweredBatch]:
+        """Yield the logits of images, in batches."""
+        return of_torch(self, images, reading)
+
     def logits(self, pixels: UInt8[Tensor, "images 3 _ _"]) -> Float[Tensor, "images classes"]:
         """Return the logits of images, in the arithmetic of the extraction.
 
@@ -102,7 +113,9 @@ class TimmEngine:
         try:
             return self.of_normalised(self.transform.normalise(pixels.to(self.device)))
         except Exception as error:  # PyTorch has a dozen types
-            raise refused_size(error, self.transform) from error
+            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
+                raise
+            raise refused_size(error, self.transform.crop) from error
 
     def of_normalised(
         self, images: Float[Tensor, "images 3 _ _"]
@@ -110,10 +123,15 @@ class TimmEngine:
         """Return the logits of normalised images."""
         if self.backbone.program is None and self.head is None:
             return self.backbone.logits(images)
-        head, features = self.head or self.backbone.head, self.backbone.features(images)
+        weight, bias = self._classifier
+        return self.backbone.features(images) @ weight.T + bias
+
+    @cached_property
+    def _classifier(self) -> list[Tensor]:
+        """Weight and bias on the device; each copy would wait for it."""
+        head = self.head or self.backbone.head
         assert head is not None
-        weight, bias = (torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias))
-        return features @ weight.T + bias
+        return [torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias)]
 
     def with_heads(self, heads: Sequence[Head]) -> TimmEngine:
         """Return the engine with the logits of these heads, one after the other."""
@@ -151,19 +169,6 @@ class TimmEngine:
     def fingerprint(self, dtype: str) -> Fingerprint:
         """Return the fingerprint of the features of this network."""
         return self.network(dtype).fingerprint
-
-
-def refused_size(error: Exception, transform: Transform) -> Exception:
-    """Return the error to raise if a network fails on images of the size in its file."""
-    if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
-        return error
-    size = " x ".join(map(str, transform.crop))
-    why = (str(error).splitlines() or [type(error).__name__])[0]
-    return ModelError(
-        f"the network of the model cannot process images of {size} pixels, the size in its file:"
-        f" {why}",
-        remedy="Export the run again.",
-    )
 
 
 def engine_of(model: Classifier) -> TimmEngine:

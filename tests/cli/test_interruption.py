@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from clinit.cli.frame.interruption import NOTHING, Interruption, keeps
+
 from clinit.cli.frame.model_source import kept
 from tests.cli.test_main import COMMANDS
 
@@ -17,7 +17,7 @@ WAITS = """
 import os, sys
 from types import SimpleNamespace
 from clinit.cli import main as m
-from clinit.cli.frame import interruption
+from clinit.cli.frame import process as interruption
 
 def pass_since_the_first_signal(seconds):
     now = interruption._ending_since + seconds

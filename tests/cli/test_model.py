@@ -429,6 +429,9 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL IMAGES --backbone resnet18", None, "--backbone and only IMAGES"),
         ("add MODEL IMAGES --mean 0.5", None, "--mean needs --backbone"),
         ("add MODEL IMAGES --onnx --out x.safetensors", None, "--onnx writes into a folder"),
+        ("add MODEL IMAGES --without nowhere", ManifestError, "cannot read nowhere: No such file"),
+        ("add MODEL IMAGES --without LIST", ManifestError, "1 line of LIST not the path of an"),
+        ("add MODEL IMAGES --html x.csv", None, "--html needs a file that ends in .html, got x"),
         ("add MODEL IMAGES --more", ModelError, "2 of these 2 classes are new to the model (f, g)"),
         ("add MODEL a1 --more", ModelError, "of all training images of 1 class (a)"),
         ("add MODEL a1 --more --replace", None, "--more keeps earlier images"),
@@ -457,7 +460,9 @@ def test_what_does_not_fit_is_refused(
     message: str,
 ) -> None:
     (tmp_path / "TAKEN").mkdir()
-    places = {"MODEL": str(model), "IMAGES": str(images), "TAKEN": str(tmp_path / "TAKEN")}
+    (tmp_path / "LIST").write_text("nowhere/1.png\n", encoding="utf-8")
+    places = {"MODEL": str(model), "IMAGES": str(images)}
+    places |= {name: str(tmp_path / name) for name in ("TAKEN", "LIST")}
     places["IMAGES-CACHE"] = f"{tmp_path / 'IMAGES'}-CACHE"
     shutil.copytree(f"{grown[0]}-features", places["IMAGES-CACHE"])
     command, *rest = words.split()
@@ -477,7 +482,7 @@ def test_what_does_not_fit_is_refused(
         assert isinstance(result.exception, kind), result.exception
     remedy = getattr(result.exception, "remedy", "")
     told = f"{result.output} {result.exception} {remedy}".replace("│", " ")
-    for name in ("MODEL", "IMAGES"):
+    for name in ("MODEL", "IMAGES", "LIST"):
         told = told.replace(places[name], name)
     assert message in " ".join(told.split())
     assert not (tmp_path / "out").exists()

@@ -178,7 +178,7 @@ def test_nothing_is_decoded_of_what_is_too_large(
 ) -> None:
     content = encoded(picture, fmt)
     assert decode(content, max_pixels=48 * 64).shape == (3, 48, 64)
-    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("torchcodec.decoders.decode_image", lambda *args, **kwargs: 1 / 0)
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda *args: 1 / 0)
     with pytest.raises(ImageError, match="64 x 48 pixels, more than the 3,071 of --max-pixels"):
         decode(content, max_pixels=48 * 64 - 1)
@@ -191,7 +191,7 @@ def test_a_progressive_jpeg_of_very_many_scans_is_a_bad_image(
     content = encoded(picture, "JPEG", progressive=True)
     last = content.rindex(b"\xff\xda")
     bomb = content[:last] + content[last:-2] * 501 + content[-2:]
-    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("torchcodec.decoders.decode_image", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(ImageError, match="a progressive JPEG of more than 500 scans"):
         decode(bomb)
 
@@ -215,7 +215,7 @@ def test_the_first_frame_of_an_animation_has_the_pixels_of_torchcodec(
     content = encoded(first, fmt, save_all=True, append_images=others, **options)
     whole = decode_image(content, mode="RGB")
     assert len(whole) == 4
-    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("torchcodec.decoders.decode_image", lambda *args, **kwargs: 1 / 0)
     assert torch.equal(decode(content), whole[0])
 
 
@@ -238,7 +238,7 @@ def test_a_shortage_of_memory_is_no_bad_image(
     of_torchcodec = isinstance(error, RuntimeError)
     content = encoded(picture, "PNG")
     if of_torchcodec:
-        monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", fail)
+        monkeypatch.setattr("torchcodec.decoders.decode_image", fail)
     else:
         monkeypatch.setattr(Image, "open", fail)
     with pytest.raises(MemoryError):
