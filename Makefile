@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-odd test-all test-low test-ray gpu gpu-bundle check docs reference format weigh clean
+.PHONY: help demo test test-odd test-all test-low test-ray gpu gpu-bundle dist check docs reference format weigh clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -78,6 +78,15 @@ build/ray: $(READY)
 # The script has a time limit.
 gpu: $(READY) ## Run GPU tests, then compare speeds with the GPU's limits: at most ten minutes
 	@$(BIN)/python benchmarks/gpu.py --tests --out benchmarks
+
+# Needs no environment of clinit: build makes its own.
+dist: build/tools ## Build wheel and sdist into build/dist, and check them
+	@rm -rf build/dist
+	@PYTHONPATH=build/tools $(PYTHON) -m build --outdir build/dist . >/dev/null
+	@PYTHONPATH=build/tools $(PYTHON) -m twine check --strict build/dist/*
+
+build/tools:
+	@$(PYTHON) -m pip install --quiet --target $@ build twine
 
 # For a machine with PyTorch, timm and CuPy, but without a registry: unpack it there, then in `gpu`,
 # PYTHONPATH=site:src python3 benchmarks/gpu.py --tests --out benchmarks

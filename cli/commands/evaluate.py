@@ -10,12 +10,12 @@ import typer
 
 from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.context import Context, refuse_idle
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import (
     ModelArgument,
     check_file,
     check_images,
     check_model,
+    command_data,
     save_csv,
 )
 from clinit.cli.frame.options import (
@@ -26,6 +26,7 @@ from clinit.cli.frame.options import (
     Workers,
     described,
 )
+from clinit.cli.frame.process import keeps
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.names import in_words
@@ -62,6 +63,10 @@ def evaluate(
     as_json: AsJson = False,
     device: DeviceOption = "auto",
     labels: Labels = None,
+    without: Annotated[
+        Path | None,
+        described("File that lists images to leave out: their paths below IMAGES, one per line."),
+    ] = None,
     batch_size: Annotated[int, described("Images per forward pass.", min=1)] = 64,
     compile: CompileOption = "auto",
     workers: Workers = None,
@@ -73,7 +78,7 @@ def evaluate(
     classify the same images. The result tells what was gained and lost in classes
     that both know, with McNemar's test, and how good the other classes are.
 
-    clinit evaluate scenes2/ photographs/ --against scenes/ --html scenes2.html
+    clinit evaluate scenes-2/ photographs/ --html scenes-2.html
     """
     check_images(images)
     for path in filter(None, (model, against)):
@@ -86,12 +91,14 @@ def evaluate(
     from clinit.headtrain.model.evaluation import Questions
     from clinit.headtrain.model.evaluation import evaluate as evaluated
     from clinit.headtrain.model.model import load_model
-    from clinit.headtrain.model.reading import parent_of
+    from clinit.headtrain.model.storage import parent_of
 
     with training_progress() as observe:
-        asked = Questions.of(images, labels, observe)
+        asked = Questions.of(images, labels, observe, without)
         if asked.rows is not None:
-            idle = dict.fromkeys(("batch_size", "compile", "workers"), "has no effect on features")
+            idle = dict.fromkeys(
+                ("batch_size", "compile", "workers", "without"), "has no effect on features"
+            )
             refuse_idle(context, idle)
         if against is None and (against := parent_of(model)) is not None:
             observe(Noted(f"compared with its parent, {against}"))
@@ -128,12 +135,13 @@ def _write(
     if (csv := files["csv"]) is not None:
         save_csv(csv, found.table)
     if (html := files["html"]) is not None:
-        from clinit.analysis.page.evaluation import evaluation_page
         from clinit.analysis.page.page import save_page
+        from clinit.analysis.page.photographs import evaluation_page
 
         root = asked.place if asked.rows is None else None
+        command = command_data()["command"]
 
-        save_page(html, lambda: evaluation_page(title, found, root))
+        save_page(html, lambda: evaluation_page(title, found, root, command))
     for file in filter(None, files.values()):
         note(f"written: {file}")
 

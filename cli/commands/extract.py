@@ -11,7 +11,7 @@ import typer
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.context import command_line
-from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import tell_headless
 from clinit.cli.frame.study_options import takes
@@ -50,6 +50,9 @@ def extract(options: ExtractOptions, config_file: ConfigOption = None) -> None:
     check_writable(options.out)
     scans = options.scans(doing=doing, warn=warn, note=note)
     manifests = {split: each.manifest for split, each in scans.items()}
+    from clinit.extract.network.hub import check_download
+
+    check_download(options.backbone, options.weights)
     from clinit.extract.work.run import extract_as_asked
 
     with extraction_progress() as on_progress:

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.console import out as terminal
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import (
     ModelAndImages,
     ModelArgument,
     ModelOut,
     NetworkOptions,
+    check_file,
     check_model,
     command_data,
     opened,
     takes_network,
     target,
 )
-from clinit.cli.frame.options import AsJson, Overwrite
+from clinit.cli.frame.options import AsJson, Overwrite, described
+from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
@@ -42,8 +42,15 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.facts import ModelFacts
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model import Model
-    from clinit.headtrain.model.writing import Written
+    from clinit.headtrain.model.storage import Written
 
+HtmlFile = Annotated[
+    Path | None,
+    described(
+        "Write a page into this .html file: photographs that the audit found, with thumbnails and"
+        " boxes that make a list for --without."
+    ),
+]
 SHOWN = 12
 """Maximum number of class names in one line."""
 KEPT_FEATURES = "The features computed so far are kept: run the same command again to resume."
@@ -88,6 +95,7 @@ def add(
             "--onnx", help="Write the network as ONNX into the folder too; check it on IMAGES."
         ),
     ] = False,
+    html: HtmlFile = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Add nothing if there are warnings or unreadable images."),
@@ -111,10 +119,12 @@ def add(
     alike, repeated images, images that do not fit their class, and old images that
     become wrong. --json prints all findings.
 
-    clinit add scenes/ photographs/ --out scenes2/
+    clinit add scenes/ photographs/
     """
     if more and replace:
         raise typer.BadParameter("--more keeps earlier images, --replace forgets them: give one")
+    if html is not None:
+        check_file(html, "html")
     with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as given:
         from clinit.headtrain.model.add import Purpose, add
 
@@ -126,6 +136,7 @@ def add(
         given.observe(Doing(SAVING))
         written = added.save(given.out, onnx=onnx, overwrite=overwrite)
     _tell(added, written, as_json=as_json)
+    _write_page(html, str(given.out), added.model.facts)
     if as_json:
         change = added.change
         told = ("listing", "unreadable", "notes", "untested", "estimated_loss")
@@ -175,7 +186,7 @@ def remember(
     """
     with opened(paths, network, out, overwrite=overwrite) as given:
         from clinit.headtrain.model.inputs import remember
-        from clinit.headtrain.model.writing import write_model
+        from clinit.headtrain.model.storage import write_model
 
         model, inputs, out = given.model, given.inputs, given.out
         if out.suffix == ".safetensors" and model.engine is not None:
@@ -210,7 +221,7 @@ def remove(
     The rows of all other classes and their order do not change. MODEL is not
     changed.
 
-    clinit remove scenes/ campsite iceberg --out fewer-scenes/
+    clinit remove scenes/ campsite iceberg
     """
     left = _changed(
         model, out, lambda opened, data: opened.remove(classes, data), overwrite=overwrite
@@ -238,7 +249,7 @@ def rename(
 
     Rows and memory do not change. MODEL is not changed.
 
-    clinit rename scenes/ n02979186="cassette player" --out named-scenes/
+    clinit rename scenes/ n02979186="cassette player"
     """
     pairs: dict[str, str] = {}
     for text in names:
@@ -265,8 +276,7 @@ def _changed(
 
     from clinit.extract.cache.head import Head
     from clinit.headtrain.model.model import Model, load_model
-    from clinit.headtrain.model.reading import read_facts
-    from clinit.headtrain.model.writing import check_apart
+    from clinit.headtrain.model.storage import check_apart, read_facts
 
     if path.suffix != ".onnx":  # wrong names are refused before the network is loaded
         facts = read_facts(path)
@@ -311,7 +321,7 @@ def merge(
     place = target(out, model, overwrite=overwrite)
     from clinit.headtrain.model.add import merge as merged
     from clinit.headtrain.model.model import load_model
-    from clinit.headtrain.model.writing import check_apart
+    from clinit.headtrain.model.storage import check_apart
 
     with claimed_file(place), training_progress() as observe:
         for path in (model, other):
@@ -327,14 +337,17 @@ def merge(
 
 
 @app.command()
-def show(model: ModelArgument, as_json: AsJson = False) -> None:
+def show(model: ModelArgument, html: HtmlFile = None, as_json: AsJson = False) -> None:
     """Show the classes of a model, their history, and its memory."""
     check_model(model)
-    from clinit.headtrain.model.reading import memory_of, read_facts
+    if html is not None:
+        check_file(html, "html")
+    from clinit.headtrain.model.storage import memory_of, read_facts
 
     with doing("Reading the model …"):
         facts = read_facts(model)
         memory = memory_of(model, facts)
+    _write_page(html, str(model), facts)
     if as_json:
         print_content(_as_json(facts, memory))
         return
@@ -354,8 +367,18 @@ def show(model: ModelArgument, as_json: AsJson = False) -> None:
         _print_table(heads, _ancestors(facts))
     for task in sorted(set(facts.tasks)):
         names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
-        where = "base" if task == 0 else f"task {task}"
-        say(f"{where}, {number_of(len(names), 'class')}: {_listed(names)}")
+        say(f"{facts.since(task)}, {number_of(len(names), 'class')}: {_listed(names)}")
+
+
+def _write_page(path: Path | None, title: str, facts: ModelFacts) -> None:
+    """Write the page of photographs to look at, if it is wanted."""
+    if path is None:
+        return
+    from clinit.analysis.page.page import save_page
+    from clinit.analysis.page.photographs import model_page
+
+    save_page(path, lambda: model_page(title, facts))
+    note(f"photographs to look at: {path}")
 
 
 def _ancestors(facts: ModelFacts) -> list[list[str]]:

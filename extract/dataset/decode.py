@@ -3,7 +3,10 @@
 torchcodec decodes JPEG, PNG, WebP, GIF and AVIF. It returns the same pixels as Pillow (for CMYK
 too), several times as fast and without the interpreter lock, refuses truncated files, applies the
 EXIF orientation, and scales 16-bit samples (Pillow clips them to white). Pillow decodes the formats
-that torchcodec does not support (BMP, TIFF, PNM, JPEG 2000), and the first frame of animations.
+that torchcodec does not support (BMP, TIFF, PNM, JPEG 2000, HEIC if pillow-heif is installed), and
+the first frame of animations.
+
+PyTorch is imported when it is needed: ONNX files are used without it, and Pillow alone decodes.
 
 The header is read first, so that images above the size limit are never decoded: by Pillow, unless
 the first bytes are of a usual JPEG file. Pillow would hold the interpreter lock ten times as long.
@@ -25,26 +28,29 @@ import os
 import stat
 import struct
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
-from torchcodec.decoders import decode_image, decode_jpeg
 
 from clinit.errors import ImageError, MachineError, ManifestError, reason
 from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.dataset.tree import HEIC_READER, READS_HEIC
 from clinit.files.paths import is_folder
 from clinit.machine import out_of_memory
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+T = TypeVar("T")
 MAX_SCANS = 500
 """Maximum number of scans of a progressive JPEG; encoders write about ten. The decoder passes over
 all pixels for each scan: even a scan of 53 bytes takes 2 ns per pixel."""
@@ -66,7 +72,7 @@ _START_OF_SCAN = b"\xff\xda\0"
 _ORIENTATION = 0x0112
 """EXIF tag of the orientation; 1 means upright."""
 _ANIMATIONS = ("GIF", "WEBP")
-_PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF")
+_PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF", *(("HEIF",) if READS_HEIC else ()))
 """Other formats of Pillow are left out: some start other programs, some have no size in the
 header."""
 _FORMATS = (*_ANIMATIONS, "AVIF", "JPEG", "PNG", *_PILLOW_FORMATS)
@@ -75,6 +81,10 @@ _REMEDY = "Replace the file and extract into a new folder, or leave its row inva
 _AGAIN = "then run the same command again: `clinit extract` resumes."
 # Pillow's own limit would refuse images before `decode` checks them against `--max-pixels`.
 Image.MAX_IMAGE_PIXELS = None
+if READS_HEIC:
+    from pillow_heif import register_heif_opener
+
+    register_heif_opener()
 
 
 def decoder_version(decoder: str = "cpu") -> str:
@@ -202,14 +212,29 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
         ImageError: If the image is incomplete, damaged, too large, or of an unsupported format.
         MemoryError: If there is too little memory.
     """
-    size, decode_with = _jpeg_size(content), _decode_with_torchcodec
+    import torch
+
+    size, by_pillow = _jpeg_size(content), False
     if size is None:
         file = _checked(content, max_pixels)
         size = file.size
         is_animated = file.format in _ANIMATIONS and getattr(file, "is_animated", False)
-        if is_animated or file.format in _PILLOW_FORMATS:
-            decode_with = _decode_with_pillow
+        by_pillow = is_animated or file.format in _PILLOW_FORMATS
     check_pixels(*size, max_pixels)
+    if by_pillow:
+        pixels = _tried_twice(_decode_with_pillow, size, content)
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+    return _tried_twice(_decode_with_torchcodec, size, content)
+
+
+def decode_with_pillow(
+    content: bytes, *, max_pixels: int = MAX_PIXELS
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Decode an image as `decode` does, with Pillow alone."""
+    return _tried_twice(_decode_with_pillow, _checked(content, max_pixels).size, content)
+
+
+def _tried_twice(decode_with: Callable[[bytes], T], size: tuple[int, int], content: bytes) -> T:
     try:
         return decode_with(content)
     except ImageError:
@@ -288,6 +313,8 @@ def decode_on(
 
 
 def _decoded_on(device: torch.device, files: Sequence[ForDevice]) -> list[Tensor] | None:
+    from torchcodec.decoders import decode_jpeg
+
     try:
         found = decode_jpeg([each.content for each in files], mode="RGB", device=device)
     except (RuntimeError, ValueError) as error:
@@ -363,13 +390,17 @@ def _need_memory(pixels: int) -> None:
 
 
 def _opened(content: bytes) -> Image.Image:
-    if content[4:8] == b"ftyp" and content[8:12] in _HEIC:  # often under the name .jpg
-        raise ImageError("a photograph in HEIC, which must be converted to JPEG", remedy=_REMEDY)
+    is_heic = content[4:8] == b"ftyp" and content[8:12] in _HEIC and b"avif" not in content[:64]
+    if is_heic and not READS_HEIC:  # often under the name .jpg
+        raise ImageError(f"a photograph in HEIC: {HEIC_READER} lets clinit read it", remedy=_REMEDY)
     with _pillow_errors():
         return Image.open(io.BytesIO(content), formats=_FORMATS)
 
 
 def _decode_with_torchcodec(content: bytes) -> UInt8[Tensor, "3 height width"]:
+    import torch
+    from torchcodec.decoders import decode_image
+
     try:
         image = decode_image(torch.frombuffer(bytearray(content), dtype=torch.uint8), mode="RGB")
     except (RuntimeError, ValueError) as error:
@@ -381,15 +412,14 @@ def _decode_with_torchcodec(content: bytes) -> UInt8[Tensor, "3 height width"]:
     return image[0] if image.ndim == 4 else image
 
 
-def _decode_with_pillow(content: bytes) -> UInt8[Tensor, "3 height width"]:
+def _decode_with_pillow(content: bytes) -> UInt8[np.ndarray, "height width 3"]:
     with _pillow_errors():
         file = Image.open(io.BytesIO(content), formats=_FORMATS)
         image = ImageOps.exif_transpose(_on_background(file))
         if image.mode.startswith("I;16"):
             samples = np.asarray(image, dtype=np.float32) / 257
             image = Image.fromarray(np.rint(samples).astype(np.uint8))
-        pixels = np.array(image.convert("RGB"))
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+        return np.array(image.convert("RGB"))
 
 
 def _on_background(file: Image.Image) -> Image.Image:

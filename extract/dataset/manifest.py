@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -254,6 +254,10 @@ class Manifest:
                 "images": counts.astype(np.int64),
             }
         )
+
+    def without(self, paths: Collection[str]) -> Manifest:
+        """Return a manifest without the images at some paths."""
+        return replace(self, table=self.table.filter(~pl.col("path").is_in(list(paths))))
 
     def limit_per_class(self, n: int) -> Manifest:
         """Return a manifest of the first `n` images of each class, in manifest order."""

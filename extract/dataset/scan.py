@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,8 +29,9 @@ from clinit.extract.dataset.known import (
 from clinit.extract.dataset.label_table import read_labelled
 from clinit.extract.dataset.layouts import Found
 from clinit.extract.dataset.manifest import CONTAINED_SCHEMA, SCHEMA, Manifest, is_contained
-from clinit.extract.dataset.tree import Tree
-from clinit.words import printable
+from clinit.extract.dataset.tree import HEIC_READER, Tree
+from clinit.files.text import TextFileError, read_text
+from clinit.words import examples, number_of, printable
 
 LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
     "class-folders": partial(layouts.find_class_folders, lambda name: [name]),
@@ -47,7 +48,7 @@ LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
 
 CONVERT = (
     "Convert these photographs to JPEG, such as with ImageMagick:"
-    " `magick mogrify -format jpg CLASS/*.heic`."
+    " `magick mogrify -format jpg CLASS/*.jxl`."
 )
 _EXPECTED = {
     FOLDER: "Give a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class"
@@ -121,7 +122,9 @@ def _scanned(found: Found, tree: Tree, split: str, *, strict: bool) -> Scan:
         raise ManifestError(
             f"no {split} image of {dataset} in {printable(tree.root)} (layout {kind}): "
             + "; ".join(listing.warnings or ("its folders are empty",)),
-            remedy=CONVERT
+            remedy=f"Run {HEIC_READER}, then the same command again."
+            if HEIC_READER in "".join(listing.warnings)
+            else CONVERT
             if "converted" in "".join(listing.warnings)
             else f"{_EXPECTED.get(dataset, 'Unpack the archives of the data set')}.",
         )
@@ -168,6 +171,39 @@ def scan_splits(
         )
         told.update(warnings, notes)
         yield replace(found, warnings=warnings, notes=notes)
+
+
+def without(scans: Iterable[Scan], file: Path) -> list[Scan]:
+    """Leave out the images that a file lists: their paths below the root, one per line.
+
+    Raises:
+        ManifestError: If the file cannot be read, or lists an image that is not there.
+    """
+    scans, names = list(scans), paths_in(file)
+    there = {path for each in scans for path in each.manifest.table["path"]}
+    if strangers := [name for name in names if name not in there]:
+        known = next(iter(sorted(there)), "heron/1.jpg")
+        raise ManifestError(
+            f"{number_of(len(strangers), 'line')} of {file} not the path of an image, such as"
+            f" {known} ({examples(strangers)})",
+            remedy=_LIST,
+        )
+    return [replace(each, manifest=each.manifest.without(names)) for each in scans]
+
+
+def paths_in(file: Path) -> list[str]:
+    """Return the lines of a list of images.
+
+    Raises:
+        ManifestError: If the file cannot be read.
+    """
+    try:
+        return [line for line in read_text(file).split("\n") if line]
+    except TextFileError as error:
+        raise ManifestError(f"cannot read {file}: {error}", remedy=_LIST) from error
+
+
+_LIST = "Give a text file with the paths of images below the folder of images, one per line."
 
 
 def available_splits(dataset: str, root: Path, labels: str | None = None) -> tuple[str, ...]:

@@ -11,26 +11,21 @@ cache. So clinit first tries to reach the Hub; if that fails, the library search
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 import timm
-from huggingface_hub import constants, get_session
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.extract.network.checkpoint import Checkpoint, failure, gray_remedy
+from clinit.extract.network.hub import hub_or_cache, not_there
 from clinit.files.paths import is_file
 from clinit.files.text import TextFileError, read_text
 from clinit.machine import out_of_memory
 from clinit.words import cut_short, examples, listed, number_of
-
-_PAUSES_S = (0.0, 1.0, 1.0)
-"""Seconds before each request; the Hub is out of reach if all requests fail."""
 
 _Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 _Deviation = Annotated[float, msgspec.Meta(gt=0)]
@@ -136,14 +131,7 @@ def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:
                     f"timm cannot load pretrained weights of {name}",
                     "Give a checkpoint with `--weights FILE`, or check the network connection.",
                 ) from error
-            config = timm.get_pretrained_cfg(name, allow_unregistered=True)
-            source = getattr(config, "hf_hub_id", None) or "REPOSITORY"
-            raise BackboneError(
-                f"no weights of {name}: {why}, and its cache {constants.HF_HUB_CACHE} does not"
-                " contain them",
-                remedy=f"On a machine with a network, `hf download {source} model.safetensors"
-                " --local-dir .` gets the file; give it with `--weights model.safetensors`.",
-            ) from error
+            raise not_there(name, why) from error
     return network
 
 
@@ -251,31 +239,3 @@ def _image_size(found: Tensor, wanted: Tensor, network: nn.Module) -> int:
     more = wanted.shape[1] - math.prod(embed.grid_size)  # tokens of the class and registers
     side = math.isqrt(max(0, found.shape[1] - more))
     return int(side * embed.patch_size[0]) if side * side == found.shape[1] - more else 0
-
-
-@contextmanager
-def hub_or_cache() -> Iterator[str | None]:
-    """Let downloads search only the cache if the Hub is out of reach; yield the reason, or None.
-
-    The test request uses the library's proxies, certificates and time limit (HF_HUB_ETAG_TIMEOUT,
-    ten seconds).
-    """
-    if constants.HF_HUB_OFFLINE:
-        yield "HF_HUB_OFFLINE is set"
-        return
-    why = None
-    for pause_s in _PAUSES_S:
-        time.sleep(pause_s)
-        try:
-            get_session().head(constants.ENDPOINT, timeout=float(constants.HF_HUB_ETAG_TIMEOUT))
-        except Exception as error:  # the HTTP client depends on the version of the library
-            words = " ".join(str(error).split()) or type(error).__name__
-            why = f"{constants.ENDPOINT} cannot be reached ({words})"
-        else:
-            why = None
-            break
-    constants.HF_HUB_OFFLINE = why is not None
-    try:
-        yield why
-    finally:
-        constants.HF_HUB_OFFLINE = False

@@ -41,10 +41,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.cluster.hierarchy import leaves_list, linkage
-from scipy.optimize import brentq
-from scipy.spatial.distance import squareform
-from scipy.stats import gamma, t
+from scipy.special import gammaincinv, stdtrit
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.heads.array import FeatureRows, beside, namespace, take, to_numpy, widen
@@ -159,14 +156,14 @@ class _Spread:
         near, count = float(np.quantile(squares, LOW)) / usual, len(spreads)
         logs = np.log(np.maximum(spreads, 1e-9 * np.sqrt(usual)))
         deviation = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
-        narrow = 0.0 if count < 2 else np.exp(-t.ppf(1 - CHANCE / count, count - 1) * deviation)
+        narrow = 0.0 if count < 2 else np.exp(-stdtrit(count - 1, 1 - CHANCE / count) * deviation)
         return cls(max(usual, float(np.median(wide))) ** 0.5, _shape(near), float(narrow), rows)
 
     def bounds(self, count: int) -> Float[np.ndarray, " parts"]:
         """Return how near rows of a class of `count` rows must be, by their number of parts."""
         others = np.maximum(1, np.arange(MOST_PARTS + 1) - 1)
         chance = (CHANCE / max(1, self.rows)) ** (1 / others) / max(1, count - 1)
-        near = np.sqrt(gamma.ppf(chance, self.shape) / gamma.ppf(0.5, self.shape))
+        near = np.sqrt(gammaincinv(self.shape, chance) / gammaincinv(self.shape, 0.5))
         return np.asarray(np.minimum(WIDEST, near))
 
 
@@ -199,10 +196,11 @@ def _squares_between(parts: list[Float[np.ndarray, "_ dim"]]) -> Float[np.ndarra
 
 def _shape(near: float) -> float:
     """Return the shape of a gamma distribution whose 5 % point is `near` times its median."""
+    from scipy.optimize import brentq  # it takes 0.4 s, which predictions need not wait for
 
     def excess(log: float) -> float:
         shape = np.exp(log)
-        return float(gamma.ppf(LOW, shape) / gamma.ppf(0.5, shape)) - near
+        return float(gammaincinv(shape, LOW) / gammaincinv(shape, 0.5)) - near
 
     low, high = np.log(0.05), np.log(LARGEST_SHAPE)
     if excess(low) >= 0 or excess(high) <= 0:
@@ -240,6 +238,9 @@ class _Tree:
 
     @classmethod
     def of(cls, rows: Int[np.ndarray, " n"], features: Any) -> _Tree:
+        from scipy.cluster.hierarchy import leaves_list, linkage
+        from scipy.spatial.distance import squareform
+
         n, distances = len(rows), _distances(features, features)
         tree = linkage(squareform(distances, checks=False), "average")
         order, height = leaves_list(tree), tree[:, 2]

@@ -1,14 +1,15 @@
 """Models: classifiers in use, which predict, are measured, and get classes.
 
 facts, model       facts about classes and history; a model and its verbs
-reading, writing   read and write a model file or folder; card writes its README
+storage            read and write a model file or folder; card writes its README
 network, onnx      the engines: a timm network, an ONNX graph
 inputs, images     features or images that are given to a model
-predict            classify images or features; evaluation measures the answers
+predict            classify images or features; answers reads images; evaluation measures
 add                add classes: settings, growth (rows, old_rows), measure, audit, addition
 again              repeat an addition with more images, or to merge two models
 memory             statistics and features of the images of a model's classes
 export             the model of a recorded run
 
-Only images, network, onnx and export import timm; of the others, only add imports PyTorch.
+Only images, network and export import timm; of the others, only add imports PyTorch. Predictions of
+features, and of images by onnx, need neither.
 """

@@ -29,8 +29,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
@@ -44,6 +42,8 @@ ALIKE, LEAST_ALIKE = 0.1, 3
 look-alike classes."""
 NEAR, NEIGHBOURS = 0.5, 5
 PLACES = ("within a class", "across classes", "in train and val")
+MOST_FILES = 12
+"""Maximum number of listed images of two classes that look alike."""
 MOST_EQUALS = 4
 """Maximum number of names in one line for a set of images that repeat each other."""
 _BLOCK = 2**22
@@ -100,11 +100,14 @@ class Audit:
     """`class`, the `old` class that it equals, and how many of its `images` the model assigns to
     `old`; None if only the names are equal."""
     alike: list[dict[str, Any]]
-    """Two `classes`, and the number of confused `images`."""
+    """Two `classes`, the number of confused `images`, and some of them as `files`, each with its
+    `class`, the `nearest` other one, and the `scores` of both: squared distances, or for a class of
+    the old model shares."""
     repeated: list[dict[str, Any]]
     """`images` that repeat each other, and `where`: one of `PLACES`."""
     misfits: list[dict[str, Any]]
-    """`image`, its `class`, and the `nearest` other class: None if the image is far from all."""
+    """`image`, its `class`, the `nearest` other class (None if the image is far from all), and the
+    `scores` of its own class and of the nearest one: squared distances."""
     odd: list[dict[str, Any]]
     """`image` and `why`."""
     turned: dict[str, Any]
@@ -179,22 +182,32 @@ def audit(images: Images, before: Head, after: Head, old: FeatureSet) -> Audit:
     """
     rows = images.rows
     own = np.array(rows.class_names)[rows.labels]
-    nearest, is_nearer, is_far = misfits(rows)
-    nearest = np.array(rows.class_names)[nearest]
+    place, is_nearer, is_far, distances = misfits(rows)
+    nearest = np.array(rows.class_names)[place]
     answers = answered(after, rows.features)
+    taken = np.where(np.isin(answers, rows.class_names), nearest, answers)
+
+    def shown(row: int, other: str) -> dict[str, Any]:
+        scores = distances[row, [rows.labels[row], place[row]]]
+        if other not in rows.class_names:
+            scores = shares(after, rows.features[row], (own[row], other))
+        found = {"image": images.paths[row], "class": str(own[row]), "nearest": other}
+        return {**found, "scores": [round(float(each), 3) for each in scores]}
+
     strange = [
-        {
-            "image": images.paths[int(row)],
-            "class": str(own[row]),
-            "nearest": str(nearest[row]) if is_nearer[row] else None,
-        }
-        for row in np.flatnonzero(is_nearer | is_far)
+        shown(row, str(nearest[row])) | ({} if is_nearer[row] else {"nearest": None})
+        for row in np.flatnonzero(is_nearer | is_far).tolist()
     ]
+    alike = look_alikes(own, taken)
+    for pair in alike:
+        both = (own != taken) & np.isin(own, pair["classes"]) & np.isin(taken, pair["classes"])
+        some = np.flatnonzero(both)[:MOST_FILES].tolist()
+        pair["files"] = [shown(row, str(taken[row])) for row in some]
     return Audit(
         images=len(own),
         classes=len(rows.class_names),
         known=known_classes(own, before, answered(before, rows.features)),
-        alike=look_alikes(own, np.where(np.isin(answers, rows.class_names), nearest, answers)),
+        alike=alike,
         repeated=repeated(images),
         misfits=strange,
         odd=[{"image": path, "why": why} for path, why in images.odd.items()],
@@ -217,6 +230,16 @@ def answered(head: Head, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
     return found
 
 
+def shares(
+    head: Head, row: Float[np.ndarray, " dim"], names: tuple[str, str]
+) -> Float[np.ndarray, " names"]:
+    """Return the softmax of the logits of two classes for one row."""
+    logits = head.weight.astype(np.float64) @ row.astype(np.float64) + head.bias
+    chances = np.exp(logits - logits.max())
+    places = [(head.class_names or ()).index(name) for name in names]
+    return np.asarray(chances[places] / chances.sum())
+
+
 def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[dict[str, Any]]:
     """Return the new classes that a head already contains, by name or by its predictions."""
     row_of = {plain(word): name for name in before.class_names or () for word in synonyms(name)}
@@ -235,8 +258,16 @@ def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[di
 
 def misfits(
     rows: FeatureSet,
-) -> tuple[Int[np.ndarray, " rows"], Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
-    """Return each row's nearest class, whether it clearly is another class, if its own is far."""
+) -> tuple[
+    Int[np.ndarray, " rows"],
+    Bool[np.ndarray, " rows"],
+    Bool[np.ndarray, " rows"],
+    Float[np.ndarray, "rows classes"],
+]:
+    """Return each row's nearest class, whether it clearly is another class, if its own is far.
+
+    The last value are the squared distances of the rows from the classes.
+    """
     counts, features = rows.counts(), rows.features.astype(np.float64)
     features -= features.mean(axis=0)
     features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-30)
@@ -249,10 +280,10 @@ def misfits(
     nearest = np.where(judged, distances.argmin(axis=1), rows.labels)
     is_nearer = judged & (to_own - distances.min(axis=1) > MARGIN)
     if not judged.any():
-        return nearest, is_nearer, judged
+        return nearest, is_nearer, judged, distances
     middle = np.median(to_own[judged])
     deviation = 1.4826 * np.median(np.abs(to_own[judged] - middle))
-    return nearest, is_nearer, judged & (to_own > middle + FAR * deviation)
+    return nearest, is_nearer, judged & (to_own > middle + FAR * deviation), distances
 
 
 def _squares(one: Any, other: Any) -> Any:
@@ -277,6 +308,9 @@ def look_alikes(own: np.ndarray, answers: np.ndarray) -> list[dict[str, Any]]:
 
 def repeated(images: Images) -> list[dict[str, Any]]:
     """Return sets of images that repeat each other, and where (`PLACES`)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     first: dict[str, int] = {}
     same = [(first.setdefault(digest, row), row) for row, digest in enumerate(images.digests)]
     pairs = np.array([*same, *near_pairs(images.rows.features)], dtype=np.int32)

@@ -7,7 +7,7 @@ network that makes features of images. Without an engine, features are given.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -26,6 +26,9 @@ from clinit.headtrain.model.memory import Memory
 from clinit.words import examples, visible
 
 AnyPath = str | os.PathLike[str]
+Logits = Float[np.ndarray, "images classes"]
+AnsweredBatch = tuple[Sequence[int], Logits, Mapping[int, str]]
+"""Numbers of images, their logits, and by number why an image cannot be read."""
 Own = TypeVar("Own", bound="Classifier")  # types are checked at run time, which knows no `Self`
 MODEL_FILE, MEMORY_FILE = "model.safetensors", "memory.safetensors"
 
@@ -62,7 +65,7 @@ class Engine(Protocol):
 
     @property
     def device(self) -> str:
-        """Device for the batches."""
+        """Where it computes."""
         ...
 
     @property
@@ -70,8 +73,13 @@ class Engine(Protocol):
         """The facts that the features depend on, as in a memory."""
         ...
 
-    def logits(self, pixels: Any) -> Any:
-        """Return the logits of a batch of images, uint8 (images, 3, height, width)."""
+    def answered(self, images: Sequence[Any], reading: Reading) -> Iterable[AnsweredBatch]:
+        """Yield the logits of images (files, PIL images, arrays of pixels), in batches.
+
+        Raises:
+            ModelError: If the network cannot process the images.
+            MachineError: If the memory does not suffice, or the storage fails.
+        """
         ...
 
     def fingerprint(self, dtype: str) -> Fingerprint:
@@ -80,10 +88,6 @@ class Engine(Protocol):
 
     def with_heads(self, heads: Sequence[Head]) -> Engine:
         """Return the engine with the logits of these heads, one after the other."""
-        ...
-
-    def compiled(self, reading: Reading, images: int) -> Engine:
-        """Return the engine as a program, if that saves time for `images` images."""
         ...
 
 
@@ -270,6 +274,17 @@ class Classifier:
         divisor = 1.0 if self.facts.temperature is None else self.facts.temperature.value
         found = features.astype(np.float64) @ self.head.weight.T.astype(np.float64)
         return np.asarray((found + self.head.bias) / divisor)
+
+
+def refused_size(error: Exception, crop: Sequence[int]) -> ModelError:
+    """Return the error to raise if a network fails on images of the size in its file."""
+    size = " x ".join(map(str, crop))
+    why = (str(error).splitlines() or [type(error).__name__])[0]
+    return ModelError(
+        f"the network of the model cannot process images of {size} pixels, the size in its file:"
+        f" {why}",
+        remedy="Export the run again.",
+    )
 
 
 def described(fingerprint: Fingerprint) -> dict[str, str]:

@@ -30,8 +30,15 @@ from clinit.extract.cache.head import Top1
 from clinit.extract.dataset.known import FOLDER
 from clinit.extract.dataset.names import in_words
 from clinit.extract.dataset.scan import available_splits, scan
+from clinit.extract.dataset.scan import without as leave_out
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
-from clinit.headtrain.model.classifier import AS_USUAL, Classifier, Reading, same_network
+from clinit.headtrain.model.classifier import (
+    AS_USUAL,
+    AnsweredBatch,
+    Classifier,
+    Reading,
+    same_network,
+)
 from clinit.headtrain.model.inputs import (
     FeatureInput,
     features_in,
@@ -40,13 +47,11 @@ from clinit.headtrain.model.inputs import (
     tellers,
 )
 from clinit.headtrain.model.predict import (
-    AnsweredBatch,
     Rejection,
     as_trained,
     best_classes,
     default_rule,
     of_features,
-    of_images,
     scores,
 )
 from clinit.observer import Doing, Noted, Observer, Warned, ignore
@@ -58,7 +63,7 @@ TOP = 5
 SCHEMA = {
     **dict.fromkeys(("image", "class", "answer", "error"), pl.String),
     **dict.fromkeys(("right", "top5"), pl.Boolean),
-    **dict.fromkeys(("probability", "score"), pl.Float64),
+    **dict.fromkeys(("probability", "own", "score"), pl.Float64),
 }
 CHANGES = ("gained", "lost", "both", "neither")
 """Images that only this model, only the other model, both or neither classify correctly."""
@@ -73,11 +78,11 @@ class Evaluation:
     """The predictions of a model for images."""
 
     table: pl.DataFrame
-    """One line per image (`SCHEMA`): its class; the predicted class with its probability; whether
-    the prediction is right, and whether the class is among the five likeliest (null if the model
-    lacks the class); its `score` by `rule`, low for unknown images; the error if the image cannot
-    be read. After a comparison also `other`, the prediction of the other model, and `change`, one
-    of `CHANGES` or `ONLY`."""
+    """One line per image (`SCHEMA`): its class; the predicted class with its probability, and the
+    probability of its `own` class; whether the prediction is right, and whether the class is among
+    the five likeliest (null if the model lacks the class); its `score` by `rule`, low for unknown
+    images; the error if the image cannot be read. After a comparison also `other`, the prediction
+    of the other model, and `change`, one of `CHANGES` or `ONLY`."""
     rejection: Rejection | None
     """The least score of a known image; None without a threshold."""
     rule: str = "energy"
@@ -200,11 +205,9 @@ class Evaluation:
         lines = {"right": f"0 {noun}s of classes of the model"}
         if known:
             one, five = (self.top1(column) for column in ("right", "top5"))
-            lines["right"] = (
-                f"{one.correct:,} of {number_of(known, noun)} of {classes} right"
-                f" ({one.percent:.2f} %); {five.correct:,} with their class among the five"
-                f" likeliest ({five.percent:.2f} %)"
-            )
+            right = f"{one.correct:,} of {number_of(known, noun)} of {classes} right"
+            lines["right"] = f"{right} ({one.percent:.2f} %)"
+            lines["top-5"] = f"{five.correct:,} right ({five.percent:.2f} %)"
             lines["calibration"] = (
                 f"expected error {100 * found['calibration_error']:.1f} %,"
                 f" mean probability {100 * found['mean_probability']:.1f} %"
@@ -219,11 +222,10 @@ class Evaluation:
 
     def _compared(self, found: dict[str, Any]) -> dict[str, str]:
         """Return the comparison in words: common classes, other classes, and what was lost."""
-        gained, lost, both, neither = (found[each] for each in CHANGES)
+        gained, lost, both, _ = counts = [found[each] for each in CHANGES]
         lines = {
-            "both know": f"{number_of(gained + lost + both + neither, self.noun)}: {gained:,}"
-            f" gained, {lost:,} lost (McNemar's test: p = {self.p_value:.3g}), {both:,} right and"
-            f" {neither:,} wrong in both"
+            "both know": f"{number_of(sum(counts), self.noun)}: {gained:,}"
+            f" gained, {lost:,} lost (McNemar: p = {self.p_value:.3g}), {both:,} right in both"
         }
         for name, which in zip(ONLY, ("this model", "the other"), strict=True):
             count, classes, right = found[name].values()
@@ -260,7 +262,13 @@ class Questions:
     """The features; None for images."""
 
     @classmethod
-    def of(cls, given: Any, labels: Any = None, observe: Observer = ignore) -> Questions:
+    def of(
+        cls,
+        given: Any,
+        labels: Any = None,
+        observe: Observer = ignore,
+        without: Path | None = None,
+    ) -> Questions:
         """List a folder of images or read features: the split val if it exists, else train.
 
         Raises:
@@ -271,6 +279,8 @@ class Questions:
             observe(Doing("Listing the images …"))
             split = "val" if "val" in available_splits(FOLDER, root, labels) else "train"
             found = scan(FOLDER, root, split, labels=labels)
+            if without is not None:
+                (found,) = leave_out([found], without)
             found.tell(*tellers(observe))
             return cls(root, dict(found.manifest.table.select("path", "class_name").iter_rows()))
         observe(Doing("Reading the features …"))
@@ -317,7 +327,8 @@ class Questions:
         """Return the logits of a model for these images, in this order."""
         if self.rows is not None:
             return of_features(model, self.rows)
-        return of_images(model, [self.place / image for image in self.classes], reading)
+        images = [self.place / image for image in self.classes]
+        return model.need_engine().answered(images, reading)
 
 
 def evaluate(
@@ -371,16 +382,16 @@ class _Judge:
         facts, (numbers, logits, reasons) = self.model.facts, batch
         row_of = {name: row for row, name in enumerate(facts.class_names)}
         best = best_classes(logits, TOP).tolist()
-        sure = PROBABILITIES[facts.activation](logits).max(axis=1).tolist()
+        chances = PROBABILITIES[facts.activation](logits)
         judged = scores(self.rule, as_trained(facts, logits), facts.activation).tolist()
-        for number, rows, chance, score in zip(numbers, best, sure, judged, strict=True):
+        for number, rows, chance, score in zip(numbers, best, chances, judged, strict=True):
             line, truth = self.lines[number], row_of.get(self.lines[number]["class"])
             line["error"] = reasons.get(number)
             if number not in reasons:
-                line |= {"answer": facts.class_names[rows[0]], "probability": chance}
+                line |= {"answer": facts.class_names[rows[0]], "probability": chance.max()}
                 line["score"] = score
                 if truth is not None:
-                    line |= {"right": rows[0] == truth, "top5": truth in rows}
+                    line |= {"right": rows[0] == truth, "top5": truth in rows, "own": chance[truth]}
 
     @property
     def found(self) -> Evaluation:

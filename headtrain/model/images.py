@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,7 +27,7 @@ from clinit.extract.cache.read import open_cache
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.decode import decode, read_whole
 from clinit.extract.dataset.manifest import MANIFEST_FILE, read_manifest
-from clinit.extract.dataset.scan import Scan, scan_splits
+from clinit.extract.dataset.scan import Scan, paths_in, scan_splits, without
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
@@ -44,7 +44,7 @@ from clinit.headtrain.model.inputs import (
     tellers,
 )
 from clinit.headtrain.model.network import engine_of
-from clinit.headtrain.model.writing import check_apart
+from clinit.headtrain.model.storage import check_apart
 from clinit.observer import Doing, Observer, Progressed, Warned, ignore
 from clinit.words import examples, number_of
 
@@ -68,6 +68,8 @@ class ImageFolder(Inputs):
     root: Path
     labels: str | None = None
     """Table of labels (`read_labelled`), if `root` has no class folders."""
+    without: Path | None = None
+    """File that lists images to leave out (`scan.without`)."""
     features: Path | None = None
     """Folder of the features; None: they are not kept."""
     extraction: ExtractConfig | None = None
@@ -85,7 +87,8 @@ class ImageFolder(Inputs):
         """
         listing: dict[str, Scan] = {}
         self.observe(Doing("Listing the images …"))
-        for scanned in scan_splits("folder", self.root, labels=self.labels):
+        scans: Iterable[Scan] = scan_splits("folder", self.root, labels=self.labels)
+        for scanned in scans if self.without is None else without(scans, self.without):
             listing[scanned.manifest.split] = scanned
             scanned.tell(*tellers(self.observe))
         if "train" not in listing:
@@ -141,6 +144,8 @@ class ImageFolder(Inputs):
             noun="image",
         )
         data = {**self.data, "model": model.origin, "images": str(self.root), **found.data}
+        if self.without is not None:
+            data["without"] = {"file": str(self.without), "images": paths_in(self.without)}
         data |= self._left_out(model, bad, observe)
         place = str(folder) if self.features else ""
         return replace(arrived, listed=listed, data=data, place=place)
@@ -200,7 +205,8 @@ class ImageFolder(Inputs):
         if bad:
             every = sum(len(each.manifest.table) for each in self.listing.values())
             named = examples([f"{each.path}: {each.reason}" for each in bad])
-            told = f"{len(bad):,} of {every:,} images cannot be read and are left out ({named})"
+            told = f"{len(bad):,} of {every:,} images cannot be read and are left out ({named});"
+            told += " `--retry-invalid` reads them again"
             observe(Warned(told))
             first = [{"image": each.path, "error": each.reason} for each in bad[:LISTED]]
             left_out["unreadable"] = {"count": len(bad), "first": first}

@@ -3,6 +3,8 @@
 Features come from a cache, a file of arrays, or memory, and are used as they are; a folder of
 images (`clinit.headtrain.model.images`) is computed by the network of the model. Both become
 `Arrived`, so that adding and remembering classes need not know which of the two was given.
+
+h5py, Polars and SciPy are imported when they are needed, because one prediction needs none of them.
 """
 
 from __future__ import annotations
@@ -23,14 +25,11 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import accuracy
 from clinit.extract.cache.plan import caches_in
-from clinit.extract.cache.read import open_cache
 from clinit.extract.dataset.names import in_words, near_names, plain, synonyms
-from clinit.extract.work.import_features import number_labels
 from clinit.files.arrays import FEATURES, FORMATS, LABELS, open_arrays, widened
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.heads.groups import in_whole_groups
-from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.model.audit import Images
 from clinit.headtrain.model.classifier import Classifier, M
@@ -159,8 +158,8 @@ class FeatureInput(Inputs):
             HeadError: If the features have another width than the head reads.
             ModelError: If another network computed them.
         """
-        shape, dim = tuple(self.features.shape), model.head.dim
-        if len(shape) != 2 or shape[1] != dim:
+        dim, shapes = model.head.dim, [tuple(each.features.shape) for each in self.splits.values()]
+        if shape := next((each for each in shapes if each[1:] != (dim,)), None):
             if not self.path.name:
                 raise ValueError(f"features have shape {shape}, expected (rows, {dim})")
             raise HeadError(
@@ -308,6 +307,8 @@ def _labelled(rows: np.ndarray, labels: Any, origin: str, names: Any = None) -> 
         return FeatureSet(rows, np.zeros(len(rows), np.int64), ("",))
     found = to_numpy(as_array(labels))
     told = found.tolist() if found.dtype.kind in "UO" else found
+    from clinit.extract.work.import_features import number_labels
+
     return FeatureSet(rows, *number_labels(told, len(rows), names, origin))
 
 
@@ -315,6 +316,8 @@ def _of_cache(path: Path) -> FeatureInput:
     place = _cache_at(path)
     if place is None:
         raise CacheError(f"no feature cache at {path}", remedy="Give one of `clinit extract`.")
+    from clinit.extract.cache.read import open_cache
+
     cache = open_cache(place)
     splits = {n: each for n, each in cache.splits.items() if place == path or n == path.name}
     first = next(iter(splits.values()))
@@ -345,6 +348,8 @@ def _of_file(path: Path, labels: Any, name: str | None) -> FeatureInput:
         names = target.class_names()
         if names is None and "class_names" in (known or ()):
             names = tuple(map(str, target.labels("class_names")))
+        from clinit.extract.work.import_features import number_labels
+
         found = number_labels(labels, len(rows), names, f"the labels in {where}")
         return FeatureInput(path=path, splits={"train": FeatureSet(rows, *found)})
     return FeatureInput(path=path, splits={"train": _labelled(rows, labels, "the labels")})
@@ -376,6 +381,8 @@ def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureS
                 shuffled = random.permutation(of_class)
                 chosen.append(shuffled[: max(1, round(share * len(of_class)))])
         return np.concatenate(chosen)
+
+    from clinit.headtrain.heads.repeats import groups_of
 
     aside = in_whole_groups(groups_of(train), choose)
     kept, held = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -45,7 +45,14 @@ from clinit.extract.work.recorded import ASSUMED, name_rows
 from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.temperature import divided
-from clinit.headtrain.model.classifier import MODEL_FILE, Classifier, Reading
+from clinit.headtrain.model.answers import of_torch
+from clinit.headtrain.model.classifier import (
+    MODEL_FILE,
+    AnsweredBatch,
+    Classifier,
+    Reading,
+    refused_size,
+)
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
 from clinit.machine import choose_device, out_of_memory
 from clinit.words import contrast_digests
@@ -93,6 +100,10 @@ class TimmEngine:
             "autocast": self.backbone.config.autocast,
         }
 
+    def answered(self, images: Sequence[Any], reading: Reading) -> Iterator[AnsweredBatch]:
+        """Yield the logits of images, in batches."""
+        return of_torch(self, images, reading)
+
     def logits(self, pixels: UInt8[Tensor, "images 3 _ _"]) -> Float[Tensor, "images classes"]:
         """Return the logits of images, in the arithmetic of the extraction.
 
@@ -102,7 +113,9 @@ class TimmEngine:
         try:
             return self.of_normalised(self.transform.normalise(pixels.to(self.device)))
         except Exception as error:  # PyTorch has a dozen types
-            raise refused_size(error, self.transform) from error
+            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
+                raise
+            raise refused_size(error, self.transform.crop) from error
 
     def of_normalised(
         self, images: Float[Tensor, "images 3 _ _"]
@@ -156,19 +169,6 @@ class TimmEngine:
     def fingerprint(self, dtype: str) -> Fingerprint:
         """Return the fingerprint of the features of this network."""
         return self.network(dtype).fingerprint
-
-
-def refused_size(error: Exception, transform: Transform) -> Exception:
-    """Return the error to raise if a network fails on images of the size in its file."""
-    if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
-        return error
-    size = " x ".join(map(str, transform.crop))
-    why = (str(error).splitlines() or [type(error).__name__])[0]
-    return ModelError(
-        f"the network of the model cannot process images of {size} pixels, the size in its file:"
-        f" {why}",
-        remedy="Export the run again.",
-    )
 
 
 def engine_of(model: Classifier) -> TimmEngine:

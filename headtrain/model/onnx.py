@@ -2,10 +2,11 @@
 
 The graph takes normalised images (`images`: batch, 3, height, width; float32) to `logits` (batch,
 classes), for any batch size, and computes in float32. Its metadata contains the facts of the model
-file, under the same key, and the SHA-256 of the ONNX file, taken with 64 zeros in place of the
-digest.
+file, under the same key; what other programs need, under common names (`common`); and the SHA-256
+of the ONNX file, taken with 64 zeros in place of the digest.
 
-A file is kept only if onnxruntime computes the same logits from it as PyTorch from the network.
+A file is kept only if onnxruntime computes the same logits from it as PyTorch from the network. To
+classify with it, Pillow prepares the images, as timm does: nothing imports PyTorch.
 """
 
 from __future__ import annotations
@@ -13,28 +14,40 @@ from __future__ import annotations
 import copy
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
-import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor, nn
+from PIL import Image
 
 from clinit.errors import BackboneError, DeviceError, ModelError
-from clinit.extract.network.transform import Transform
+from clinit.extract.dataset.decode import decode_with_pillow
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable, instead_of, is_file
-from clinit.headtrain.model.classifier import Classifier, M, Reading
+from clinit.headtrain.model.answers import check_resized, read_image
+from clinit.headtrain.model.classifier import (
+    AnsweredBatch,
+    Classifier,
+    Logits,
+    M,
+    Reading,
+    refused_size,
+)
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, parse_facts
-from clinit.headtrain.model.network import OfNetwork, engine_of, refused_size
-from clinit.machine import cpu_count
+from clinit.headtrain.model.predict import Rejection, default_rule
+from clinit.machine import cpu_count, out_of_memory
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
+    from torch import Tensor, nn
+
+    from clinit.extract.network.transform import Transform
 
 
 INPUT, OUTPUT = "images", "logits"
@@ -64,13 +77,14 @@ class OnnxCheck:
         )
 
 
-def check_installed() -> None:
-    """Check that the packages for ONNX are installed.
+def check_installed(*names: str) -> None:
+    """Check that packages for ONNX are installed; by default all that writing takes.
 
     Raises:
         ModelError: If one is missing.
     """
-    if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if not find_spec(name)]:
+    needed = names or ("onnx", "onnxscript", "onnxruntime")
+    if missing := [name for name in needed if not find_spec(name)]:
         raise ModelError(
             f"not installed, and needed for ONNX: {', '.join(missing)}",
             remedy='Install it: pip install "clinit[onnx]".',
@@ -92,13 +106,42 @@ def write_onnx(network: nn.Module, model: Classifier, text: str, path: Path) -> 
         BackboneError: If PyTorch cannot write the network as ONNX.
         ClinitError: If the file cannot be written.
     """
+    import torch
+
     check_installed()
     plain = copy.deepcopy(network).cpu().to(memory_format=torch.contiguous_format).eval()
-    transform = engine_of(model).transform
-    content = _serialised(plain, model.facts.backbone, transform, text)
+    transform = model.need_engine().transform
+    metadata = {METADATA: text, _DIGEST: _NO_DIGEST, **common(model)}
+    content = _serialised(plain, model.facts.backbone, transform, metadata)
     check = _compare(plain, content, transform)
     commit_file(path, lambda draft: draft.write_bytes(content))
     return check
+
+
+def common(model: Classifier) -> dict[str, str]:
+    """Return what a program needs to classify with the file, as metadata under common names.
+
+    `task`, `names` and `imgsz` as in files of Ultralytics; `input_size`, `interpolation`,
+    `crop_pct`, `crop_mode`, `mean` and `std` as in timm's configurations; `activation`; and the
+    `temperature` by which the rows are already divided. If the model has images to choose it from,
+    also the `threshold` below which an image seems to be of no class, and its `score` (`energy`;
+    with a sigmoid, `probability`), of logits times temperature.
+    """
+    from clinit.headtrain.model.network import data_config
+
+    facts, transform = model.facts, model.need_engine().transform
+    told: dict[str, Any] = {
+        "task": "classify",
+        "names": dict(enumerate(facts.class_names)),
+        "imgsz": transform.crop,
+        **data_config(transform),
+        "activation": facts.activation,
+        "temperature": 1.0 if facts.temperature is None else facts.temperature.value,
+    }
+    with suppress(ModelError):  # no image was held out or left out
+        rejection = Rejection.at_rate(model, default_rule(facts))
+        told |= {"threshold": rejection.threshold, "score": rejection.rule}
+    return {k: str([*v] if isinstance(v, tuple) else v) for k, v in told.items()}
 
 
 def session_of(content: bytes, *, device: str = "cpu") -> InferenceSession:
@@ -116,14 +159,18 @@ def session_of(content: bytes, *, device: str = "cpu") -> InferenceSession:
 
 
 def run_session(
-    session: InferenceSession, images: Float[Tensor, "batch 3 height width"]
-) -> Float[Tensor, "batch classes"]:
+    session: InferenceSession, images: Float[np.ndarray, "batch 3 height width"]
+) -> Logits:
     """Return the logits of normalised images."""
-    (found,) = session.run([OUTPUT], {INPUT: np.ascontiguousarray(images.cpu().numpy())})
-    return torch.from_numpy(np.asarray(found))
+    (found,) = session.run([OUTPUT], {INPUT: np.ascontiguousarray(images)})
+    return np.asarray(found)
 
 
-def _serialised(network: nn.Module, name: str, transform: Transform, text: str) -> bytes:
+def _serialised(
+    network: nn.Module, name: str, transform: Transform, metadata: Mapping[str, str]
+) -> bytes:
+    import torch
+
     example = torch.zeros(2, 3, *transform.crop)
     try:
         with warnings.catch_warnings():
@@ -142,7 +189,7 @@ def _serialised(network: nn.Module, name: str, transform: Transform, text: str) 
             node.metadata_props.clear()  # paths and line numbers of this machine
             node.doc_string = None
         model.metadata_props.clear()
-        model.metadata_props.update({METADATA: text, _DIGEST: _NO_DIGEST})
+        model.metadata_props.update(metadata)
         content: bytes = program.model_proto.SerializeToString(deterministic=True)
     except Exception as error:  # an operation that ONNX lacks, or a file above 2 GiB
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -157,26 +204,33 @@ def _digest(content: bytes, digest: str) -> str:
     return hashlib.sha256(content.replace(digest.encode(), _NO_DIGEST.encode())).hexdigest()
 
 
-@torch.no_grad()
 def _compare(network: nn.Module, content: bytes, transform: Transform) -> OnnxCheck:
+    import torch
+
     session = session_of(content)
-    pairs = [(network(batch), run_session(session, batch)) for batch in _noise(transform)]
-    expected, found = (torch.cat(each) for each in zip(*pairs, strict=True))
+    with torch.no_grad():
+        pairs = [
+            (network(batch).numpy(), run_session(session, batch.numpy()))
+            for batch in _noise(transform)
+        ]
+    expected, found = (np.concatenate(each) for each in zip(*pairs, strict=True))
     difference, largest, others = 0.0, 0.0, 0
     if found.shape == expected.shape:
-        difference, largest = float((found - expected).abs().max()), float(expected.abs().max())
+        difference, largest = float(abs(found - expected).max()), float(abs(expected).max())
         others = int((found.argmax(1) != expected.argmax(1)).sum())
     if found.shape != expected.shape or others or not difference <= TOLERANCE * largest:
         raise ModelError(
-            f"onnxruntime and PyTorch differ: logits of shape {tuple(found.shape)} and"
-            f" {tuple(expected.shape)} differ by {difference:g} (the largest is {largest:g}), and"
+            f"onnxruntime and PyTorch differ: logits of shape {found.shape} and"
+            f" {expected.shape} differ by {difference:g} (the largest is {largest:g}), and"
             f" the predicted class for {others:,} images",
             remedy="Leave out --onnx; the ONNX file is not kept.",
         )
     return OnnxCheck(images=len(expected), difference=difference, largest=largest)
 
 
-def _noise(transform: Transform) -> Iterator[Float[Tensor, "batch 3 height width"]]:
+def _noise(transform: Transform) -> Iterator[Tensor]:
+    import torch
+
     generator = torch.Generator().manual_seed(0)
     for count in (1, 3):  # two sizes, because the graph must take any batch size
         shape = (count, 3, *transform.crop)
@@ -185,40 +239,95 @@ def _noise(transform: Transform) -> Iterator[Float[Tensor, "batch 3 height width
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Preparation:
+    """Resize, centre crop and normalise with Pillow: a `Transform` without PyTorch.
+
+    The pixels of both differ by rounding.
+    """
+
+    resize: int | tuple[int, int]
+    crop: tuple[int, int]
+    interpolation: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width after resizing."""
+        if not isinstance(self.resize, int):
+            return self.resize
+        shorter = min(height, width)
+        return self.resize * height // shorter, self.resize * width // shorter
+
+    def to_input(
+        self, pixels: UInt8[np.ndarray, "_ _ 3"], max_pixels: int
+    ) -> Float[np.ndarray, "3 height width"]:
+        """Return the input of the graph for an image."""
+        high, wide, _ = pixels.shape
+        height, width = check_resized(self, high, wide, max_pixels)
+        filter_ = Image.Resampling[self.interpolation.upper()]
+        image = Image.fromarray(pixels).resize((width, height), filter_)
+        top, left = (
+            round((whole - part) / 2) if whole >= part else -((part - whole) // 2)
+            for whole, part in zip((height, width), self.crop, strict=True)
+        )
+        cropped = image.crop((left, top, left + self.crop[1], top + self.crop[0]))
+        mean, std = (np.array(each, np.float32) for each in (self.mean, self.std))
+        scaled = np.asarray(cropped, np.float32) / 255
+        return np.asarray((scaled - mean) / std).transpose(2, 0, 1)
+
+
+class _OfGraph(TypedDict):
+    """Facts about the network in the description of a model that the ONNX file needs."""
+
+    transform: Preparation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class OnnxEngine:
     """An ONNX graph; it computes in float32."""
 
     session: InferenceSession
-    transform: Transform
-
-    @property
-    def device(self) -> str:
-        """Device of the batches; onnxruntime moves them to its own."""
-        return "cpu"
+    transform: Preparation
+    device: str = "cpu"
 
     @property
     def depends_on(self) -> dict[str, str]:
         """Nothing: no features leave the graph."""
         return {}
 
-    def logits(self, pixels: UInt8[Tensor, "images 3 _ _"]) -> Float[Tensor, "images classes"]:
-        """Return the logits of images.
+    def answered(self, images: Sequence[Any], reading: Reading) -> Iterator[AnsweredBatch]:
+        """Yield the logits of images, in batches; threads decode the images of a batch.
 
         Raises:
             ModelError: If the graph cannot process images of this size.
         """
+
+        def prepare(given: Any) -> Float[np.ndarray, "3 height width"]:
+            is_file = isinstance(given, bytes)
+            pixels = decode_with_pillow(given, max_pixels=reading.max_pixels) if is_file else given
+            return self.transform.to_input(pixels, reading.max_pixels)
+
+        nothing = np.zeros((3, *self.transform.crop), dtype=np.float32)
+        with ThreadPoolExecutor(reading.workers or cpu_count()) as threads:
+            for start in range(0, len(images), reading.batch_size):
+                rows = range(start, min(start + reading.batch_size, len(images)))
+                read = [*threads.map(lambda row: read_image(images[row], prepare), rows)]
+                inputs = [nothing if found is None else found for found, _ in read]
+                reasons = {row: why for row, (_, why) in zip(rows, read, strict=True) if why}
+                yield rows, self._logits(np.stack(inputs)), reasons
+                reading.on_images(rows.stop)
+
+    def _logits(self, images: Float[np.ndarray, "batch 3 height width"]) -> Logits:
         try:
-            return run_session(self.session, self.transform.normalise(pixels))
+            return run_session(self.session, images)
         except Exception as error:  # onnxruntime has a dozen types
-            raise refused_size(error, self.transform) from error
+            if out_of_memory(error):
+                raise
+            raise refused_size(error, self.transform.crop) from error
 
     def with_heads(self, heads: Any) -> OnnxEngine:
         """Raise a `ModelError`: no features leave the graph."""
         raise _no_model("an ONNX file classifies images only")
-
-    def compiled(self, reading: Reading, images: int) -> OnnxEngine:
-        """Return the engine as it is."""
-        return self
 
     def fingerprint(self, dtype: str) -> Any:
         """Raise a `ModelError`: no features leave the graph."""
@@ -240,7 +349,7 @@ def load_onnx(path: Path, kind: type[M], *, device: str = "auto") -> M:
         ModelError: If the file is missing, has changed, or has another format.
         DeviceError: If onnxruntime cannot use the device.
     """
-    check_installed()
+    check_installed("onnxruntime")
     import onnxruntime
 
     providers = onnxruntime.get_available_providers()
@@ -265,7 +374,7 @@ def load_onnx(path: Path, kind: type[M], *, device: str = "auto") -> M:
     if len(digest) != len(_NO_DIGEST) or digest != _digest(content, digest):
         raise _no_model(f"{path} has changed since it was written")
     facts, every = parse_facts(text, path)
-    told = DOCUMENT.convert(every, OfNetwork, origin=f"the description in {path}")
+    told = DOCUMENT.convert(every, _OfGraph, origin=f"the description in {path}")
     return kind(facts, None, None, str(path), OnnxEngine(session, told["transform"]))
 
 

@@ -1,8 +1,8 @@
 """Classify images with a model, and rows of features with its head alone.
 
 The same code as in the extraction of the training features decodes, resizes and normalises images.
-Logits are computed by the engine: PyTorch, in the arithmetic of that extraction, or onnxruntime.
-PyTorch is imported only for images.
+Logits are computed by the engine: PyTorch, in the arithmetic of that extraction, or onnxruntime,
+after Pillow. PyTorch is imported only for the first.
 
 Probabilities are the softmax of the logits, or a sigmoid of each if the classes exclude nothing.
 An image that belongs to no class has a low score. With the logits z of the head as it was trained,
@@ -19,36 +19,39 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import logsumexp
 
 from clinit.errors import ImageError, ModelError
+from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.names import title
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
-from clinit.files.paths import exists
-from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.heads.temperature import PROBABILITIES, Activation
-from clinit.headtrain.model.classifier import AS_USUAL, AnyPath, Classifier, Reading
+from clinit.headtrain.model.classifier import (
+    AS_USUAL,
+    AnsweredBatch,
+    AnyPath,
+    Classifier,
+    Logits,
+    Reading,
+)
 from clinit.headtrain.model.facts import ModelFacts
 from clinit.headtrain.model.inputs import FeatureInput, features_in, is_features
-from clinit.machine import cpu_count
 from clinit.words import printable
 
-Logits = Float[np.ndarray, "images classes"]
 RULES = ("energy", "max-logit", "probability")
-AnsweredBatch = tuple[Sequence[int], Logits, Mapping[int, str]]
-"""Numbers of images, their logits, and by number why an image cannot be read."""
 
 
 def scores(rule: str, logits: Logits, activation: Activation) -> Float[np.ndarray, " images"]:
     """Return the score of each image by one of `RULES`, from logits as they were trained."""
     if rule == "energy":
+        from scipy.special import logsumexp
+
         return np.asarray(logsumexp(logits, axis=1))
     values = PROBABILITIES[activation](logits) if rule == "probability" else logits
     return np.asarray(values.max(axis=1))
@@ -160,17 +163,11 @@ def predict(
         ]
         batches: Iterable[AnsweredBatch] = of_features(model, rows)
     else:
-        model.need_engine()
-        from clinit.extract.dataset.decode import MISSING
-
-        images = _images(inputs)
+        engine, images = model.need_engine(), _images(inputs)
         paths = [each if isinstance(each, Path) else Path() for each in images]
         found = [Prediction(path, (), MISSING) for path in paths]
         places = [{"path": each.path} for each in found]
-        if len(images) == 1 or not all(isinstance(each, Path) for each in images):
-            batches = (_one(model, row, each, reading) for row, each in enumerate(images))
-        else:
-            batches = of_images(model, images, reading)
+        batches = engine.answered(images, reading)
     for rows_of_batch, logits, reasons in batches:
         answers = _answers(model.facts, logits, top, reject)
         for row, answer in zip(rows_of_batch, answers, strict=True):
@@ -217,115 +214,6 @@ def _images(inputs: Any) -> list[Any]:
     if not isinstance(inputs, Iterable) or hasattr(inputs, "ndim") or hasattr(inputs, "convert"):
         return [inputs]
     return [Path(each) if isinstance(each, str | os.PathLike) else each for each in inputs]
-
-
-def _one(model: Classifier, row: int, image: Any, reading: Reading) -> AnsweredBatch:
-    """Compute one image at once, without threads that read ahead."""
-    import torch
-
-    from clinit.extract.dataset.decode import (
-        MISSING,
-        check_pixels,
-        decode,
-        memory_error,
-        read_image_file,
-    )
-
-    engine = model.need_engine()
-    transform, reasons = engine.transform, dict[int, str]()
-    pixels = torch.zeros((3, *transform.crop), dtype=torch.uint8)
-    try:
-        if isinstance(image, Path):
-            if not _exists(image):
-                raise ImageError(MISSING, remedy="Check the path.")
-            content = read_image_file(image.absolute(), Path("/"), need_rights=False)
-            decoded = decode(content, max_pixels=reading.max_pixels)
-        else:
-            decoded = torch.from_numpy(_pixels_of(image)).permute(2, 0, 1)
-        resized = transform.resized(decoded.shape[1], decoded.shape[2])
-        check_pixels(resized[1], resized[0], reading.max_pixels, " after resizing")
-        pixels = transform.to_input(decoded)
-    except ImageError as error:
-        reasons[row] = str(error)
-    except MemoryError as error:
-        raise memory_error(Path(str(image))) from error
-    logits = engine.logits(pixels[None]).cpu().numpy()
-    reading.on_images(row + 1)
-    return [row], logits, reasons
-
-
-def _pixels_of(image: Any) -> np.ndarray:
-    """Return the pixels of a PIL image or an array, (height, width, 3) in uint8."""
-    if hasattr(image, "convert"):
-        from PIL import ImageOps
-
-        image = ImageOps.exif_transpose(image).convert("RGB")
-    elif hasattr(image, "ndim"):
-        image = to_numpy(as_array(image))
-    pixels = np.asarray(image)
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-        raise ValueError(
-            f"expected an image file, a PIL image, pixels (height, width, 3) of uint8 or features"
-            f" (rows, dim), got {pixels.dtype} of shape {pixels.shape}"
-        )
-    return np.array(pixels)
-
-
-def of_images(
-    model: Classifier, paths: Sequence[Path], reading: Reading
-) -> Iterator[AnsweredBatch]:
-    """Yield the logits of existing image files, in batches; others are left out.
-
-    Raises:
-        ModelError: If the model has no network, or it cannot process the images.
-        MachineError: If the memory does not suffice, or the storage fails.
-    """
-    import torch
-
-    from clinit.extract.work.pipeline import Timing, features_of
-
-    engine = model.need_engine()
-    there = [row for row, path in enumerate(paths) if _exists(path)]
-    device = torch.device(engine.device)
-    batches = load_files(
-        [paths[row] for row in there],
-        engine.transform,
-        reading,
-        pin_memory=device.type == "cuda",
-    )
-    engine = engine.compiled(reading, len(there))
-    for batch, logits in features_of(batches, engine.logits, device, Timing()):
-        reasons = {there[row]: reason for row, reason in batch.reasons.items()}
-        yield [there[row] for row in batch.rows], logits.numpy(), reasons
-        reading.on_images(there[batch.rows[-1]] + 1)
-    reading.on_images(len(paths))
-
-
-def load_files(
-    paths: Sequence[Path],
-    transform: Any,
-    reading: Reading,
-    *,
-    pin_memory: bool = False,
-) -> Iterable[Any]:
-    """Yield the pixels of existing files, resized for the model."""
-    from clinit.extract.dataset.images import ImageFiles
-    from clinit.extract.work.pipeline import Decoder
-
-    images = ImageFiles(
-        Path("/"),  # links may lead anywhere
-        [str(path.absolute()) for path in paths],
-        need_rights=False,  # an unreadable file must not stop the rest
-    )
-    decoder = Decoder(
-        images=images,
-        transform=transform,
-        workers=reading.workers or cpu_count(),
-        max_pixels=reading.max_pixels,
-        pin_memory=pin_memory,
-    )
-    starts, size = range(0, len(paths), reading.batch_size), reading.batch_size
-    return decoder.batches(range(start, min(start + size, len(paths))) for start in starts)
 
 
 BLOCK_ROWS = 4096
@@ -403,10 +291,3 @@ def _refuse(error: OSError) -> None:
         f"cannot read the folder {printable(error.filename)}: {error.strerror}",
         remedy="Check that you may read it, or give the files by their names.",
     ) from error
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return exists(path)
-    except OSError:  # a name that is too long, a folder that may not be read
-        return False

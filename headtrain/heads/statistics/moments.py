@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import array_api_compat
 import numpy as np
 from jaxtyping import Float, Int, Num
-from scipy.linalg.blas import dsyrk
 from scipy.sparse import csr_matrix
 
 from clinit.headtrain.heads.array import (
@@ -103,6 +102,8 @@ def add_products(
             added in float64: sums differ by about 1e-6.
     """
     if isinstance(rows, np.ndarray):
+        from scipy.linalg.blas import dsyrk
+
         summed: np.ndarray = dsyrk(1.0, rows.T, beta=1.0, c=lower, lower=1, overwrite_c=1)
         return summed
     if is_slow_in_float64(rows):

@@ -11,6 +11,7 @@ from torchcodec.decoders import decode_image
 
 from clinit.errors import ImageError, MachineError, ManifestError
 from clinit.extract.dataset.decode import decode, read_image_file
+from clinit.extract.dataset.tree import READS_HEIC
 
 
 @pytest.fixture
@@ -90,13 +91,14 @@ MARKS = (b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF")
     [
         *((each, "its header is damaged") for each in (b"text", SCRIPT)),
         *((mark + bytes(30), "its header is damaged") for mark in MARKS),
-        (b"\0\0\0\x18ftypheic" + bytes(30), "HEIC, which must be converted"),
+        (b"\0\0\0\x18ftypheic" + bytes(30), "HEIC: `pip install pillow-heif` lets clinit"),
     ],
 )
 def test_what_is_no_image_is_refused(
     content: bytes, fact: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("subprocess.Popen", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("clinit.extract.dataset.decode.READS_HEIC", False)
     with pytest.raises(ImageError, match=fact):
         decode(content)
 
@@ -167,6 +169,7 @@ def test_a_file_of_another_size_than_in_the_manifest_stops_everything(tmp_path: 
 
 
 FORMATS = ["JPEG", "PNG", "GIF", "WEBP", "AVIF", "BMP", "TIFF", "PPM", "JPEG2000"]
+FORMATS += ["HEIF"] if READS_HEIC else []
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -175,7 +178,7 @@ def test_nothing_is_decoded_of_what_is_too_large(
 ) -> None:
     content = encoded(picture, fmt)
     assert decode(content, max_pixels=48 * 64).shape == (3, 48, 64)
-    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("torchcodec.decoders.decode_image", lambda *args, **kwargs: 1 / 0)
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda *args: 1 / 0)
     with pytest.raises(ImageError, match="64 x 48 pixels, more than the 3,071 of --max-pixels"):
         decode(content, max_pixels=48 * 64 - 1)
@@ -188,7 +191,7 @@ def test_a_progressive_jpeg_of_very_many_scans_is_a_bad_image(
     content = encoded(picture, "JPEG", progressive=True)
     last = content.rindex(b"\xff\xda")
     bomb = content[:last] + content[last:-2] * 501 + content[-2:]
-    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("torchcodec.decoders.decode_image", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(ImageError, match="a progressive JPEG of more than 500 scans"):
         decode(bomb)
 
@@ -212,7 +215,7 @@ def test_the_first_frame_of_an_animation_has_the_pixels_of_torchcodec(
     content = encoded(first, fmt, save_all=True, append_images=others, **options)
     whole = decode_image(content, mode="RGB")
     assert len(whole) == 4
-    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("torchcodec.decoders.decode_image", lambda *args, **kwargs: 1 / 0)
     assert torch.equal(decode(content), whole[0])
 
 
@@ -235,7 +238,7 @@ def test_a_shortage_of_memory_is_no_bad_image(
     of_torchcodec = isinstance(error, RuntimeError)
     content = encoded(picture, "PNG")
     if of_torchcodec:
-        monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", fail)
+        monkeypatch.setattr("torchcodec.decoders.decode_image", fail)
     else:
         monkeypatch.setattr(Image, "open", fail)
     with pytest.raises(MemoryError):

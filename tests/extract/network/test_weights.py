@@ -21,7 +21,7 @@ from timm.models import save_for_hf
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
-from clinit.extract.network import weights as hub
+from clinit.extract.network import hub
 from clinit.extract.network.backbone import BackboneConfig, load_backbone, state_sha256
 from clinit.extract.work.run import ExtractConfig, load_network
 from tests.conftest import TINY_ARGS, TINY_MODEL
@@ -233,6 +233,13 @@ def test_weights_that_are_not_in_the_cache_are_refused(
     monkeypatch.setattr(hub, "_PAUSES_S", (0.0, 0.01))
     with taken, pytest.raises(BackboneError) as caught:
         load_backbone(BackboneConfig(name="convnextv2_atto.fcmae_ft_in1k"))
+    with pytest.raises(BackboneError, match="cannot be reached") as early:  # without timm
+        hub.check_download("convnextv2_atto", None)
+    assert early.value.remedy == caught.value.remedy
+    hub.check_download("nope", None)  # timm tells which names are near
+    hub.check_download("convnextv2_atto", Path("weights.pth"))
+    (tmp_path / "models--timm--convnextv2_atto.fcmae_ft_in1k").mkdir()
+    hub.check_download("convnextv2_atto", None)
     assert f"{address} cannot be reached (" in str(caught.value)
     assert str(caught.value).endswith(f"its cache {tmp_path} does not contain them")
     assert "hf download timm/convnextv2_atto.fcmae_ft_in1k " in caught.value.remedy

@@ -143,7 +143,7 @@ def test_a_file_that_a_device_gets_wrong_costs_no_other_file_its_decoder(
         asked.append(len(contents))
         return device(contents, lambda given: real(given, **options))
 
-    monkeypatch.setattr(decode_module, "decode_jpeg", decoded)
+    monkeypatch.setattr(torchcodec.decoders, "decode_jpeg", decoded)
     files = ImageFiles(tmp_path, [*names, cut.name], None)
     plain = Decoder(images=files, transform=TRANSFORM, workers=1)
     (expected,) = plain.batches([range(13)])
@@ -221,7 +221,7 @@ NO_MEMORY = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 
         ("torch.zeros", NO_MEMORY, "not enough memory to decode"),
         ("threading.Thread.start", RuntimeError("can't start new thread"), "not enough memory"),
         (
-            "clinit.extract.dataset.decode.decode_image",
+            "torchcodec.decoders.decode_image",
             ImportError("Failed to load the HEIC decoding library."),
             r"cannot decode .*0\.png: Failed to load",
         ),

@@ -79,11 +79,13 @@ def test_wrong_labels_and_strange_images_are_named() -> None:
     labels[[3, 25]] = [2, 0]
     features[50] = -3 * CENTRES[5]
     found = audited(changed(images, labels=labels, features=features)).misfits
-    assert found == [
-        {"image": "dock/3.png", "class": "tent", "nearest": "dock"},
-        {"image": "swamp/25.png", "class": "dock", "nearest": "swamp"},
-        {"image": "tent/50.png", "class": "tent", "nearest": found[2]["nearest"]},
+    assert [{**each, "scores": ...} for each in found] == [
+        {"image": "dock/3.png", "class": "tent", "nearest": "dock", "scores": ...},
+        {"image": "swamp/25.png", "class": "dock", "nearest": "swamp", "scores": ...},
+        {"image": "tent/50.png", "class": "tent", "nearest": found[2]["nearest"], "scores": ...},
     ]
+    for each in found[:2]:
+        assert each["scores"][0] > each["scores"][1] + 0.3
     rows = changed(images, labels=labels).rows
     unit = rows.features.astype(np.float64) - rows.features.astype(np.float64).mean(axis=0)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
@@ -101,7 +103,11 @@ def test_classes_that_look_alike_are_counted() -> None:
     far = CENTRES.copy()
     far[0], far[5] = CENTRES[5], 50  # the row of an old class answers the images of `tent`
     pairs = audited(clean(), far).alike
-    assert {"classes": ["n01440764", "tent"], "images": PER_CLASS} in pairs
+    (taken,) = (each for each in pairs if each["classes"] == ["n01440764", "tent"])
+    assert taken["images"] == PER_CLASS
+    for each in taken["files"]:
+        assert each["image"].startswith("tent/")
+        assert each["scores"][0] < each["scores"][1] <= 1
 
 
 def test_images_that_repeat_are_found_wherever_they_are() -> None:

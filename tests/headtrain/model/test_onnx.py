@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from clinit.errors import BackboneError, ModelError
@@ -16,6 +17,7 @@ from clinit.headtrain.model.facts import METADATA
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.onnx import write_onnx
 from clinit.headtrain.model.predict import Rejection, find_images
+from tests.docs.pages import ROOT, blocks_of
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +57,36 @@ def test_the_description_of_the_model_is_in_the_file(file: Path, model: Model) -
     assert load_model(file).facts == model.facts
     content = file.read_bytes()
     metadata = onnx_file.session_of(content).get_modelmeta().custom_metadata_map
-    assert sorted(metadata) == [METADATA, "clinit_sha256"]
+    assert {METADATA, "clinit_sha256"} < {*metadata}
     # PyTorch notes where in which file each operation was called.
     assert b"site-packages" not in content
     assert b"stack_trace" not in content
+
+
+def test_the_program_of_the_page_answers_as_the_model(
+    file: Path,
+    model: Model,
+    images: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (program,) = (
+        block.text
+        for block in blocks_of(ROOT / "docs" / "add-classes.md")
+        if "Session" in block.text
+    )
+    (tmp_path / "scenes-onnx").mkdir()
+    (tmp_path / "scenes-onnx" / "model.onnx").symlink_to(file)
+    with Image.open(images[0]) as image:
+        image.resize((70, 45)).save(tmp_path / "horn.jpg")
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})
+    name, chance, is_unknown = capsys.readouterr().out.split()
+    for reader in (model, load_model(file)):
+        (answer,) = reader.predict("horn.jpg", reject=Rejection.at_rate(model, "energy"))
+        assert (name, is_unknown) == (answer.guesses[0].name, str(answer.unknown))
+        assert float(chance) == pytest.approx(answer.guesses[0].probability, abs=1e-2)
 
 
 def test_it_is_compared_on_noise(
