@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-odd test-all test-ray gpu gpu-bundle check docs reference format weigh clean
+.PHONY: help demo test test-odd test-all test-low test-ray gpu gpu-bundle dist check docs reference format weigh clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -55,6 +55,18 @@ build/cupy: $(READY)
 	@$(BIN)/python -m pip install --quiet --no-deps --target $@ cupy-cuda13x
 	@touch $@
 
+# What `pip install` accepts at the least: a GPU machine without a registry has its own versions.
+LOWEST_PYTHON ?= python3.11
+LOWEST = import tomllib; of = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	named = of["dependencies"] + of["optional-dependencies"]["onnx"]; \
+	print(*(each.replace(">=", "==") for each in named), sep="\n")
+test-low: ## Run the fast tests with the lowest versions of Python and all packages; 7 GB
+	@test -x build/low/bin/python || $(LOWEST_PYTHON) -m venv build/low
+	@build/low/bin/python -c '$(LOWEST)' > build/low/lowest.txt
+	@build/low/bin/python -m pip install --quiet --requirement build/low/lowest.txt --editable . \
+		array-api-strict beartype build hypothesis import-linter "pytest<9" pytest-xdist ruff
+	@$(MAKE) test BIN=build/low/bin READY=
+
 # Ray is large, so only its own tests get it, on a cluster in a network of its own.
 test-ray: $(READY) build/ray ## Run the tests that need Ray; 260 MB are downloaded for them
 	@PYTHONPATH=$(CURDIR)/build/ray $(BIN)/python -m pytest -rs tests/headtrain/protocol/sweep/test_ray.py
@@ -67,11 +79,20 @@ build/ray: $(READY)
 gpu: $(READY) ## Run GPU tests, then compare speeds with the GPU's limits: at most ten minutes
 	@$(BIN)/python benchmarks/gpu.py --tests --out benchmarks
 
+# Needs no environment of clinit: build makes its own.
+dist: build/tools ## Build wheel and sdist into build/dist, and check them
+	@rm -rf build/dist
+	@PYTHONPATH=build/tools $(PYTHON) -m build --outdir build/dist . >/dev/null
+	@PYTHONPATH=build/tools $(PYTHON) -m twine check --strict build/dist/*
+
+build/tools:
+	@$(PYTHON) -m pip install --quiet --target $@ build twine
+
 # For a machine with PyTorch, timm and CuPy, but without a registry: unpack it there, then in `gpu`,
 # PYTHONPATH=site:src python3 benchmarks/gpu.py --tests --out benchmarks
-CARRIED = array-api-compat array-api-strict beartype msgspec plotext polars polars-runtime-32 torchcodec
+CARRIED = array-api-compat array-api-strict beartype msgspec plotext polars polars-runtime-32 timm torchcodec
 PLATFORMS = $(foreach n,2_28 2_24 2_17,--platform manylinux_$(n)_x86_64) --platform manylinux2014_x86_64
-gpu-bundle: $(READY) ## Write build/gpu.tar.xz (42 MB): what `make gpu` needs where pip does not work
+gpu-bundle: $(READY) ## Write build/gpu.tar.xz (44 MB): what `make gpu` needs where pip does not work
 	@rm -rf build/gpu && mkdir -p build/gpu
 	@$(BIN)/python -m pip install --quiet --target build/gpu/site --no-deps --no-compile \
 		--only-binary=:all: --python-version 3.12 $(PLATFORMS) $(CARRIED)

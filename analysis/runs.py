@@ -14,7 +14,7 @@ import polars as pl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from clinit.analysis.metrics.classes import predictions
+from clinit.analysis.metrics.accuracy import predictions
 from clinit.analysis.metrics.efficiency import gain
 from clinit.analysis.report import View
 from clinit.analysis.report.compare import Comparison, chosen_runs, compare

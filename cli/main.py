@@ -15,9 +15,14 @@ from clinit.cli.frame.console import (
     show_messages_of_libraries,
 )
 from clinit.cli.frame.failure import fail
-from clinit.cli.frame.interruption import arrived, heed_signals, raise_no_more
 from clinit.cli.frame.lazy_group import QUIET, LazyGroup
-from clinit.cli.frame.process import keep_freed_memory, set_thread_defaults
+from clinit.cli.frame.process import (
+    arrived,
+    heed_signals,
+    keep_freed_memory,
+    raise_no_more,
+    set_thread_defaults,
+)
 
 
 class Commands(LazyGroup):

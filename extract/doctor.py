@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from packaging.requirements import Requirement
 
 from clinit.errors import reason
 from clinit.machine import cpu_count, free_memory, visible_cpus
+
+if TYPE_CHECKING:
+    import torch
 
 _GIGABYTE = 2**30
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -132,6 +135,23 @@ def check_cuda() -> Iterator[Finding]:
             continue
         torch.ones(64, 64, device=device).matmul(torch.ones(64, 1, device=device)).cpu()
         yield ok("CUDA", f"{name}, CUDA {torch.version.cuda}; it works")
+        yield from check_programs_on(device)
+
+
+def check_programs_on(device: torch.device) -> Iterator[Finding]:
+    """Compile three operations on a device: Triton needs a C compiler, and may need Python.h."""
+    import torch
+
+    from clinit.extract.network.compiled import keep_programs_private
+
+    keep_programs_private()
+    try:
+        torch.compile(lambda x: (2 * x + 1).relu())(torch.ones(8, device=device)).cpu()
+    except Exception as problem:
+        why = f"networks are not compiled for the GPU: {_first_line(problem)}"
+        yield warning("programs", why, "Install gcc and Python's headers (python3-dev).")
+    else:
+        yield ok("programs", "networks are compiled for the GPU")
 
 
 def check_cupy(cuda: str | None = None) -> Iterator[Finding]:

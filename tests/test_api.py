@@ -284,7 +284,7 @@ def test_rows_of_later_blocks_keep_their_numbers(
 def test_predictions_give_the_counts_and_the_mistakes_that_they_come_from(tiny_run: Path) -> None:
     runs = clinit.load_runs(tiny_run)
     record, found = runs.runs[0].record, runs.predictions
-    assert found.columns == ["run", "task", "row", "image", "predicted"]
+    assert found.columns == ["run", "task", "iteration", "row", "image", "predicted"]
     wrong = found.filter(pl.col("row") != pl.col("predicted"))
     assert record.mistakes is not None
     keys = ["task", "row", "image"]

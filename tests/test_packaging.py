@@ -25,6 +25,10 @@ def test_the_package_links_every_top_level_folder(part: str) -> None:
     assert not link.readlink().is_absolute()
 
 
+def test_the_citation_has_the_version() -> None:
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
 def test_no_module_imports_itself_through_others() -> None:
     """Neither where it is loaded nor within a function, nor for types alone."""
     graph = grimp.build_graph("clinit", cache_dir=None)

@@ -76,7 +76,8 @@ class Machine(TorchDispatchMode):
         self.tape: list[Any] | None = None
         self.saved: dict[int, tuple[Any, Any]] = {}
         self.counts: Counter[str] = Counter()
-        self.streams, self.local = [], threading.local()
+        self.waits = 0
+        self.streams, self.local, self.pinned = [], threading.local(), set[int]()
         self.default = Stream()
 
     @property
@@ -101,7 +102,7 @@ class Machine(TorchDispatchMode):
         if not twins and not to_device:
             return func(*args, **(kwargs if kwargs.get("pin_memory") is None else rest))
         if name == "_to_copy":
-            return self._moved(func, args, rest, twins)
+            return self._moved(func, args, rest, twins, kwargs.get("non_blocking"))
         if name == "copy_" and args[0].device.type != args[1].device.type:
             return self._copied(args[0], args[1], kwargs.get("non_blocking") or args[2:] == (True,))
         self._check(name, func, args, given)
@@ -112,13 +113,14 @@ class Machine(TorchDispatchMode):
             return func(*_bare(args), **_bare(rest))
         return self._done(func, _bare(args), _bare(rest), twins, name in EMPTY)
 
-    def _moved(self, func: Any, args: Any, rest: Any, twins: list[Twin]) -> Any:
+    def _moved(self, func: Any, args: Any, rest: Any, twins: list[Twin], late: Any) -> Any:
         asked = rest.pop("device", None)
         source, target = args[0].device.type, torch.device(asked or args[0].device).type
         self.stream.flush(to_host=False)
         if source == target:
             return self._done(func, _bare(args), rest, twins, False)
-        self.wait(f"{source} to {target}")
+        if not (late and args[0].untyped_storage().data_ptr() in self.pinned):
+            self.wait(f"{source} to {target}")
         found = func(*_bare(args), **rest)
         return Twin(found) if target == "cuda" else found
 
@@ -173,6 +175,7 @@ class Machine(TorchDispatchMode):
     def wait(self, what: str) -> None:
         """Count what waits for the device; a capture refuses it."""
         self.counts[what] += 1
+        self.waits += 1
         if self.tape is not None:
             raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
 
@@ -261,6 +264,70 @@ def on_stream(stream: Stream) -> Iterator[None]:
         machine.local.stream = before
 
 
+def backward(root: torch.Tensor) -> None:
+    """Do what autograd does, one node after another: its engine needs the driver for streams."""
+    assert root.grad_fn is not None
+    waits: dict[Any, int] = {}
+    todo, seen = [root.grad_fn], {root.grad_fn}
+    while todo:
+        for node, _ in todo.pop().next_functions:
+            if node is not None:
+                waits[node] = waits.get(node, 0) + 1
+                if node not in seen:
+                    seen.add(node)
+                    todo.append(node)
+    arrived: dict[Any, dict[int, torch.Tensor]] = {root.grad_fn: {0: torch.ones_like(root)}}
+    ready: list[Any] = [root.grad_fn]
+    while ready:
+        current = ready.pop()
+        gradients = arrived.pop(current, {})
+        if hasattr(current, "variable"):
+            current.variable.grad = _sum(current.variable.grad, gradients[0])
+            continue
+        given = [gradients.get(place) for place in range(max(gradients, default=0) + 1)]
+        for (node, place), value in _edges(current, given):
+            if value is not None:
+                wanted = node._input_metadata[place]
+                assert value.device == wanted.device, f"{node} gets a gradient on {value.device}"
+                there = arrived.setdefault(node, {})
+                fitting = value.sum_to_size(wanted.shape).to(wanted.dtype)
+                there[place] = _sum(there.get(place), fitting)
+            waits[node] -= 1
+            if not waits[node]:
+                ready.append(node)
+
+
+def _edges(
+    node: Any, given: list[torch.Tensor | None]
+) -> Iterator[tuple[Any, torch.Tensor | None]]:
+    """Run one node; yield where each of its gradients goes."""
+    edges = [edge for edge in node.next_functions if edge[0] is not None]
+    written_in_python = hasattr(node, "needs_input_grad")
+    values = node.apply(*given) if written_in_python else node(*given)
+    values = values if isinstance(values, tuple) else (values,)
+    # A function in Python has a gradient for each argument, tensor or not.
+    wanted = node.needs_input_grad if written_in_python else [e[0] for e in node.next_functions]
+    kept = [value for value, want in zip(values, wanted, strict=True) if want]
+    return zip(edges, kept, strict=True)
+
+
+def _sum(one: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
+    return other if one is None else one + other
+
+
+def gradients(value: torch.Tensor, inputs: Any, **options: Any) -> tuple[torch.Tensor, ...]:
+    """Stand for `torch.autograd.grad`, with the nodes of `backward`."""
+    inputs = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+    kept = [each.grad for each in inputs]
+    for each in inputs:
+        each.grad = None
+    backward(value)
+    found = tuple(each.grad for each in inputs)
+    for each, before in zip(inputs, kept, strict=True):
+        each.grad = before
+    return found
+
+
 @pytest.fixture
 def twin(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Let PyTorch have one CUDA device; `with twin:` runs a block on it."""
@@ -273,6 +340,10 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Machine:
             return found
         machine.wait("torch.tensor")
         return Twin(found)
+
+    def pin_memory(self: torch.Tensor) -> torch.Tensor:
+        machine.pinned.add(self.untyped_storage().data_ptr())
+        return self
 
     for name, value in {
         **{"_lazy_init": lambda: None, "is_available": lambda: True, "device_count": lambda: 1},
@@ -288,5 +359,16 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(torch, "tensor", tensor)
     on_the_host = type("Generator", (), {"__new__": lambda cls, device="cpu": generator("cpu")})
     monkeypatch.setattr(torch, "Generator", on_the_host)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self, *args: self)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    monkeypatch.setattr(torch.Tensor, "backward", backward)
+    monkeypatch.setattr(torch.autograd, "grad", gradients)
+    # A tensor of inference cannot stand for another one.
+    monkeypatch.setattr(torch.inference_mode, "__enter__", lambda self: None)
+    monkeypatch.setattr(torch.inference_mode, "__exit__", lambda self, *error: None)
+    # Else `Module.to` would put the numbers of a twin into a tensor of another type.
+    monkeypatch.setattr(torch.__future__, "_overwrite_module_params_on_conversion", True)
+    # Autocast asks the driver, and turns itself off with a warning where there is none.
+    monkeypatch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
     return machine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from clinit.analysis.metrics.collapse import (
     neural_collapse,
 )
 from clinit.errors import HeadError
-from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.fingerprint import Fingerprint, joined_fingerprint
 from clinit.extract.cache.head import Head, head_rows
 from clinit.extract.cache.read import CacheSplit
 from clinit.headtrain.heads.array import beside, library, torch_stream
@@ -76,34 +76,37 @@ def diagnose(
     )
 
 
-def diagnose_split(
-    split: CacheSplit, head: Head, *, lam: float, device: torch.device | None = None
+def diagnose_splits(
+    splits: Sequence[CacheSplit], head: Head, *, lam: float, device: torch.device | None = None
 ) -> Diagnosis:
-    """Return the metrics of `head` on a split of a cache, in one pass.
+    """Return the metrics of `head` on splits of caches of one backbone together, in one pass.
 
     Classes without a row of the head are left out.
 
     Args:
-        split: The split, read shard by shard and copied to `device`.
-        head: A head, whose rows are matched with the classes of the split by name.
+        splits: The splits, read shard by shard and copied to `device`.
+        head: A head, whose rows are matched with the classes of the splits by name.
         lam: Ridge of the least squares in D_LS, >= 0.
         device: Device that computes: CUDA through CuPy, or the CPU (the default) through NumPy.
 
     Raises:
-        HeadError: If the head has another width, or no class of the split.
+        CacheError: If the splits are of different backbones.
+        HeadError: If the head has another width, or fewer than two classes of the splits.
     """
-    of_split = count(split.labels[split.valid], len(split.class_names))
-    rows = matching_rows(head, split, of_split)
-    labels = rows[split.labels[split.valid]]
-    totals = count(labels[labels >= 0], head.num_classes)
+    fingerprint = joined_fingerprint([each.fingerprint for each in splits], [s.dim for s in splits])
+    numbers = [matching_rows(head, split) for split in splits]
+    labels = [n[s.labels[s.valid]] for n, s in zip(numbers, splits, strict=True)]
+    totals = count(np.concatenate([own[own >= 0] for own in labels]), head.num_classes)
+    _check_several(head, splits[0], totals)
 
     def blocks() -> Iterator[Block]:
-        return blocks_of(split, range(split.plan.num_shards), rows, device=device)
+        for split, rows in zip(splits, numbers, strict=True):
+            yield from blocks_of(split, range(split.plan.num_shards), rows, device=device)
 
     with torch_stream(device):
-        statistics = ClassStatistics.of_blocks(blocks(), totals, split.dim)
+        statistics = ClassStatistics.of_blocks(blocks(), totals, head.dim)
         weight, bias = (beside(statistics.gram, part) for part in (head.weight, head.bias))
-        return diagnose(statistics, weight, bias, lam=lam, fingerprint=split.fingerprint)
+        return diagnose(statistics, weight, bias, lam=lam, fingerprint=fingerprint)
 
 
 def diagnose_summed(summed: Summed, head: Head, *, lam: float) -> Diagnosis:
@@ -118,16 +121,15 @@ def diagnose_summed(summed: Summed, head: Head, *, lam: float) -> Diagnosis:
         HeadError: If the head has another width, or fewer than two of the classes.
         StatisticsError: If the head lacks a class, or the statistics are not class-balanced.
     """
-    matching_rows(head, summed, summed.statistics.totals)
+    rows = matching_rows(head, summed)
+    _check_several(head, summed, np.where(rows >= 0, summed.statistics.totals, 0))
     named = summed.named(head.class_names or summed.class_names)
     statistics = named.averaging("class", "a diagnosis")
     weights = head.weight, head.bias
     return diagnose(statistics, *weights, lam=lam, fingerprint=summed.fingerprint)
 
 
-def matching_rows(
-    head: Head, of: CacheSplit | Summed, counts: Int[np.ndarray, " classes"]
-) -> Int[np.ndarray, " classes"]:
+def matching_rows(head: Head, of: CacheSplit | Summed) -> Int[np.ndarray, " classes"]:
     """Return the head row of each class of some data; -1 for a class without a row.
 
     The rows of a head without class names are assumed to be the classes of the data, in order.
@@ -140,20 +142,24 @@ def matching_rows(
             f" {of.path} holds width {of.dim} of {features}",
             remedy="Give a head that was trained on features of this backbone.",
         )
-    if head.class_names is None:
-        if head.num_classes != len(of.class_names):
-            raise HeadError(
-                f"the head has {head.num_classes:,} rows without class names,"
-                f" {of.path} has {len(of.class_names):,} classes",
-                remedy="Store the class names with the head (`--head-classes` of"
-                " `clinit extract`), or give another head with `--head FILE`.",
-            )
-        return np.arange(head.num_classes)
-    rows = head_rows(head, of.class_names)
-    if len(np.unique(rows[(rows >= 0) & (counts > 0)])) < 2:
+    if head.class_names is not None:
+        return head_rows(head, of.class_names)
+    if head.num_classes != len(of.class_names):
+        raise HeadError(
+            f"the head has {head.num_classes:,} rows without class names,"
+            f" {of.path} has {len(of.class_names):,} classes",
+            remedy="Store the class names with the head (`--head-classes` of"
+            " `clinit extract`), or give another head with `--head FILE`.",
+        )
+    return np.arange(head.num_classes)
+
+
+def _check_several(
+    head: Head, of: CacheSplit | Summed, totals: Int[np.ndarray, " classes"]
+) -> None:
+    if np.count_nonzero(totals) < 2:
         raise HeadError(
             f"fewer than two classes of {of.path} are among the"
             f" {head.num_classes:,} classes of the head",
             remedy="Give a head that was trained on these classes with `--head FILE`.",
         )
-    return rows

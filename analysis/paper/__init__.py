@@ -2,5 +2,5 @@
 
 numbers, tables, settings  the numbers, tables and settings of the paper
 commands                   the runs that make a table
-reproduction               a table with both; `text` and `files` write it
+reproduction               a table with both; `output` prints and writes it
 """

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from clinit.analysis.metrics.diagnosis import diagnose_split
+from clinit.analysis.metrics.diagnosis import diagnose_splits
 from clinit.analysis.paper.commands import Places, recorded
 from clinit.analysis.paper.numbers import (
     GROUP,
@@ -229,7 +229,7 @@ def measured(table: Table, where: Places, runs: Sequence[RunSummary]) -> Reprodu
         assert base.head is not None
         aligned = read_head(where.aligned)
         collapse = {
-            loss: diagnose_split(split, head, lam=0.05, device=choose_device("auto")).content()
+            loss: diagnose_splits([split], head, lam=0.05, device=choose_device("auto")).content()
             for loss, head in (("ce", base.head), ("mse", aligned))
         }
         collapse["mse"]["alignment"] = aligned.alignment

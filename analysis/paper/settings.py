@@ -9,15 +9,13 @@ from typing import Any
 
 import polars as pl
 
-from clinit.analysis.paper.tables import CHOSEN, METHODS, Table
+from clinit.analysis.paper.tables import CHOSEN, CONTENT, METHODS, Table
 from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.protocol.study.parts import AUTO_EVERY
 from clinit.headtrain.protocol.study.rules import settings_of
 
-_IMAGES = {"base": ("ImageNet-1K", 1000, 50_000), "new": ("Places365", 365, 36_500)}
-"""Name, classes and validation images of the paper's data."""
-_TRAIN_IMAGES = 1_281_167
-_ALIGNMENT = {"epochs": 50, "views": 50, "batch_size": 512, "lr": 1e-3, "weight_decay": 0.05}
+_PAPER: Mapping[str, Any] = CONTENT["paper"]
+"""What the paper gives, of data and settings."""
 _OF_LINES = {"method", "init", "loss", "seed", "device", "compile"}
 """Settings that are in the lines of a table, or affect no number."""
 _OF_TRAINING = {"batch_size", "eval_every", "mix"}
@@ -81,7 +79,7 @@ def settings_of_heads(
         *_of_features(table, features),
         Setting.of("base classes (ImageNet-1K)", [1000], [measured.get("classes", 0)]),
         Setting.of("features", [384], [measured.get("dim", 0)]),
-        Setting.of("training images", [_TRAIN_IMAGES], [measured.get("rows", 0)]),
+        Setting.of("training images", [_PAPER["train_images"]], [measured.get("rows", 0)]),
         Setting.of("lambda", [0.05], [measured.get("lambda")]),
         *_aligned(collapse.get("mse", {}).get("alignment")),
     ]
@@ -98,7 +96,7 @@ def _of_features(table: Table, features: Mapping[str, str]) -> Iterator[Setting]
 
 def _of_data(run: RunSummary) -> Iterator[Setting]:
     classes = run.record.classes
-    for side, (name, count, images) in _IMAGES.items():
+    for side, (name, count, images) in _PAPER["data"].items():
         own = classes.filter((classes["task"] == 0) == (side == "base"))
         yield Setting.of(f"{side} classes ({name})", [count], [len(own)])
         yield Setting.of(f"test images ({name})", [images], [int(own["val_rows"].sum())])
@@ -127,20 +125,11 @@ def _of_studies(table: Table, runs: Sequence[RunSummary], paper: pl.DataFrame) -
 
 def _paper(table: Table, method: str, paper: pl.DataFrame) -> dict[str, list[Any]]:
     """Return the paper's values of settings, by name."""
-    is_resnet, is_ewc = table.name == "resnet18", method == "ewc"
     own = paper.filter(method=method)
-    found = {
-        **{"tasks": 5, "stop_after": 1 if table.name == "first-task" else None, "shots": None},
-        **{"buffer_per_class": None, "buffer_split": "balanced", "mix": "text"},
-        **{"batch_size": 128 if is_ewc else 256, "eval_every": 50},
-        **{"lam": 1e-4 if is_resnet else 0.05, "lr": 1e-4 if is_resnet else 1e-3},
-        "weight_decay": 0.05,
-    }
-    if table.is_top:
-        found |= {"lr": 8e-4 if is_ewc else 1.5e-3, "layer_decay": 0.9, "top_blocks": 2}
-        found |= {"full_rank": is_ewc, "rank": 48, _FACTOR: 1, "a_init": "gaussian"}
-        found |= {"ewc_lam": 1e6, "derpp_alpha": 0.1, "derpp_beta": 0.9}
-        found |= {"derpp_teacher": "stored", "derpp_distance": "sum"}
+    found: dict[str, Any] = {"stop_after": None, "shots": None, "buffer_per_class": None}
+    parts = ("all", table.name, "top" if table.is_top else "", method)
+    for part in parts:
+        found |= _PAPER["settings"].get(part, {})
     budgets = {"iterations": [*own["iterations"]], "buffer": [*own["buffer"].drop_nulls()]}
     return budgets | {name: [value] for name, value in found.items()}
 
@@ -164,7 +153,7 @@ def _aligned(facts: Mapping[str, Any] | None) -> Iterator[Setting]:
     if facts is None:
         yield Setting.of("head for squared error", ["aligned"], ["as pretrained"])
         return
-    for name, value in _ALIGNMENT.items():
+    for name, value in _PAPER["alignment"].items():
         if facts.get(name) is not None:
             yield Setting.of(f"alignment, {name.replace('_', '-')}", [value], [facts[name]])
 

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
+
+from clinit.setting import Part, setting
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(Part):
     """Parts of a report to show."""
 
-    format: Format = "table"
-    """JSON and CSV contain an entry for each run, Markdown and LaTeX a table for each data set."""
-    columns: str | Sequence[str] = ""
-    """Measures in place of the default ones: `acc_all,gain`."""
-    per_task: bool = False
-    by_seed: bool = False
-    """Whether each run has a line below the means over seeds."""
-    means: bool = False
-    """Whether to show means over seeds, even of a single seed, instead of runs."""
-    curves: bool = True
+    format: Format = setting(
+        "table",
+        "Table for the terminal; JSON or CSV for programs, with an entry for each run; Markdown or"
+        " LaTeX (booktabs) table of means over seeds for each data set.",
+        short="-f",
+    )
+    columns: str = setting(
+        "",
+        "Columns in place of the default ones, such as acc_all,acc_new,gain,backward_transfer;"
+        " docs/metrics.md lists them.",
+        metavar="NAMES",
+    )
+    per_task: bool = setting(False, "Also show each task (CSV: one line per run and task).")
+    by_seed: bool = setting(
+        False, "If there are several seeds, show each run, not only mean and deviation."
+    )
+    means: bool = setting(
+        False, "Mean and deviation over seeds instead of runs, in JSON and CSV too."
+    )
+    curves: bool = setting(True, "Draw the curves in the terminal.")
     said: Collection[str] = ()
     """Notes that are left out."""

@@ -26,7 +26,7 @@ import polars as pl
 from scipy.stats import t as student
 
 from clinit.analysis.report.measures import (
-    COMPARED,
+    TABLES,
     Measure,
     captions,
     measures_of,
@@ -207,7 +207,7 @@ def compare(
             remedy="Train them in one command, such as `clinit train-head --init random --init"
             " least-square`, or let `--best-of` choose the other settings for each.",
         )
-    found = [(*pair, each) for pair in pairs for each in measures_of(columns or COMPARED)]
+    found = [(*pair, each) for pair in pairs for each in measures_of(columns or TABLES["compared"])]
     seeded = [(_values(a, each), _values(b, each)) for a, b, each in found]
     steps = [step_of(group.runs[0], each) for group, _, each in found]
     made = [Difference.of(*v, step=step) for v, step in zip(seeded, steps, strict=True)]

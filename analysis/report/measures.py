@@ -7,9 +7,10 @@ weights and whether groups of repeated images count as one image.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 import msgspec
 
@@ -97,33 +98,14 @@ def number(value: float, digits: int) -> str:
     return f"{rounded:,.0f}" if abs(value) >= 1000 else f"{rounded:.{digits}f}"
 
 
-def _read() -> dict[str, Measure]:
-    content = (files("clinit.analysis.report") / "measures.toml").read_text(encoding="utf-8")
-    found = msgspec.convert(tomllib.loads(content)["measure"], tuple[Measure, ...])
-    return {each.name: each for each in found}
-
-
-MEASURES = _read()
-_OF_TASKS = ("acc_new_end", "forward_transfer_into", "factor", "shift")
-MEANS = tuple(name for name in MEASURES if name not in _OF_TASKS)
+CONTENT: dict[str, Any] = tomllib.loads(
+    (files("clinit.analysis.report") / "measures.toml").read_text(encoding="utf-8")
+)
+MEASURES = {m.name: m for m in msgspec.convert(CONTENT["measure"], tuple[Measure, ...])}
+TABLES: Mapping[str, Sequence[str]] = CONTENT["tables"]
+"""Columns of the tables."""
+MEANS = tuple(name for name in MEASURES if name not in TABLES["of_tasks_alone"])
 """Measures of whole runs, which are averaged over seeds."""
-RANKED = (
-    *("acc_all", "last_accuracy", "average_incremental_accuracy", "forgetting"),
-    *("acc_new_start", "acc_new", "acc_old", "acc_pre", "loss_new", "gain"),
-)
-OF_RUNS = (*RANKED[:4], "forward_transfer", *RANKED[4:], "seconds")
-OF_TASKS = (
-    *("acc_pre", "acc_new_start", "acc_new", "acc_new_end", "acc_old", "acc_all", "loss_new"),
-    *("gain", "forward_transfer_into", "factor", "shift"),
-)
-COMPARED = ("acc_all", "acc_new", "acc_new_start", "acc_old")
-"""Columns of the tables, from left to right."""
-MOST_NEEDED = (
-    *("acc_all", *READINGS, "acc_new", "acc_new_start", "last_accuracy"),
-    *("forward_transfer", "acc_pre", "acc_old", "loss_new", "seconds"),
-    *("forgetting", "average_incremental_accuracy"),
-)
-"""Columns of the default tables: if there is no room, the last is dropped first."""
 
 
 def words_of(names: str | Iterable[str]) -> list[str]:

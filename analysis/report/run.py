@@ -21,11 +21,12 @@ from clinit.analysis.metrics.accuracy import (
     at_end,
     at_start,
     backward_transfer,
+    confusions,
     forgetting,
     mean,
+    mistakes_of,
     transfers,
 )
-from clinit.analysis.metrics.classes import confusions
 from clinit.analysis.metrics.efficiency import (
     GAINS,
     READINGS,
@@ -70,8 +71,10 @@ def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) ->
     matrix = accuracy_matrix(record.evaluations, record.classes)
     tasks = points["task"].unique().sort().to_list()
     cells = {(after, on): value for after, on, value in matrix.iter_rows()}
-    first, last, wrong = at_start(joined), at_end(points)["acc_all"], record.mistakes
-    pairs = None if wrong is None else confusions(wrong, record.classes, top=MOST_CONFUSED)
+    first, last, pairs = at_start(joined), at_end(points)["acc_all"], None
+    if record.mistakes is not None:
+        wrong = mistakes_of(record, only_ends=True)
+        pairs = confusions(wrong, record.classes, top=MOST_CONFUSED)
     return {
         "acc_new_start": mean(first["acc_new"]),
         "loss_new_start": mean(first["loss_new"]),

@@ -7,46 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clinit.analysis.report.measures import CONTENT
 from clinit.analysis.report.run import INIT_SETTINGS, RunSummary
 from clinit.analysis.report.table import NOTHING, Column
 
-SHORT = {
-    "batch_size": "batch",
-    "bias": "bias",
-    "class_mean": "mean",
-    "eval_every": "every",
-    "head_width": "width",
-    "init_rows": "rows",
-    "iterations": "iters",
-    "lam": "λ",
-    "top_blocks": "top",
-    "weighting": "ave",
-    "weight_decay": "decay",
-}
-"""Column headings for settings with long names."""
-
-_WORDS = {
-    "backbone": "{}",
-    "loss": "loss {}",
-    "measured_on": "on {}",
-    "top_blocks": "{} top blocks",
-    "head": "base head {}",
-    "head_width": "head width {}",
-    "tasks": "{} tasks",
-    "stop_after": "the first {} learnt",
-    "iterations": "{} iterations per task",
-    "buffer": "buffer {}",
-    "buffer_per_class": "buffer {} per class",
-    "lr": "lr {}",
-    "lam": "λ {}",
-    "shots": "{} shots",
-    "init": "{}",
-}
-_MEANINGS = {
-    "init": "How the rows of new classes start; the method, if a head is solved as a whole.",
-    "scale": "How long the new rows are made.",
-    "lam": "λ, the ridge of the least squares.",
-}
+_WORDS: Mapping[str, Mapping[str, str]] = CONTENT["setting"]
+"""Heading, words and meaning of settings, if they differ from the name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +53,7 @@ class Names:
     def columns(self) -> list[Column]:
         """A column for each setting."""
         return [
-            Column(SHORT.get(name, name), "run", meaning=_MEANINGS.get(name, ""))
+            Column(_of(name, "heading", name), "run", meaning=_of(name, "meaning", ""))
             for name in self.settings
         ]
 
@@ -121,10 +87,14 @@ def phrase(run: RunSummary, name: str) -> str:
 
 def said(name: str, text: str) -> str:
     """Return a setting and its value in words."""
-    words = _WORDS.get(name, name.replace("_", " ") + " {}")
+    words = _of(name, "words", name.replace("_", " ") + " {}")
     if text == "1" and words.startswith("{} "):
         words = re.sub(r"s\b", "", words, count=1)
     return words.format(text)
+
+
+def _of(name: str, what: str, otherwise: str) -> str:
+    return _WORDS.get(name, {}).get(what, otherwise)
 
 
 _COMMON = (

@@ -1,4 +1,4 @@
-"""The tables of a report: runs, means over seeds, tasks, neural collapse.
+"""The tables of a report: runs, means over seeds, tasks, neural collapse; and of a probe.
 
 Each is a choice of lines and measures for `table_of`; the terminal, Markdown, LaTeX and the page
 show the same tables.
@@ -6,19 +6,17 @@ show the same tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
 
 from clinit.analysis.report.measures import (
     MEASURES,
-    MOST_NEEDED,
-    OF_RUNS,
-    OF_TASKS,
-    RANKED,
+    TABLES,
     Measure,
     captions,
     measures_of,
@@ -27,7 +25,8 @@ from clinit.analysis.report.measures import (
 from clinit.analysis.report.run import COLLAPSE, Row, RunSummary
 from clinit.analysis.report.seeds import SeedGroup, cells_of, known_of, seed_groups
 from clinit.analysis.report.settings import Names, phrase
-from clinit.analysis.report.table import Cells, Column, Table
+from clinit.analysis.report.table import NOTHING, Cells, Column, Table
+from clinit.headtrain.probe.protocol import Probe
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def ranking(runs: Sequence[RunSummary], columns: str | Sequence[str] = "") -> Ta
         columns: Names of measures; by default those that some run has, in the default order.
     """
     groups = seed_groups(runs)
-    measures = _chosen(groups, RANKED, columns)
+    measures = _chosen(groups, TABLES["ranked"], columns)
     found = table_of(groups, measures, without=("seed",), key=lambda each: each.comparable)
     ranked = f"Ranked by A_all on {runs[0].measured_on}{_over_seeds(groups)}."
     caption = f"{ranked} {captions(measures, runs)} {remarks_of(runs)}".rstrip()
@@ -53,7 +52,7 @@ def ranking(runs: Sequence[RunSummary], columns: str | Sequence[str] = "") -> Ta
 def run_table(runs: Sequence[RunSummary], columns: str | Sequence[str] = "") -> Table:
     """Return one line per run on the same data; the title contains the shared settings."""
     groups = [SeedGroup.of([run]) for run in runs]
-    measures = _chosen(groups, OF_RUNS, columns)
+    measures = _chosen(groups, TABLES["runs"], columns)
     found = table_of(groups, measures, key=_of_run)
     told = captions(measures, runs) if columns else ""
     return replace(found, remarks=[*(found.remarks or ()), told])
@@ -69,7 +68,9 @@ def collapse_table(runs: Sequence[RunSummary]) -> Table:
     return replace(found, title=title, caption=where, remarks=[where])
 
 
-def task_table(runs: Sequence[RunSummary], columns: Sequence[str] = OF_TASKS) -> RenderableType:
+def task_table(
+    runs: Sequence[RunSummary], columns: Sequence[str] = TABLES["tasks"]
+) -> RenderableType:
     """Return one table per task and group of comparable runs, all on the same data."""
     of_training = Names.of(runs).of_training
     rows = [(run, [_flat_task(task) for task in run.row()["tasks"]]) for run in runs]
@@ -89,18 +90,26 @@ def task_table(runs: Sequence[RunSummary], columns: Sequence[str] = OF_TASKS) ->
     return Group(*parts[:-1], *(replace(each, remarks=remarks) for each in parts[-1:]))
 
 
-def head_table(found: Diagnosis) -> Table:
-    """Return the metrics of one head with the meaning of each, for `clinit diagnose`."""
-    content, lines = found.content(), []
-    for name in COLLAPSE:
-        if name != "nc2_floor":
-            value, floor = content[name], content.get(f"{name}_floor")
-            cells = ["-" if value is None else f"{value:.4g}"]
-            cells.append("" if floor is None else f"{floor:.3f}")
-            meaning = MEASURES[name].meaning.replace(", {statistics}", "")
-            lines.append([MEASURES[name].heading, *cells, meaning])
-    columns = [Column("metric"), Column("value", "number"), Column("floor", "number")]
+def heads_table(found: Mapping[str, Diagnosis]) -> Table:
+    """Return the metrics of heads for `clinit diagnose`: of one with meanings, else a line each."""
+    contents = [each.content() for each in found.values()]
+    names = [name for name in COLLAPSE if any(each[name] is not None for each in contents)]
+    meanings = {name: MEASURES[name].meaning.replace(", {statistics}", "") for name in names}
+    cells = [["-" if each[n] is None else f"{each[n]:.4g}" for n in names] for each in contents]
     words = "Smaller is closer to collapse. floor: the least value of a head of this width."
+    if len(found) > 1:
+        told = [f"{MEASURES[name].heading}: {meanings[name]}." for name in names]
+        columns = [Column("head", "run"), *(Column(MEASURES[n].heading, "number") for n in names)]
+        lines = [[name, *line] for name, line in zip(found, cells, strict=True)]
+        return Table(columns, [lines], remarks=[" ".join(told)])
+    floors = [contents[0].get(f"{name}_floor") for name in names]
+    rows = zip(names, cells[0], floors, strict=True)
+    lines = [
+        [MEASURES[n].heading, cell, "" if floor is None else f"{floor:.3f}", meanings[n]]
+        for n, cell, floor in rows
+        if n != "nc2_floor"
+    ]
+    columns = [Column("metric"), Column("value", "number"), Column("floor", "number")]
     return Table([*columns, Column("meaning", "setting")], [lines], remarks=[words])
 
 
@@ -152,7 +161,7 @@ def table_of(
         if any(len(section) > 1 for section in apart):  # otherwise there is nothing to compare
             sections = apart
     every = [each.name for each in measures]
-    needed = MOST_NEEDED if {*every} <= {*MOST_NEEDED} else every  # if there is no room
+    needed = TABLES["needed"] if {*every} <= {*TABLES["needed"]} else every
     columns = [
         *names.columns,
         *([Column("seeds", "number", meaning="How many runs are averaged.")] if seeded else []),
@@ -190,3 +199,41 @@ def _size(task: Row) -> str:
     nouns = {"classes": "class", "train_rows": "training image", "val_rows": "test image"}
     parts = [number_of(task[name], noun) for name, noun in nouns.items() if task[name] is not None]
     return f": {', '.join(parts)}" if parts else ""
+
+
+NAMES = {"c": "C", "lam": "lambda"}
+
+
+def grid_table(found: Probe) -> RichTable:
+    """Return a table of held-out top-1 in percent, with a mark at the chosen penalty."""
+    lines: list[Cells] = []
+    for point in found.grid:
+        steps = f"{point.iterations:,}" + ("" if point.converged else ", cut short")
+        mark = " *" if point.c == found.chosen["c"] else ""
+        top1 = f"{point.top1:.2f}{mark}"
+        lines.append([f"{point.c:g}", top1, f"{point.held_out_loss:.3f}", steps])
+    headings = ["C", "top-1", "held-out loss", "iterations"]
+    return Table([Column(each, "number") for each in headings], [lines]).rich()
+
+
+def grid_title(found: Probe) -> str:
+    """Return a caption: the meaning of the numbers, and the rule of choice."""
+    held = f"{found.held_out_rows:,} held-out training rows"
+    return f"Top-1 on {held}, in % (* chosen: the least loss on them)"
+
+
+def accuracy_lines(found: Probe) -> list[str]:
+    """Return the accuracy of the probe, with the chosen settings and the elapsed time."""
+    named = ((NAMES.get(name, name), value) for name, value in found.chosen.items())
+    chosen = ", ".join(f"{name} {value:.3g}" for name, value in named)
+    if found.val is None:
+        top1 = NOTHING if found.held_out_top1 is None else f"{found.held_out_top1:.2f} %"
+        words = f"Top-1 on held-out training rows: {top1}"
+    else:
+        top5 = "" if found.val.top5 is None else f", top-5 {found.val.top5:.2f} %"
+        words = (
+            f"On {found.val.rows:,} validation rows: top-1 {found.val.top1:.2f} %{top5}, mean over"
+            f" classes {found.val.per_class:.2f} %"
+        )
+    seconds = f"In {found.seconds['total']:,.1f} s on {found.facts['device']}"
+    return [f"{words} ({chosen})", seconds]

@@ -11,8 +11,8 @@ import typer
 
 from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.context import command_line
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import CacheArgument, Split, described
+from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import counting
 from clinit.cli.frame.results import tell_headless
 from clinit.cli.frame.study_options import takes

@@ -10,7 +10,7 @@ import typer
 
 from clinit.cli.frame.context import Context, runner
 from clinit.cli.frame.demo_inputs import announce, make_digits
-from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.process import keeps
 from clinit.errors import ClinitError
 from clinit.files.paths import check_writable, exists
 

@@ -1,88 +1,109 @@
-"""`clinit diagnose`: neural collapse and least-square deviation of a head on a cache."""
+"""`clinit diagnose`: neural collapse and least-square deviation of heads on caches."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clinit.cli.frame.console import note, out, say
-from clinit.cli.frame.options import AsJson, CacheOrFile, DeviceOption, Split, described
+from clinit.cli.frame.options import AsJson, DeviceOption, Split, described
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import print_content
-from clinit.cli.frame.run_data import check_caches
+from clinit.cli.frame.run_data import check_caches, recorded_places
 from clinit.files.paths import is_file
 from clinit.words import number_of
+
+if TYPE_CHECKING:
+    from clinit.extract.cache.head import Head
+    from clinit.extract.cache.read import CacheSplit
+    from clinit.headtrain.protocol.stream.summed import Summed
 
 STORED = "pretrained"
 """Value of --head for the head in the cache."""
 
 
 def diagnose(
-    cache: CacheOrFile,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Feature caches of one backbone, measured together; or a file of `clinit head"
+            " statistics`; or run records, or folders of them, whose heads are measured on the"
+            " caches that they read.",
+            metavar="CACHE|RUN...",
+        ),
+    ],
     split: Annotated[Split | None, described("Split to use.", default="train, or else val")] = None,
     head: Annotated[
-        str, described("A head file; `pretrained` is the head stored in the cache.")
-    ] = STORED,
+        list[str] | None,
+        described(
+            "A head file; `pretrained` is the head stored in the cache. Repeatable.",
+            default=f"{STORED}, without run records",
+        ),
+    ] = None,
     lam: Annotated[
         float, typer.Option("--lambda", min=0, help="Ridge of the least-squares head W_LS.")
     ] = 0.05,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure how far features and head have collapsed, and how far the head is from W_LS.
+    """Measure how far features and heads have collapsed, and how far heads are from W_LS.
 
-    Measures are NC1 to NC4 and D_LS, over the classes of both the cache and the
-    head, with equal weights. Each is printed with its meaning and its least
-    possible value.
+    Measures are NC1 to NC4 and D_LS, over the classes of both the caches and the
+    head, with equal weights; every image counts. Each is printed with its meaning
+    and its least possible value.
+
+    clinit diagnose runs/first
     """
     if not math.isfinite(lam):
         raise typer.BadParameter(f"--lambda must be a finite number, got {lam}")
-    if is_file(cache) and split:
-        raise typer.BadParameter(f"{cache} contains statistics, which have no --split")
-    check_caches(head=None if head == STORED else Path(head), or_files=[cache])
-    from clinit.analysis.metrics.diagnosis import diagnose_split, diagnose_summed
-    from clinit.analysis.report.tables import head_table
-    from clinit.errors import HeadError
-    from clinit.extract.cache.head import read_head
-    from clinit.extract.cache.read import CacheSplit, open_cache
-    from clinit.headtrain.protocol.stream.summed import Summed, read_summed
+    of_runs = {
+        path: sorted(path.glob("run.json")) or sorted(path.glob("*/run.json")) for path in paths
+    }
+    records = [file.parent for files in of_runs.values() for file in files]
+    places = [path for path, files in of_runs.items() if not files] or _places(records)
+    if is_file(places[0]) and (split or len(places) > 1):
+        raise typer.BadParameter(f"{places[0]} contains statistics: it takes no --split or cache")
+    named = head or ([] if records else [STORED])
+    check_caches(or_files=places)
+    for each in named:
+        check_caches(head=None if each == STORED else Path(each))
+    from clinit.analysis.metrics.diagnosis import diagnose_splits, diagnose_summed
+    from clinit.analysis.report.tables import heads_table
+    from clinit.headtrain.protocol.stream.summed import Summed
     from clinit.machine import choose_device
 
-    name, stored = "", None
-    rows: CacheSplit | Summed
-    if is_file(cache):
-        rows = read_summed(cache)
-    else:
-        opened = open_cache(cache)
-        name = split.value if split else next(iter(opened.splits))
-        rows, stored = opened.split(name), opened.head
-    chosen = stored if head == STORED else read_head(Path(head), on_note=note)
-    if chosen is None:
-        raise HeadError(
-            f"{cache} contains no pretrained head", remedy="Give a head file with `--head FILE`."
-        )
-    with doing(f"Reading {cache} …"):
-        if isinstance(rows, CacheSplit):
-            place = choose_device(device)
-            found = diagnose_split(rows, chosen, lam=lam, device=place)
-        else:
-            found = diagnose_summed(rows, chosen, lam=lam)
+    name, rows, stored = _opened(places, split)
+    heads = {each: _head(each, stored, places[0]) for each in named}
+    heads |= {str(path): _recorded_head(path) for path in records}
+    with doing(f"Reading {places[0]} …"):
+        found = {
+            each: diagnose_summed(rows, own, lam=lam)
+            if isinstance(rows, Summed)
+            else diagnose_splits(rows, own, lam=lam, device=choose_device(device))
+            for each, own in heads.items()
+        }
+    of = {"cache": " ".join(map(str, places)), "split": name or None}
     if as_json:
-        facts = {"cache": str(cache), "split": name or None, "head": head}
-        print_content(facts | found.content())
+        every = [{**of, "head": each, **one.content()} for each, one in found.items()]
+        print_content(every if len(every) > 1 else every[0])
         return
-    collapse = found.collapse
-    say(f"{cache}, {f'split {name}' if name else 'statistics'}, head {head}")
+    first = next(iter(found.values()))
+    collapse = first.collapse
+    told = f"head {next(iter(found))}" if len(found) == 1 else number_of(len(found), "head")
+    say(f"{of['cache']}, {f'split {name}' if name else 'statistics'}, {told}")
     say(
-        f"{number_of(found.rows, 'row')} of {collapse.classes:,} classes, width {collapse.dim},"
+        f"{number_of(first.rows, 'row')} of {collapse.classes:,} classes, width {collapse.dim},"
         f" class means of rank {collapse.rank} (cut {collapse.cut:.0e}), lambda {lam:g}; computed"
-        f" with {found.library}"
+        f" with {first.library}"
     )
-    out.print(head_table(found))
-    if others := len(rows.class_names) - collapse.classes:
+    out.print(heads_table(found))
+    known = (
+        rows.class_names if isinstance(rows, Summed) else [n for r in rows for n in r.class_names]
+    )
+    if others := len({*known}) - collapse.classes:
         note(
             f"left out: {number_of(others, 'class')} of the cache without a row in the head, or"
             " without features"
@@ -92,3 +113,57 @@ def diagnose(
             f"along {lost} of the directions, class means vary by no more than the rounding of the"
             " features; NC1 leaves them out"
         )
+
+
+def _places(records: list[Path]) -> list[Path]:
+    """Return the caches of the first record; refuse records of other data."""
+    from clinit.errors import RecordError
+    from clinit.headtrain.protocol.record.format import read_info
+
+    infos = [read_info(path) for path in records]
+    found = [recorded_places(info)[:2] for info in infos]
+    for path, each, info in zip(records, found, infos, strict=True):
+        if each != found[0]:
+            raise RecordError(
+                f"{path} read other caches than {records[0]}",
+                remedy="Give records of one command, or the caches to measure them on.",
+            )
+        if "top_blocks" in info["config"]:
+            raise RecordError(
+                f"{path} trained blocks of the backbone, so its head is not for cached features",
+                remedy="Give records of `clinit train-head`.",
+            )
+    return [*found[0][0], *found[0][1]]
+
+
+def _opened(
+    places: list[Path], split: Split | None
+) -> tuple[str, Summed | list[CacheSplit], Head | None]:
+    """Return the name of the split, the rows, and the head in the first cache."""
+    from clinit.extract.cache.read import open_cache
+    from clinit.headtrain.protocol.stream.summed import read_summed
+
+    if is_file(places[0]):
+        return "", read_summed(places[0]), None
+    caches = [open_cache(place) for place in places]
+    name = split.value if split else next(iter(caches[0].splits))
+    return name, [cache.split(name) for cache in caches], caches[0].head
+
+
+def _head(name: str, stored: Head | None, cache: Path) -> Head:
+    from clinit.errors import HeadError
+    from clinit.extract.cache.head import read_head
+
+    if name != STORED:
+        return read_head(Path(name), on_note=note)
+    if stored is None:
+        raise HeadError(
+            f"{cache} contains no pretrained head", remedy="Give a head file with `--head FILE`."
+        )
+    return stored
+
+
+def _recorded_head(path: Path) -> Head:
+    from clinit.headtrain.protocol.record.format import final_head, read_record
+
+    return final_head(read_record(path))

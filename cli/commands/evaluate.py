@@ -10,7 +10,6 @@ import typer
 
 from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.context import Context, refuse_idle
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import (
     ModelArgument,
     check_file,
@@ -27,6 +26,7 @@ from clinit.cli.frame.options import (
     Workers,
     described,
 )
+from clinit.cli.frame.process import keeps
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.names import in_words
@@ -78,7 +78,7 @@ def evaluate(
     classify the same images. The result tells what was gained and lost in classes
     that both know, with McNemar's test, and how good the other classes are.
 
-    clinit evaluate scenes2/ photographs/ --against scenes/ --html scenes2.html
+    clinit evaluate scenes-2/ photographs/ --html scenes-2.html
     """
     check_images(images)
     for path in filter(None, (model, against)):
@@ -91,7 +91,7 @@ def evaluate(
     from clinit.headtrain.model.evaluation import Questions
     from clinit.headtrain.model.evaluation import evaluate as evaluated
     from clinit.headtrain.model.model import load_model
-    from clinit.headtrain.model.reading import parent_of
+    from clinit.headtrain.model.storage import parent_of
 
     with training_progress() as observe:
         asked = Questions.of(images, labels, observe, without)

@@ -11,7 +11,7 @@ import typer
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.context import command_line
-from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import tell_headless
 from clinit.cli.frame.study_options import takes

@@ -9,10 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from clinit.cli.frame.claim import claimed_head
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, out, say
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import (
     AsJson,
     CacheArgument,
@@ -21,6 +19,7 @@ from clinit.cli.frame.options import (
     Split,
     described,
 )
+from clinit.cli.frame.process import claimed_head, keeps
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.run_data import check_caches, tell_near
@@ -80,7 +79,7 @@ def fit(
     elif overwrite:
         raise typer.BadParameter("--overwrite has no effect without --out")
     check_caches(cache)
-    from clinit.analysis.report.probe_table import accuracy_lines, grid_table, grid_title
+    from clinit.analysis.report.tables import accuracy_lines, grid_table, grid_title
     from clinit.extract.cache.head import write_head
     from clinit.headtrain.probe.protocol import probe
     from clinit.headtrain.protocol.stream.source import read_source

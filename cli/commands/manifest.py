@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note, out, say, warn
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import Labels, ReadSplit, described
+from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.extract.work.options import READ_AS_VAL
 from clinit.files.paths import exists, is_file

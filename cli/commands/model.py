@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.console import out as terminal
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import (
     ModelAndImages,
     ModelArgument,
@@ -28,6 +26,7 @@ from clinit.cli.frame.model_source import (
     target,
 )
 from clinit.cli.frame.options import AsJson, Overwrite, described
+from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.facts import ModelFacts
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model import Model
-    from clinit.headtrain.model.writing import Written
+    from clinit.headtrain.model.storage import Written
 
 HtmlFile = Annotated[
     Path | None,
@@ -120,7 +119,7 @@ def add(
     alike, repeated images, images that do not fit their class, and old images that
     become wrong. --json prints all findings.
 
-    clinit add scenes/ photographs/ --out scenes2/
+    clinit add scenes/ photographs/
     """
     if more and replace:
         raise typer.BadParameter("--more keeps earlier images, --replace forgets them: give one")
@@ -187,7 +186,7 @@ def remember(
     """
     with opened(paths, network, out, overwrite=overwrite) as given:
         from clinit.headtrain.model.inputs import remember
-        from clinit.headtrain.model.writing import write_model
+        from clinit.headtrain.model.storage import write_model
 
         model, inputs, out = given.model, given.inputs, given.out
         if out.suffix == ".safetensors" and model.engine is not None:
@@ -222,7 +221,7 @@ def remove(
     The rows of all other classes and their order do not change. MODEL is not
     changed.
 
-    clinit remove scenes/ campsite iceberg --out fewer-scenes/
+    clinit remove scenes/ campsite iceberg
     """
     left = _changed(
         model, out, lambda opened, data: opened.remove(classes, data), overwrite=overwrite
@@ -250,7 +249,7 @@ def rename(
 
     Rows and memory do not change. MODEL is not changed.
 
-    clinit rename scenes/ n02979186="cassette player" --out named-scenes/
+    clinit rename scenes/ n02979186="cassette player"
     """
     pairs: dict[str, str] = {}
     for text in names:
@@ -277,8 +276,7 @@ def _changed(
 
     from clinit.extract.cache.head import Head
     from clinit.headtrain.model.model import Model, load_model
-    from clinit.headtrain.model.reading import read_facts
-    from clinit.headtrain.model.writing import check_apart
+    from clinit.headtrain.model.storage import check_apart, read_facts
 
     if path.suffix != ".onnx":  # wrong names are refused before the network is loaded
         facts = read_facts(path)
@@ -323,7 +321,7 @@ def merge(
     place = target(out, model, overwrite=overwrite)
     from clinit.headtrain.model.add import merge as merged
     from clinit.headtrain.model.model import load_model
-    from clinit.headtrain.model.writing import check_apart
+    from clinit.headtrain.model.storage import check_apart
 
     with claimed_file(place), training_progress() as observe:
         for path in (model, other):
@@ -344,7 +342,7 @@ def show(model: ModelArgument, html: HtmlFile = None, as_json: AsJson = False) -
     check_model(model)
     if html is not None:
         check_file(html, "html")
-    from clinit.headtrain.model.reading import memory_of, read_facts
+    from clinit.headtrain.model.storage import memory_of, read_facts
 
     with doing("Reading the model …"):
         facts = read_facts(model)
@@ -369,8 +367,7 @@ def show(model: ModelArgument, html: HtmlFile = None, as_json: AsJson = False) -
         _print_table(heads, _ancestors(facts))
     for task in sorted(set(facts.tasks)):
         names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
-        where = "base" if task == 0 else f"task {task}"
-        say(f"{where}, {number_of(len(names), 'class')}: {_listed(names)}")
+        say(f"{facts.since(task)}, {number_of(len(names), 'class')}: {_listed(names)}")
 
 
 def _write_page(path: Path | None, title: str, facts: ModelFacts) -> None:

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from clinit.cli.frame.console import err, note, out, say, warn
 from clinit.cli.frame.context import Context, given, refuse_idle
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import check_file, check_model, save_csv
 from clinit.cli.frame.options import (
     AsJson,
@@ -23,12 +22,16 @@ from clinit.cli.frame.options import (
     Workers,
     described,
 )
+from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import counting, doing, loading
 from clinit.cli.frame.results import print_content
+from clinit.errors import ImageError
 from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.files.paths import exists, instead_of
 from clinit.words import DIGEST_LETTERS, examples, number_of, printable, visible
 
 if TYPE_CHECKING:
+    from clinit.headtrain.model.facts import ModelFacts
     from clinit.headtrain.model.model import Model
     from clinit.headtrain.model.predict import Guess, Prediction, Rejection
 
@@ -99,12 +102,16 @@ def predict(
     """Name the classes of images with a model: the likeliest classes of each.
 
     Images are transformed as when the model learnt. Classes that came later than
-    the first ones are marked with the change that added them. With --reject, images
-    that seem to belong to none of the classes are called unknown. Files that cannot
-    be read are listed at the end with the reason, and the exit code is then 1. A
-    head without a network names the classes of rows of features.
+    the first ones are marked with the day when they were added, or the task of a
+    run. With --reject, images that seem to belong to none of the classes are called
+    unknown. Files that cannot be read are listed at the end with the reason, and
+    the exit code is then 1. A head without a network names the classes of rows of
+    features.
     """
     check_model(model, images)
+    if not any(map(exists, images)):
+        remedy = instead_of(images[0], "Give files or folders.")
+        raise ImageError(f"nothing at {printable(images[0])}", remedy=remedy)
     if csv_file is not None:
         check_file(csv_file, "csv")
     with loading():
@@ -113,7 +120,7 @@ def predict(
         from clinit.headtrain.model.model import load_model
         from clinit.headtrain.model.predict import find_images
         from clinit.headtrain.model.predict import predict as predicted
-        from clinit.headtrain.model.reading import is_head_file
+        from clinit.headtrain.model.storage import is_head_file
 
         kinds, of_features = [is_features(each) for each in images], is_features(images[0])
         if len({*kinds}) > 1:
@@ -144,7 +151,6 @@ def predict(
                 on_images=lambda done: count("Predicting", done, len(paths)),
             )
             predictions = predicted(opened, paths, top=top, reject=rejection, reading=reading)
-    warning = opened.facts.caution or opened.facts.uncalibrated
     digest = opened.facts.digest[:DIGEST_LETTERS]
     content = [_content(each, rejection) | {"model": digest} for each in predictions]
     if csv_file is not None:
@@ -157,7 +163,7 @@ def predict(
     elif csv_file is not None:
         say(f"{len(predictions):,} {what} at {csv_file}")
     elif good:
-        _show(good, what, warning)
+        _show(good, what, opened.facts)
     if rejection is not None and not as_json:
         share = f"; at most {100 * reject_rate:g} % of known images score lower"
         below = f"{rejection.rule} below {rejection.threshold:.6g}"
@@ -250,7 +256,7 @@ def _write_table(content: Sequence[dict[str, Any]], path: Path, columns: Sequenc
     save_csv(path, pl.DataFrame(cells, dict.fromkeys(columns, pl.String), orient="row"))
 
 
-def _show(predictions: Sequence[Prediction], what: str, warning: str | None) -> None:
+def _show(predictions: Sequence[Prediction], what: str, facts: ModelFacts) -> None:
     """Print a table with a line per class; the first line of each image names the image."""
     from clinit.analysis.report.table import Cells, Column, Table
 
@@ -260,7 +266,7 @@ def _show(predictions: Sequence[Prediction], what: str, warning: str | None) -> 
         out.print(Text(visible(above), style="bold"), soft_wrap=True)
     lines: list[Cells] = []
     for prediction in shown:
-        guesses: list[Cells] = [_cells(guess) for guess in prediction.guesses]
+        guesses: list[Cells] = [_cells(each, facts) for each in prediction.guesses]
         if prediction.unknown:
             score = Text(f"unknown (score {prediction.score:.4g})", style="yellow")
             guesses = [[score, "", ""]]
@@ -272,13 +278,13 @@ def _show(predictions: Sequence[Prediction], what: str, warning: str | None) -> 
     out.print(Table([*of_image, *columns], [lines]))
     if more := len(predictions) - len(shown):
         note(f"{more:,} more rows: --csv FILE writes and --json prints all of them")
-    if warning is not None:
+    if (warning := facts.caution or facts.uncalibrated) is not None:
         note(warning)
 
 
-def _cells(guess: Guess) -> tuple[Text, ...]:
+def _cells(guess: Guess, facts: ModelFacts) -> tuple[Text, ...]:
     other = (f" ({visible(guess.name)})", "dim") if guess.title != guess.name else ""
-    since = Text(f"task {guess.task}", style="green") if guess.task else Text("base")
+    since = Text(facts.since(guess.task), style="green" if guess.task else "")
     percent = Text(f"{100 * guess.probability:.1f} %")
     return Text.assemble(visible(guess.title), other), percent, since
 

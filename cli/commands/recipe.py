@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from clinit.cli.frame.config import recipe, recipe_names
 from clinit.cli.frame.console import out, say
-from clinit.cli.frame.recipes import names, recipe
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,7 +20,7 @@ def list_() -> None:
     """List the recipes."""
     from clinit.analysis.report.table import Column, Table
 
-    titles = [[name, recipe(name).partition("\n")[0].removeprefix("# ")] for name in names()]
+    titles = [[name, recipe(name).partition("\n")[0].removeprefix("# ")] for name in recipe_names()]
     out.print(Table([Column("recipe"), Column("contents", "text")], [titles]))
     say("Commands and comments: clinit recipe show NAME")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,117 +10,73 @@ import typer
 
 from clinit.analysis.report import Format, View
 from clinit.cli.frame.console import note, print_csv, print_json
-from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import AsJson, fills, option
+from clinit.cli.frame.process import keeps
 from clinit.cli.frame.results import show, show_comparison
+from clinit.cli.frame.study_options import takes
 from clinit.files.paths import check_writable
+from clinit.setting import setting
 
 if TYPE_CHECKING:
     from clinit.analysis.runs import Runs
+
+
+_COMPARISON = "Comparison"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(View):
     """Options of `clinit report`."""
 
-    columns: str = ""
-    as_json: bool = False
-    compare: str | None = None
-    baseline: str | None = None
-    best_of: str | None = None
-    by: str | None = None
-    figure: Sequence[str] | None = None
-    plot: Path | None = None
-    html: Path | None = None
-    skip_start: bool = False
-
-
-_COMPARISON = "Comparison"
-_OPTIONS = {
-    "format": option(
-        Format,
-        "Table for the terminal; JSON or CSV for programs; Markdown or LaTeX (booktabs) table of"
-        " means over seeds.",
+    as_json: bool = setting(False, "Print JSON for programs.", alias="json")
+    compare: str | None = setting(
         None,
-        *("--format", "-f"),
-    ),
-    "as_json": AsJson,
-    "columns": option(
-        str,
-        "Columns in place of the default ones, such as acc_all,acc_new,gain,backward_transfer;"
-        " docs/metrics.md lists them.",
-        metavar="NAMES",
-        show_default=False,
-    ),
-    "per_task": option(
-        bool, "Also show each task (CSV: one line per run and task).", None, "--per-task"
-    ),
-    "by_seed": option(
-        bool,
-        "If there are several seeds, show each run, not only mean and deviation.",
-        *(None, "--by-seed"),
-    ),
-    "means": option(
-        bool, "Mean and deviation over seeds instead of runs, in JSON and CSV too.", None, "--means"
-    ),
-    "compare": option(
-        str | None,
         "Print paired differences over seeds between the values of this setting (init, loss, lr)"
         " and --baseline, with 95 % intervals, wins, and p-values adjusted by Holm.",
-        _COMPARISON,
+        panel=_COMPARISON,
         metavar="SETTING",
-    ),
-    "baseline": option(
-        str | None,
-        "Value of --compare to subtract.",
-        _COMPARISON,
-        metavar="VALUE",
-    ),
-    "best_of": option(
-        str | None,
+    )
+    baseline: str | None = setting(
+        None, "Value of --compare to subtract.", panel=_COMPARISON, metavar="VALUE"
+    )
+    best_of: str | None = setting(
+        None,
         "Keep the runs with the best values of these settings, such as lr,loss: chosen by A_all on"
         " held-out images if there are such runs (`clinit sweep --held-out`).",
-        _COMPARISON,
+        panel=_COMPARISON,
         metavar="SETTINGS",
-    ),
-    "by": option(
-        str | None,
+    )
+    by: str | None = setting(
+        None,
         "Settings of which each value has its own choice of --best-of.",
-        _COMPARISON,
+        panel=_COMPARISON,
         metavar="SETTINGS",
-        show_default="init",
-    ),
-    "figure": option(
-        list[str] | None,
-        "Draw this figure into --plot; repeatable: curves, efficiency, or a column such as acc_old"
-        " or forgetting. If the records lack the data of one of several figures, it is skipped with"
-        " a note.",
+        otherwise="init",
+    )
+    figure: tuple[str, ...] | None = setting(
+        None,
+        "Draw this figure into --plot: curves, efficiency, or a column such as acc_old or"
+        " forgetting. If the records lack the data of one of several figures, it is skipped with a"
+        " note.",
         metavar="NAME",
-        show_default="curves",
-    ),
-    "plot": option(
-        Path | None,
+        otherwise="curves",
+    )
+    plot: Path | None = setting(
+        None,
         "Draw the figure into this .png, .pdf or .svg file. With several figures, -NAME is inserted"
         " before the suffix.",
-        metavar="FILE",
-        dir_okay=False,
-    ),
-    "html": option(
-        Path | None,
+        file=True,
+    )
+    html: Path | None = setting(
+        None,
         "Write the whole report into this .html file: tables, zoomable curves, settings, commands."
         " The page loads no other files.",
-        metavar="FILE",
-        dir_okay=False,
-    ),
-    "curves": option(bool, "Draw the curves in the terminal."),
-    "skip_start": option(
-        bool, "Leave the evaluation before the first step out of averages.", None, "--skip-start"
-    ),
-}
+        file=True,
+    )
+    skip_start: bool = setting(False, "Leave the evaluation before the first step out of averages.")
 
 
 @keeps("No partial file is left: it is written completely or not at all.")
-@fills("asked", Asked, _OPTIONS)
+@takes("asked", Asked)
 def report(
     runs: Annotated[
         list[Path], typer.Argument(help="Run records, or folders of run records.", metavar="RUN...")

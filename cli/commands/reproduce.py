@@ -13,8 +13,8 @@ from clinit.analysis.paper.tables import NAMES, TABLES
 from clinit.cli.frame.console import note, out, say
 from clinit.cli.frame.context import Context, Run, print_command, runner
 from clinit.cli.frame.demo_inputs import make_digits
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import described
+from clinit.cli.frame.process import keeps
 from clinit.cli.frame.run_data import check_caches
 from clinit.files.paths import check_writable, exists
 
@@ -219,9 +219,8 @@ def _show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
 
 def _show(table: Table, where: Places, plan: Plan) -> None:
     """Print a table and write its files; for `figures`, only write the files."""
-    from clinit.analysis.paper.files import write_figures, write_table
+    from clinit.analysis.paper.output import terminal, write_figures, write_table
     from clinit.analysis.paper.reproduction import measured, recorded_runs
-    from clinit.analysis.paper.text import terminal
 
     if table.name == "figures":
         say()

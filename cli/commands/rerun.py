@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.image_options import BaseRoot, NewRoot, Weights, Workers
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import (
     MaxPixels,
     Overwrite,
@@ -22,16 +20,17 @@ from clinit.cli.frame.options import (
     RecordedNew,
     described,
 )
-from clinit.cli.frame.run_data import check_run, read_data, read_images
+from clinit.cli.frame.process import claimed_folder, keeps
+from clinit.cli.frame.run_data import check_run, read_data, read_images, recorded_places
 from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.files.paths import check_writable, exists
+from clinit.files.paths import check_writable
 from clinit.words import size_text
 
 if TYPE_CHECKING:
     from clinit.headtrain.protocol.experiment import RunData
     from clinit.headtrain.protocol.record.format import RunRecord
-    from clinit.headtrain.protocol.record.info import RunInfo, SideInfo
+    from clinit.headtrain.protocol.record.info import RunInfo
     from clinit.headtrain.protocol.study.study import Study
     from clinit.headtrain.top.inputs import ImageData
 
@@ -79,7 +78,7 @@ def rerun(
 
     record = read_record(run)
     study = study_of_run(record.info, str(run))
-    old, arriving, head = _places(record.info, base, new, head)
+    old, arriving, head = recorded_places(record.info, base, new, head)
     with ExitStack() as stack:
         if out is not None:
             if overwrite and out.resolve() == run.resolve():
@@ -117,36 +116,6 @@ def rerun(
     for each in (*found, *circumstances(record.info, again.info)):
         say(f"  {each}")
     raise typer.Exit(1)
-
-
-def _places(
-    info: RunInfo, base: Path | None, new: Path | None, head: Path | None
-) -> tuple[list[Path], list[Path], Path | None]:
-    """Return the caches of both sides and the head file; the record replaces None.
-
-    The list of base caches is empty if the run started without base classes.
-
-    Raises:
-        RecordError: If one of the paths does not exist.
-    """
-    from clinit.errors import RecordError
-
-    recorded = (info.get("head") or {}).get("path")
-    head = head or (Path(recorded) if recorded else None)
-
-    def of_side(given: Path | None, told: SideInfo | None) -> list[Path]:
-        places = [told["path"], *told.get("other_paths", ())] if told else []
-        return [given] if given else [Path(place) for place in places]
-
-    old, arriving = of_side(base, info["base"]), of_side(new, info["new"])
-    options = [("--base", path) for path in old] + [("--new", path) for path in arriving]
-    for option, path in [*options, *([("--head", head)] if head else [])]:
-        if not exists(path):
-            raise RecordError(
-                f"the run read {path}, which no longer exists",
-                remedy=f"Give its new path with {option}.",
-            )
-    return old, arriving, head
 
 
 def _train(record: RunRecord, study: Study, data: RunData) -> RunRecord:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.config import OF_IMAGES, ConfigOption, grids_of
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, refuse_idle
 from clinit.cli.frame.image_options import CheckpointEvery, takes_images
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import (
     BaseCaches,
     HeadsByLoss,
@@ -22,6 +20,7 @@ from clinit.cli.frame.options import (
     RunsFolder,
     described,
 )
+from clinit.cli.frame.process import claimed_folder, keeps
 from clinit.cli.frame.results import show_ranking
 from clinit.cli.frame.run_data import (
     check_base,

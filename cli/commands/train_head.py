@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.context import Context
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import BaseCaches, BaseHead, Memory, NewCaches, Overwrite, RunsFolder
+from clinit.cli.frame.process import claimed_folder, keeps
 from clinit.cli.frame.results import show_runs
 from clinit.cli.frame.run_data import check_base, check_caches, read_data, tell_left
 from clinit.cli.frame.study_options import takes_studies

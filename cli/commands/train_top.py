@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.context import Context
 from clinit.cli.frame.image_options import CheckpointEvery, takes_images
-from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import BaseCache, BaseHead, NewCache, Overwrite, RunsFolder
+from clinit.cli.frame.process import claimed_folder, keeps
 from clinit.cli.frame.results import show_runs
 from clinit.cli.frame.run_data import check_caches, read_images, tell_left
 from clinit.cli.frame.study_options import takes_studies

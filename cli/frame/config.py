@@ -19,17 +19,19 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from clinit.cli.frame.context import Context, given
-from clinit.cli.frame.recipes import open_text
 from clinit.errors import ConfigFileError, ExperimentError
+from clinit.files.paths import is_file
+from clinit.files.text import TextFileError, read_text
 from clinit.headtrain.protocol.study.parts import HEAD_METHODS, TOP_METHODS
 from clinit.headtrain.protocol.study.rules import settings_of
-from clinit.words import nearest
+from clinit.words import closest, nearest
 
 if TYPE_CHECKING:
     from clinit.headtrain.protocol.sweep.grid import Choice, Grid
@@ -297,3 +299,45 @@ def _over_settings(file: ConfigFile, over: Grid, *, top: bool) -> list[dict[str,
         merge(each, only(over, "method", method))
         for method, each in zip(methods, under, strict=True)
     ]
+
+
+_FOLDER = files("clinit.cli") / "recipes"
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes in alphabetical order."""
+    return sorted(path.name.removesuffix(".toml") for path in _FOLDER.iterdir())
+
+
+def recipe(name: str) -> str:
+    """Return the text of a recipe.
+
+    Raises:
+        ConfigFileError: If there is no recipe of that name.
+    """
+    if name not in recipe_names():
+        raise ConfigFileError(f"there is no recipe {name!r}", remedy=_proposal(name))
+    return (_FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def open_text(path: Path) -> tuple[str, str]:
+    """Return name (for messages) and text of a file or, if it does not exist, of a recipe.
+
+    Raises:
+        ConfigFileError: If neither exists.
+    """
+    if not is_file(path) and str(path) in recipe_names():
+        return f"the recipe {path}", recipe(str(path))
+    try:
+        return str(path), read_text(path)
+    except TextFileError as error:
+        raise ConfigFileError(
+            f"cannot read the options in {path}: {error}",
+            remedy=_proposal(path.name.removesuffix(".toml")),
+        ) from error
+
+
+def _proposal(name: str) -> str:
+    if (found := closest(name, recipe_names())) is not None:
+        return f"Did you mean the recipe {found!r}?"
+    return "Give a TOML file, or a recipe of `clinit recipe list`."

@@ -13,7 +13,7 @@ from rich.text import Text
 from clinit.cli.frame.config import Defaults
 from clinit.cli.frame.console import err, out
 from clinit.cli.frame.context import given
-from clinit.cli.frame.interruption import Interruption, arrived, raise_no_more
+from clinit.cli.frame.process import Interruption, arrived, raise_no_more
 from clinit.errors import ClinitError
 from clinit.machine import error_number, out_of_memory
 from clinit.words import visible

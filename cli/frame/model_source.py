@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note
-from clinit.cli.frame.interruption import Interruption
 from clinit.cli.frame.options import described
+from clinit.cli.frame.process import Interruption, claimed_file
 from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import training_progress
 from clinit.errors import ManifestError, ModelError
@@ -139,7 +138,7 @@ def target(out: Path | None, model: Path, *, overwrite: bool) -> Path:
         )
     check_writable(out)
     if exists(out) or out.is_symlink():
-        from clinit.headtrain.model.writing import check_free
+        from clinit.headtrain.model.storage import check_free
 
         check_free(out, overwrite=overwrite)
     return out
@@ -280,9 +279,10 @@ def opened(
 
         check_onnx_out(place)
         check_installed()
-    with claimed_file(place), training_progress() as observe:
+    folders: list[Path] = []
+    with kept(folders), claimed_file(place), training_progress() as observe:
         from clinit.headtrain.model.model import load_model
-        from clinit.headtrain.model.writing import check_apart, check_kind
+        from clinit.headtrain.model.storage import check_apart, check_kind
 
         observe(Doing("Loading the model …"))
         if network.backbone is not None:
@@ -298,13 +298,19 @@ def opened(
         for reads in (paths[-1], Path(model.origin)):
             check_apart(place, reads)
         inputs = _inputs(model, paths[-1], network, (place, out is None), observe)
-        try:
-            yield Opened(model, inputs, place, observe)
-        except Interruption as interruption:
-            features = getattr(inputs, "features", None)
-            shards = features.glob("*/shard-*.h5") if isinstance(features, Path) else iter(())
-            interruption.is_empty = next(shards, None) is None
-            raise
+        if isinstance(features := getattr(inputs, "features", None), Path):
+            folders.append(features)
+        yield Opened(model, inputs, place, observe)
+
+
+@contextmanager
+def kept(folders: list[Path]) -> Iterator[None]:
+    """Let an interruption know whether one of the folders keeps any features."""
+    try:
+        yield
+    except Interruption as interruption:
+        interruption.is_empty = not any(any(each.glob("*/shard-*.h5")) for each in folders)
+        raise
 
 
 def _inputs(
@@ -323,12 +329,12 @@ def _inputs(
         from clinit.headtrain.model.images import ImageFolder, kept_features
 
         place, is_chosen = out
-        kept = kept_features(path, model, place) if is_chosen else None
+        known = kept_features(path, model, place) if is_chosen else None
         return ImageFolder(
             root=path,
             labels=network.labels,
             without=network.without,
-            features=network.features or kept or place.with_name(f"{place.name}-features"),
+            features=network.features or known or place.with_name(f"{place.name}-features"),
             extraction=ExtractConfig.of(network),
             data=command_data(),
             observe=observe,

@@ -1,23 +1,13 @@
-"""Options that several commands share, such as options of a timm network and its images.
-
-    @fills("asked", Asked, OPTIONS)
-    def report(runs: list[Path], asked: Asked) -> None:
-
-Typer sees the options instead of `asked`; the command receives one value that contains them.
-"""
+"""Options that several commands share, such as caches, and options of images."""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from clinit.cli.frame.study_options import Command, expand
 from clinit.extract.work.options import LABELS, NetworkOptions
 from clinit.headtrain.protocol.study.parts import Device, Training
 from clinit.setting import fields_of
@@ -156,28 +146,3 @@ Workers = Annotated[
     ),
 ]
 MaxPixels = Annotated[int, described(_EXTRACTION["max_pixels"].help, min=1, rich_help_panel="Data")]
-
-
-def option(kind: Any, help: str, panel: str | None = None, *names: str, **more: Any) -> Any:
-    """Return the annotation of an option; with `names`, Typer adds no `--no-…` option."""
-    return Annotated[kind, typer.Option(*names, help=help, rich_help_panel=panel, **more)]
-
-
-def fills(name: str, owner: type, options: Mapping[str, Any]) -> Callable[[Command], Command]:
-    """Replace the parameter `name` of a command with options, as `expand` does.
-
-    The command receives them as the dataclass `owner`, whose fields give the defaults.
-    """
-    defaults = {
-        each.name: inspect.Parameter.empty if each.default is dataclasses.MISSING else each.default
-        for each in dataclasses.fields(owner)
-    }
-
-    def build(values: Mapping[str, Any]) -> Any:
-        found = {
-            key: value.value if isinstance(value := values[key], StrEnum) else value
-            for key in options
-        }
-        return owner(**found)
-
-    return expand(name, options, defaults, build)

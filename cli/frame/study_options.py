@@ -136,6 +136,7 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
         kind | None if several or type(None) in each.types else kind,
         typer.Option(
             f"{each.option}/--no-{each.key}" if on_and_off else each.option,
+            *([each.short] if each.short else []),
             help=each.help + listed,
             min=each.least if bounded else None,
             max=each.most if bounded else None,

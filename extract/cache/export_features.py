@@ -67,24 +67,21 @@ def export_features(
     """
     suffix, why = out.suffix.lower(), ""
     as_file = suffix == _SUFFIX
+    targets = [out if as_file else out / f"{split.plan.split}{_SUFFIX}" for split in splits]
+    # Links are resolved, so that an export never replaces its own source.
+    cache = os.path.realpath(splits[0].path.parent)
     if as_file and len(splits) > 1:
         why = f"is one file, but the cache has {number_of(len(splits), 'split')}"
     elif not as_file and (suffix in _OTHER_FILES or is_file(out)):
         why = f"is a file or named like a {suffix} file, expected a folder"
+    elif any(Path(os.path.realpath(target)).is_relative_to(cache) for target in targets):
+        why = f"is inside the exported cache {cache}"
     if why:
         raise CacheError(
             f"{out} {why}",
-            remedy="Give a folder, which gets a file per split; or give a .safetensors file with"
-            " `--split`.",
+            remedy="Give a folder elsewhere, which gets a file per split; or give a .safetensors"
+            " file with `--split`.",
         )
-    targets = [out if as_file else out / f"{split.plan.split}{_SUFFIX}" for split in splits]
-    for split, target in zip(splits, targets, strict=True):
-        # Links are resolved, so that an export never replaces its own source.
-        cache = split.path.parent
-        if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(cache)):
-            raise CacheError(
-                f"{target} is inside the exported cache {cache}", remedy="Give another folder."
-            )
     for split, target in zip(splits, targets, strict=True):
         if not split.num_valid:
             raise CacheError(
@@ -108,17 +105,17 @@ def _write(path: Path, split: CacheSplit, on_rows: Callable[[str, int, int], Non
         "rows": (rows.shape, whole, [rows]),
         "features": ((len(rows), split.dim), dtype, shards()),
     }
-    header, place = dict[str, Any](), 0
-    header["__metadata__"] = {
+    told = {
         "class_names": json.dumps(split.class_names, ensure_ascii=False),
         "dataset": split.plan.dataset,
         "split": split.plan.split,
         "backbone": split.fingerprint.backbone or "",
     }
+    header, place = dict[str, Any](__metadata__=told), 0
     for name, (shape, kind, _) in arrays.items():
         begin, place = place, place + int(np.prod(shape)) * kind.itemsize
-        told = {"dtype": _TYPES[kind.name], "shape": shape, "data_offsets": [begin, place]}
-        header[name] = told
+        kept = {"dtype": _TYPES[kind.name], "shape": shape, "data_offsets": [begin, place]}
+        header[name] = kept
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
 

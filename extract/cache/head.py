@@ -233,10 +233,7 @@ def store_head(head: Head, path: Path) -> Head:
 
 
 def read_head(
-    path: Path,
-    *,
-    linear: bool = True,
-    on_note: Callable[[str], None] = lambda note: None,
+    path: Path, *, linear: bool = True, on_note: Callable[[str], None] = lambda note: None
 ) -> Head:
     """Read a head file: NumPy arrays if the name ends in .npz, else safetensors.
 
@@ -346,10 +343,7 @@ def _npz_facts(texts: Mapping[str, Any], path: Path) -> _Facts:
 
 
 def _laid_out(
-    weight: np.ndarray,
-    bias: np.ndarray | None,
-    path: Path,
-    on_note: Callable[[str], None],
+    weight: np.ndarray, bias: np.ndarray | None, path: Path, on_note: Callable[[str], None]
 ) -> tuple[Float[np.ndarray, "classes dim"], Float[np.ndarray, " classes"]]:
     """Return weight and bias in float32; check that their shapes fit."""
     if bias is None:

@@ -30,6 +30,12 @@ WRITE_AGAIN = (
     " writes damaged parts anew and keeps the rest."
 )
 
+
+def damaged(what: str) -> CacheError:
+    """Return the error for a damaged part of a cache, which can be written again."""
+    return CacheError(what, remedy=WRITE_AGAIN)
+
+
 _DOCUMENT = DocumentKind(
     title="the plan of a feature cache",
     format="clinit-cache/2",
@@ -164,20 +170,23 @@ def settle_plan(plan: Plan, folder: Path) -> None:
         _DOCUMENT.write(path, plan.content())
         return
     stored, wanted = read_plan(folder), plan.content()
-    differing = [(d.name, *d.told) for d in stored.fingerprint.differences(plan.fingerprint)]
-    for name, value in stored.content().items():
-        if name != "fingerprint" and value != wanted[name]:
-            differing.append((name, *contrast(str(value), str(wanted[name]))))
-    rows = ("manifest", "features", "num_rows")
-    if differing and all(name in rows for name, *_ in differing):
+    differing = {d.name: d.told for d in stored.fingerprint.differences(plan.fingerprint)}
+    differing |= {
+        name: contrast(str(value), str(wanted[name]))
+        for name, value in stored.content().items()
+        if name != "fingerprint" and value != wanted[name]
+    }
+    others = [name for name in differing if name not in ("manifest", "features", "num_rows")]
+    if others:
+        found, here = differing[name := others[0]]
+        raise CacheError(
+            f"{folder} was begun with {name} = {found}, but this command has {name} = {here}",
+            remedy=_BEGUN_WITH,
+        )
+    if differing:
         raise CacheError(
             f"{folder} was begun with other images, features or classes",
             remedy="Give another folder with `--out`, or restore the files it was begun with.",
-        )
-    for name, found, here in sorted(differing, key=lambda each: each[0] in rows):
-        raise CacheError(
-            f"{folder} was begun with {name} = {found}, but this command has {name} = {here}",
-            remedy="Give the options it was begun with, or another folder with `--out`.",
         )
 
 
@@ -195,6 +204,7 @@ def read_plan(folder: Path) -> Plan:
     )
 
 
+_BEGUN_WITH = "Give the options it was begun with, or another folder with `--out`."
 VIEWS_FOLDER = "views"
 """Folder next to the splits; view k of the training images is the split folder `views/<k>`."""
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
@@ -220,7 +230,7 @@ def refuse_other_backbone(folders: Iterable[Path], fingerprint: Fingerprint, wid
                 raise CacheError(
                     f"{folder} contains features with {each.name} = {one}, but this command has"
                     f" {each.name} = {other}",
-                    remedy="Give the options it was begun with, or another folder with `--out`.",
+                    remedy=_BEGUN_WITH,
                 )
 
 
@@ -246,9 +256,11 @@ def split_names(path: Path) -> list[str]:
     raise CacheError(f"no feature cache at {path}", remedy=hint)
 
 
+_MARKS = (PLAN_FILE, SUMMARY_FILE)
+
+
 def _splits_in(path: Path) -> list[str]:
-    marks = (PLAN_FILE, SUMMARY_FILE)
-    return [name for name in SPLITS if any(is_file(path / name / mark) for mark in marks)]
+    return [name for name in SPLITS if any(is_file(path / name / mark) for mark in _MARKS)]
 
 
 def caches_in(path: Path) -> list[Path]:
@@ -265,8 +277,7 @@ def caches_in(path: Path) -> list[Path]:
 
 def view_folders(cache: Path) -> list[Path]:
     """Return the folders of a cache's views, complete or not, in order."""
-    marks = (PLAN_FILE, SUMMARY_FILE)
-    marked = {path.parent for mark in marks for path in (cache / VIEWS_FOLDER).glob(f"*/{mark}")}
+    marked = {path.parent for mark in _MARKS for path in (cache / VIEWS_FOLDER).glob(f"*/{mark}")}
     found = (folder for folder in marked if _NUMBER.fullmatch(folder.name))
     return sorted(found, key=lambda folder: int(folder.name))
 
@@ -285,23 +296,18 @@ def check_view(
     Raises:
         CacheError: If the folder does not contain that view.
     """
-    wrong = [
-        (each.name, each.other, each.one) for each in plain.differences_but_of_view(fingerprint)
-    ]
-    for name, wanted in (
-        ("augmentation", first.augmentation),
-        ("view_seed", first.view_seed),
-        ("view", folder.name),
-    ):
-        found = fingerprint.fields.get(name, "nothing")
-        if found != wanted:
-            wrong.append((name, found, wanted or "a text"))
-        elif name != "augmentation" and not _NUMBER.fullmatch(found):
-            wrong.append((name, found, "a number"))
-    for name, found, wanted in wrong:
+    wrong = [(d.name, d.other, d.one) for d in plain.differences_but_of_view(fingerprint)]
+    wanted = {"augmentation": first.augmentation, "view_seed": first.view_seed, "view": folder.name}
+    for field, text in wanted.items():
+        given = fingerprint.fields.get(field, "nothing")
+        if given != text:
+            wrong.append((field, given, text or "a text"))
+        elif field != "augmentation" and not _NUMBER.fullmatch(given):
+            wrong.append((field, given, "a number"))
+    for name, found, expected in wrong:
         raise CacheError(
             f"{folder} is not a view of the train split of its cache: its features have {name} ="
-            f" {found}, expected {name} = {wanted}",
+            f" {found}, expected {name} = {expected}",
             remedy=f"Remove {folder}, then run the `clinit extract` command of this cache with"
             " --views: it computes the missing views.",
         )

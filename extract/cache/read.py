@@ -34,9 +34,9 @@ from clinit.extract.cache.groups import read_groups
 from clinit.extract.cache.head import Head, read_head, tensors_sha256
 from clinit.extract.cache.plan import (
     SUMMARY_FILE,
-    WRITE_AGAIN,
     Plan,
     check_view,
+    damaged,
     read_plan,
     shard_name,
     split_names,
@@ -99,14 +99,11 @@ class CacheSplit:
         try:
             manifest = read_manifest(path)
         except ManifestError as error:
-            raise CacheError(str(error), remedy=WRITE_AGAIN) from error
+            raise damaged(str(error)) from error
         found = (manifest.digest, manifest.dataset, manifest.split, len(manifest.table))
         plan = self.plan
         if found != (plan.fingerprint.manifest, plan.dataset, plan.split, plan.num_rows):
-            raise CacheError(
-                f"{path} is not the manifest that was extracted into {self.path}",
-                remedy=WRITE_AGAIN,
-            )
+            raise damaged(f"{path} is not the manifest that was extracted into {self.path}")
         return manifest
 
     @property
@@ -159,13 +156,11 @@ class CacheSplit:
         path, rows = self.path / shard_name(index), self.plan.rows(index)
         shard = read_shard(path, self.plan, index)
         first, last = (bisect_left(self._invalid_rows, row) for row in (rows.start, rows.stop))
-        entries = self.summary.invalid[first:last]
-        reasons = {entry.row - rows.start: entry.reason for entry in entries}
+        reasons = {each.row - rows.start: each.reason for each in self.summary.invalid[first:last]}
         told = self.summary.shards[index].dtype, reasons
         if told != (str(shard.features.dtype), shard.reasons):
-            raise CacheError(
-                f"the type or the invalid rows of {path} differ from its entry in cache.json",
-                remedy=WRITE_AGAIN,
+            raise damaged(
+                f"the type or the invalid rows of {path} differ from its entry in cache.json"
             )
         return shard
 
@@ -282,16 +277,14 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
     if head is None:
         return
     if not plain.fits(head.fingerprint):
-        raise CacheError(
-            f"{path / HEAD_FILE} belongs to another backbone than the features of its cache",
-            remedy=WRITE_AGAIN,
+        raise damaged(
+            f"{path / HEAD_FILE} belongs to another backbone than the features of its cache"
         )
     # Class names are not compared: a later command may have named the rows.
     digests = {split.summary.head.tensors for split in splits.values()} - {None}
     if digests - {tensors_sha256(head)}:
-        raise CacheError(
-            f"{path / HEAD_FILE} is not the head that was stored with the features of its cache",
-            remedy=WRITE_AGAIN,
+        raise damaged(
+            f"{path / HEAD_FILE} is not the head that was stored with the features of its cache"
         )
 
 
@@ -338,13 +331,6 @@ def shard_problem(
     return None
 
 
-GAP_BYTES = 2**15
-"""Rows with at most this many bytes between them are read by one call, because a second call would
-cost as much as reading these bytes."""
-SPAN_BYTES = 2**24
-"""Maximum number of bytes that are read at once."""
-
-
 @dataclass(frozen=True, slots=True)
 class _File:
     """One verified shard."""
@@ -376,19 +362,14 @@ class _File:
         try:
             with self.path.open("rb") as file:
                 is_same = _mark(os.fstat(file.fileno())) == self.mark
-                for first, last in _spans(stored, row_bytes) if is_same else ():
-                    chosen = stored[first:last]
-                    start, stop = int(chosen[0]), int(chosen[-1]) + 1
-                    is_run = np.array_equal(chosen, np.arange(start, stop))
-                    size = stop - start, self.plan.dim
-                    span = found[first:last] if is_run else np.empty(size, self.dtype)
-                    raw = span.reshape(-1).view(np.uint8).data
-                    file.seek(self.place + start * row_bytes)
+                gaps = np.flatnonzero(np.diff(stored) != 1) + 1
+                runs = pairwise([0, *gaps.tolist(), len(stored)])
+                for first, last in runs if is_same else ():
+                    raw = found[first:last].reshape(-1).view(np.uint8).data
+                    file.seek(self.place + int(stored[first]) * row_bytes)
                     is_same = is_same and file.readinto(raw) == len(raw)
-                    if not is_run:
-                        found[first:last] = span[chosen - start]
         except FileNotFoundError as error:
-            raise CacheError(f"{self.path} is missing", remedy=WRITE_AGAIN) from error
+            raise damaged(f"{self.path} is missing") from error
         except OSError as error:
             raise unreadable(self.path, error) from error
         if not is_same:
@@ -451,10 +432,3 @@ def _verified(split: CacheSplit, index: int) -> _File:
 
 def _mark(status: os.stat_result) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ino
-
-
-def _spans(stored: Int[np.ndarray, " rows"], row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Split ascending rows into ranges that are each read by one call; yield the ranges."""
-    piece = stored // max(1, SPAN_BYTES // row_bytes)
-    starts = np.flatnonzero((np.diff(stored) * row_bytes > GAP_BYTES) | (np.diff(piece) > 0)) + 1
-    yield from pairwise([0, *starts.tolist(), len(stored)])

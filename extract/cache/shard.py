@@ -27,8 +27,8 @@ import h5py
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from clinit.errors import CacheError, unreadable
-from clinit.extract.cache.plan import WRITE_AGAIN, Plan
+from clinit.errors import unreadable
+from clinit.extract.cache.plan import Plan, damaged
 from clinit.files.commit import commit_file
 from clinit.files.paths import exists, is_file
 
@@ -171,8 +171,7 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
         StorageError: If the shard exists and cannot be read.
     """
     if not is_file(path):
-        fault = "is not a regular file" if exists(path) else "is missing"
-        raise CacheError(f"{path} {fault}", remedy=WRITE_AGAIN)
+        raise damaged(f"{path} is {'not a regular file' if exists(path) else 'missing'}")
     try:
         # HDF5 itself would lock the file, and call an unreadable file damaged.
         content = path.read_bytes()
@@ -182,19 +181,19 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
     sealed = told.startswith(_SEAL)
     digest = hashlib.sha256(memoryview(content)[_BLOCK:]).hexdigest().encode()
     if sealed and digest != told[len(_SEAL) :]:
-        raise CacheError(f"{path} has changed since it was written", remedy=WRITE_AGAIN)
+        raise damaged(f"{path} has changed since it was written")
     try:
         # With its chunk cache, HDF5 would copy a whole chunk for the two rows `_place` compares.
         with h5py.File(io.BytesIO(content), "r", rdcc_nbytes=0) as file:
             if str(file.attrs["plan"]) != plan.identifier:
-                raise CacheError(f"{path} belongs to another extraction", remedy=WRITE_AGAIN)
+                raise damaged(f"{path} belongs to another extraction")
             shard = _decode(file, plan, index, content)
             stored = None if sealed else str(file.attrs["sha256"])
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         why = str(error.args[0] if error.args else error).partition("\n")[0]
-        raise CacheError(f"{path} cannot be read as a shard: {why}", remedy=WRITE_AGAIN) from error
+        raise damaged(f"{path} cannot be read as a shard: {why}") from error
     if stored is not None and shard.digest() != stored:
-        raise CacheError(f"{path} has changed since it was written", remedy=WRITE_AGAIN)
+        raise damaged(f"{path} has changed since it was written")
     return shard
 
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clinit.errors import CacheError, ClinitError
+from clinit.errors import ClinitError
 from clinit.extract.cache.head import read_head
-from clinit.extract.cache.plan import WRITE_AGAIN, check_view, read_plan, split_names, view_folders
+from clinit.extract.cache.plan import check_view, damaged, read_plan, split_names, view_folders
 from clinit.extract.cache.read import (
     HEAD_FILE,
     CacheSplit,
@@ -25,12 +25,12 @@ from clinit.files.paths import exists, is_file
 from clinit.words import number_of
 
 
-def recorded_commands(path: Path, damaged: Iterable[Path | None]) -> list[str]:
+def recorded_commands(path: Path, places: Iterable[Path | None]) -> list[str]:
     """Return the recorded command lines that write damaged parts of a cache again.
 
     Args:
         path: The cache.
-        damaged: Folders of the damaged splits and views; None for the head. The commands of all
+        places: Folders of the damaged splits and views; None for the head. The commands of all
             parts are returned if the head is damaged, because it belongs to all parts, or if the
             record of a damaged part cannot be read.
     """
@@ -38,7 +38,7 @@ def recorded_commands(path: Path, damaged: Iterable[Path | None]) -> list[str]:
     for folder in (*(path / name for name in split_names(path)), *view_folders(path)):
         with suppress(ClinitError):
             found[folder] = read_summary(folder, read_plan(folder)).run.command
-    own = {found.get(folder) if folder is not None else None for folder in damaged}
+    own = {found.get(folder) if folder is not None else None for folder in places}
     commands = found.values() if None in own else own
     return sorted({command for command in commands if command is not None})
 
@@ -94,9 +94,8 @@ def verify(
                 plain = splits["train"].fingerprint
                 check_view(view.path, view.fingerprint, plain, views[0].fingerprint)
             elif not exists(path / "train"):  # a damaged train split is reported above
-                raise CacheError(
-                    f"{view.path} is a view of training images whose features are missing",
-                    remedy=WRITE_AGAIN,
+                raise damaged(
+                    f"{view.path} is a view of training images whose features are missing"
                 )
     yield together
 
@@ -113,7 +112,7 @@ def _check_part(
             whole = split if has_manifest else None
             problem = shard_problem(split.path, split.plan, shard, whole)
             if problem is not None:
-                raise CacheError(problem, remedy=WRITE_AGAIN)
+                raise damaged(problem)
         on_shard(title, shard + 1, shards)
     checked.told = f"{title}: {number_of(shards, 'shard')}, {number_of(split.num_rows, 'row')} read"
 
@@ -129,9 +128,8 @@ def _check_head(path: Path, splits: dict[str, CacheSplit]) -> Checked:
             )
             checked.told = f"head: {number_of(head.num_classes, 'row')} read{unsure}"
         elif any(known):
-            raise CacheError(
-                f"{path / HEAD_FILE}, the head that was stored with the features, is missing",
-                remedy=WRITE_AGAIN,
+            raise damaged(
+                f"{path / HEAD_FILE}, the head that was stored with the features, is missing"
             )
         else:
             checked.told = "head: none"

@@ -3,7 +3,8 @@
 torchcodec decodes JPEG, PNG, WebP, GIF and AVIF. It returns the same pixels as Pillow (for CMYK
 too), several times as fast and without the interpreter lock, refuses truncated files, applies the
 EXIF orientation, and scales 16-bit samples (Pillow clips them to white). Pillow decodes the formats
-that torchcodec does not support (BMP, TIFF, PNM, JPEG 2000), and the first frame of animations.
+that torchcodec does not support (BMP, TIFF, PNM, JPEG 2000, HEIC if pillow-heif is installed), and
+the first frame of animations.
 
 PyTorch is imported when it is needed: ONNX files are used without it, and Pillow alone decodes.
 
@@ -41,6 +42,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from clinit.errors import ImageError, MachineError, ManifestError, reason
 from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.dataset.tree import HEIC_READER, READS_HEIC
 from clinit.files.paths import is_folder
 from clinit.machine import out_of_memory
 
@@ -70,7 +72,7 @@ _START_OF_SCAN = b"\xff\xda\0"
 _ORIENTATION = 0x0112
 """EXIF tag of the orientation; 1 means upright."""
 _ANIMATIONS = ("GIF", "WEBP")
-_PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF")
+_PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF", *(("HEIF",) if READS_HEIC else ()))
 """Other formats of Pillow are left out: some start other programs, some have no size in the
 header."""
 _FORMATS = (*_ANIMATIONS, "AVIF", "JPEG", "PNG", *_PILLOW_FORMATS)
@@ -79,6 +81,10 @@ _REMEDY = "Replace the file and extract into a new folder, or leave its row inva
 _AGAIN = "then run the same command again: `clinit extract` resumes."
 # Pillow's own limit would refuse images before `decode` checks them against `--max-pixels`.
 Image.MAX_IMAGE_PIXELS = None
+if READS_HEIC:
+    from pillow_heif import register_heif_opener
+
+    register_heif_opener()
 
 
 def decoder_version(decoder: str = "cpu") -> str:
@@ -384,8 +390,9 @@ def _need_memory(pixels: int) -> None:
 
 
 def _opened(content: bytes) -> Image.Image:
-    if content[4:8] == b"ftyp" and content[8:12] in _HEIC:  # often under the name .jpg
-        raise ImageError("a photograph in HEIC, which must be converted to JPEG", remedy=_REMEDY)
+    is_heic = content[4:8] == b"ftyp" and content[8:12] in _HEIC and b"avif" not in content[:64]
+    if is_heic and not READS_HEIC:  # often under the name .jpg
+        raise ImageError(f"a photograph in HEIC: {HEIC_READER} lets clinit read it", remedy=_REMEDY)
     with _pillow_errors():
         return Image.open(io.BytesIO(content), formats=_FORMATS)
 

@@ -28,7 +28,14 @@ import polars as pl
 from clinit.errors import ManifestError
 from clinit.extract.dataset.class_folders import is_filler
 from clinit.extract.dataset.known import Dataset, Layout
-from clinit.extract.dataset.tree import LEFT, UNREAD_SUFFIXES, Images, Tree
+from clinit.extract.dataset.tree import (
+    HEIC_READER,
+    HEIC_SUFFIXES,
+    LEFT,
+    UNREAD_SUFFIXES,
+    Images,
+    Tree,
+)
 from clinit.files.text import is_text, lines_of
 from clinit.words import counted, printable
 
@@ -236,12 +243,12 @@ def file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
     every = [path for images in found for path in images.others]
     unread = [path for path in every if path.lower().endswith(UNREAD_SUFFIXES)]
     others = [path for path in every if not path.lower().endswith(UNREAD_SUFFIXES)]
-    kinds = sorted({path.rpartition(".")[2].upper() for path in unread})
+    kinds = ", ".join(sorted({path.rpartition(".")[2].upper() for path in unread}))
+    are_heic = all(path.lower().endswith(HEIC_SUFFIXES) for path in unread)
+    need = f"that {HEIC_READER} lets clinit read" if are_heic else "to be converted to JPEG"
     broken = [path for images in found for path in images.broken]
     return (
-        *counted(
-            unread, f"photographs left out, which must be converted to JPEG ({', '.join(kinds)})"
-        ),
+        *counted(unread, f"photographs left out, {need} ({kinds})"),
         *counted(others, "files left out, not images by their names"),
         *counted(broken, "images that are broken links"),
     )

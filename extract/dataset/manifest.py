@@ -101,12 +101,7 @@ class Container:
 LABEL_SCHEMA = pl.Schema({"index": pl.Int64, "name": pl.String})
 """Number and name of the class of an image; null if unknown."""
 CONTENT_SCHEMA = pl.Schema(
-    [
-        ("member", pl.String),
-        ("position", pl.Int64),
-        ("size_bytes", pl.Int64),
-        *LABEL_SCHEMA.items(),
-    ]
+    [("member", pl.String), ("position", pl.Int64), ("size_bytes", pl.Int64), *LABEL_SCHEMA.items()]
 )
 """Columns of `Contents.table`. `position` is the first byte of the image in a tar file, or its row
 in a Parquet file; an unknown `size_bytes` is 0."""

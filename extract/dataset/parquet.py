@@ -199,8 +199,7 @@ class ParquetImages:
                 block.images = _images(container, first, count)
         if row % BLOCK_ROWS >= len(block.images):
             raise ManifestError(
-                f"{container.path} has no row {row:,}, which the manifest lists",
-                remedy=BUILD_AGAIN,
+                f"{container.path} has no row {row:,}, which the manifest lists", remedy=BUILD_AGAIN
             )
         image = block.images[row % BLOCK_ROWS]
         if isinstance(image, ImageError):

@@ -29,7 +29,7 @@ from clinit.extract.dataset.known import (
 from clinit.extract.dataset.label_table import read_labelled
 from clinit.extract.dataset.layouts import Found
 from clinit.extract.dataset.manifest import CONTAINED_SCHEMA, SCHEMA, Manifest, is_contained
-from clinit.extract.dataset.tree import Tree
+from clinit.extract.dataset.tree import HEIC_READER, Tree
 from clinit.files.text import TextFileError, read_text
 from clinit.words import examples, number_of, printable
 
@@ -48,7 +48,7 @@ LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
 
 CONVERT = (
     "Convert these photographs to JPEG, such as with ImageMagick:"
-    " `magick mogrify -format jpg CLASS/*.heic`."
+    " `magick mogrify -format jpg CLASS/*.jxl`."
 )
 _EXPECTED = {
     FOLDER: "Give a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class"
@@ -122,7 +122,9 @@ def _scanned(found: Found, tree: Tree, split: str, *, strict: bool) -> Scan:
         raise ManifestError(
             f"no {split} image of {dataset} in {printable(tree.root)} (layout {kind}): "
             + "; ".join(listing.warnings or ("its folders are empty",)),
-            remedy=CONVERT
+            remedy=f"Run {HEIC_READER}, then the same command again."
+            if HEIC_READER in "".join(listing.warnings)
+            else CONVERT
             if "converted" in "".join(listing.warnings)
             else f"{_EXPECTED.get(dataset, 'Unpack the archives of the data set')}.",
         )

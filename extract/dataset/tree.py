@@ -13,18 +13,25 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from clinit.errors import ManifestError
 from clinit.files.paths import exists, is_file, is_folder
 from clinit.words import printable
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-"""Suffixes of image files, in upper or lower case. Others are left out, because only some machines
-can decode them, and the rows must be the same everywhere."""
+HEIC_SUFFIXES, HEIC_READER = (".heic", ".heif"), "`pip install pillow-heif`"
+READS_HEIC = find_spec("pillow_heif") is not None
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"),
+    *(HEIC_SUFFIXES if READS_HEIC else ()),
+)
+"""Suffixes of image files, in upper or lower case. Others are left out, because clinit cannot
+decode them, or not on every machine."""
 
 UNREAD_SUFFIXES = (
-    *(".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf"),
+    *(() if READS_HEIC else HEIC_SUFFIXES),
+    *(".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf"),
     *(".raf", ".rw2", ".psd"),
 )
 """Suffixes of photographs that are left out, and that messages name."""

@@ -20,6 +20,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,18 +129,20 @@ class Transform:
         return self.normaliser(batch.device)(batch)
 
     def normaliser(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        """Return `normalise` for batches on `device`.
-
-        Mean and deviation are copied only once, because each copy waits for the device.
-        """
-        mean = torch.tensor(self.mean, device=device).view(1, -1, 1, 1)
-        std = torch.tensor(self.std, device=device).view(1, -1, 1, 1)
+        """Return `normalise` for batches on `device`."""
+        mean, std = _of_channels(self.mean, device), _of_channels(self.std, device)
 
         def normalise(batch: Tensor) -> Tensor:
             pixels = batch.to(dtype=torch.float32, memory_format=torch.channels_last)
             return pixels.div_(255).sub_(mean).div_(std)
 
         return normalise
+
+
+@cache
+def _of_channels(values: tuple[float, ...], device: torch.device) -> Float[Tensor, "1 3 1 1"]:
+    """Copy numbers to a device, once, because each copy waits for the device."""
+    return torch.tensor(values, device=device).view(1, -1, 1, 1)
 
 
 def resize(

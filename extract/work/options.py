@@ -44,11 +44,7 @@ class _Transform(Part):
         otherwise="model's",
     )
     mean: tuple[float, ...] | None = setting(
-        None,
-        "Pixel mean in [0, 1]: 0.5 or 0.5,0.5,0.5.",
-        least=0,
-        otherwise="model's",
-        joined=True,
+        None, "Pixel mean in [0, 1]: 0.5 or 0.5,0.5,0.5.", least=0, otherwise="model's", joined=True
     )
     std: tuple[float, ...] | None = setting(
         None,

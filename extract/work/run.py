@@ -26,7 +26,6 @@ from clinit.extract.cache.plan import (
 from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.head_names import HeadNames, find_head_names
 from clinit.extract.network.backbone import (
     PRECISIONS,
     Backbone,
@@ -38,6 +37,7 @@ from clinit.extract.network.backbone import (
 from clinit.extract.network.transform import Transform, View, make_transform
 from clinit.extract.work.grow import grow, has_grown
 from clinit.extract.work.options import ExtractOptions, NetworkOptions, Settings
+from clinit.extract.work.recorded import NamedHead, named_head
 from clinit.extract.work.split_run import Progress, SplitResult, SplitRun, compiled_alike
 from clinit.files.lock import claim_file, make_folder
 from clinit.files.paths import exists, is_folder
@@ -179,12 +179,11 @@ def extract(
         on_note(network.backbone.note)
     folders = (out / split for split in SPLITS)
     refuse_other_backbone(folders, network.fingerprint, network.backbone.dim)
-    names, head = HeadNames(), network.backbone.head
-    if head is not None:
+    named = NamedHead()
+    if (head := network.backbone.head) is not None:
         class_names = next(iter(manifests.values())).class_names
-        names = find_head_names(head, class_names, config.head_classes, out)
-        identifier = network.fingerprint.backbone_identifier
-        head = replace(head, class_names=names.names, fingerprint=identifier)
+        head = replace(head, fingerprint=network.fingerprint.backbone_identifier)
+        named = named_head(head, class_names, config.head_classes, out)
     places: list[tuple[Manifest, Path, View | None]] = [
         (manifest, out / split, None) for split, manifest in manifests.items()
     ]
@@ -204,8 +203,7 @@ def extract(
                 view=view,
                 settings=config,
                 part=part,
-                head=head,
-                head_names=names,
+                named=named,
                 on_progress=on_progress,
                 on_image=on_image,
             )

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
-from clinit.extract.cache.head import Head, store_head, tensors_sha256
+from clinit.extract.cache.head import store_head, tensors_sha256
 from clinit.extract.cache.plan import (
     PLAN_FILE,
     SUMMARY_FILE,
@@ -36,12 +36,12 @@ from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
-from clinit.extract.head_names import NAMED_EARLIER, HeadNames
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.compiled import Network, on_its_way
 from clinit.extract.network.transform import Transform, View
 from clinit.extract.work.options import Settings
 from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
+from clinit.extract.work.recorded import NAMED_EARLIER, NamedHead
 from clinit.files.commit import flush_folder
 from clinit.files.lock import claim_file, claimed_names
 from clinit.files.paths import exists
@@ -125,10 +125,9 @@ class SplitRun:
     settings: Settings
     part: Part = WHOLE
     """The shards that this process may compute."""
-    head: Head | None
+    named: NamedHead
     """The pretrained head. It is stored in the cache (not for a view), and its accuracy on the
     features in the summary."""
-    head_names: HeadNames
     on_progress: Callable[[Progress], None]
     on_image: Callable[[str, bytes], object] | None = None
     """Called with path and content of each image that is read, by several threads."""
@@ -156,7 +155,7 @@ class SplitRun:
             self._judge_again(finished, facts)
         elif there == plan.num_shards:
             try:
-                self._summarise(self.head_names.source, facts)
+                self._summarise(self.named.source, facts)
             except CacheError as error:
                 if self.part == WHOLE:
                     raise
@@ -200,12 +199,11 @@ class SplitRun:
         """
         with _alone(self.folder / PLAN_FILE):
             settle_plan(self.plan, self.folder)
-        path, begun = self.folder / MANIFEST_FILE, self
-        if self.head is not None and self.view is None:
-            stored = store_head(self.head, self.folder.parent / HEAD_FILE)
-            if stored.class_names != self.head.class_names:
-                names = HeadNames(stored.class_names, NAMED_EARLIER)
-                begun = replace(self, head=stored, head_names=names)
+        path, begun, head = self.folder / MANIFEST_FILE, self, self.named.head
+        if head is not None and self.view is None:
+            stored = store_head(head, self.folder.parent / HEAD_FILE)
+            if stored.class_names != head.class_names:
+                begun = replace(self, named=NamedHead(stored, NAMED_EARLIER))
         with suppress(ManifestError):
             if read_manifest(path).digest == self.manifest.digest:
                 return begun
@@ -359,13 +357,9 @@ class SplitRun:
     def _summarise(self, head_classes: str, run: RunFacts) -> None:
         # Only one process at a time: the one that wrote the last shard is also the last to read.
         with _alone(self.folder / SUMMARY_FILE):
+            head, manifest = self.named.head, self.manifest
             write_summary(
-                self.folder,
-                self.plan,
-                self.manifest,
-                head=self.head,
-                head_classes=head_classes,
-                run=run,
+                self.folder, self.plan, manifest, head=head, head_classes=head_classes, run=run
             )
 
     def _judge_again(self, finished: CacheSplit, facts: RunFacts) -> None:
@@ -374,22 +368,22 @@ class SplitRun:
         The accuracy of the head is computed again if its weights or class names have changed since,
         if the summary of an earlier version lacks their digests, or if the user names the rows.
         """
-        told = finished.summary
+        told, head, source = finished.summary, self.named.head, self.named.source
         run = replace(told.run, root=facts.root, weights=facts.weights)
-        if self.head_names.source != NAMED_EARLIER:
+        if source != NAMED_EARLIER:
             run = replace(run, head_classes=facts.head_classes)
-        tensors = None if self.head is None else tensors_sha256(self.head)
-        names = None if self.head is None else self.head.class_names
+        tensors = None if head is None else tensors_sha256(head)
+        names = None if head is None else head.class_names
         is_judged = (tensors, names_sha256(names)) == (told.head.tensors, told.head.names)
         if self.settings.head_classes is not None or not is_judged or run != told.run:
-            self._summarise(UNKNOWN if names is None else self.head_names.source, run)
+            self._summarise(UNKNOWN if names is None else source, run)
 
     def _facts(self, computed: int, timing: Timing, started: datetime) -> RunFacts:
         weights = self.backbone.config.weights
         return RunFacts(
             root=str(self.root.absolute()),
             weights=None if weights is None else str(weights.absolute()),
-            head_classes=self.head_names.file,
+            head_classes=self.named.file,
             started=started.isoformat(timespec="seconds"),
             device=self.backbone.config.device,
             workers=self.settings.threads,

@@ -58,6 +58,18 @@ def cupy_problem() -> str | None:
     return None
 
 
+SLOW_RATIO = 16
+"""Consumer GPUs compute float32 32 or 64 times as fast as float64, GPUs of data centres twice."""
+
+
+def is_slow_in_float64(array: Any) -> bool:
+    """Return whether an array is on a GPU that computes float32 many times as fast as float64."""
+    if not array_api_compat.is_cupy_array(array):
+        return False
+    ratio: int = array.device.attributes.get("SingleToDoublePrecisionPerfRatio", 2)
+    return ratio >= SLOW_RATIO
+
+
 def beside(array: Any, values: Any) -> Any:
     """Return NumPy `values` as an array of the library and on the device of `array`."""
     return namespace(array).asarray(values, device=array_api_compat.device(array))

@@ -33,7 +33,9 @@ Distinct clusters of rows in every class, as narrow as crops, cannot be told fro
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -44,6 +46,7 @@ from scipy.special import gammaincinv, stdtrit
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.heads.array import FeatureRows, beside, namespace, take, to_numpy, widen
 from clinit.headtrain.heads.groups import by_class
+from clinit.machine import cpu_count
 
 CHANCE = 0.05
 """Chance that any distinct rows of a set are taken for repeats, if they are spread alike."""
@@ -77,10 +80,16 @@ def find_groups(
     rows = np.concatenate([*sample, np.empty(0, dtype=np.int64)])
     drawn = to_numpy(widen(take(features, rows))).astype(np.float64)
     spread = _Spread.of(drawn, labels[rows], rows, len(labels))
+
+    def is_searched(rows_of: Int[np.ndarray, " _"]) -> bool:
+        return len(rows_of) <= GLANCE_ABOVE or _at_a_glance(features, rows_of, spread)
+
+    # NumPy copies and sums with one thread; CuPy's stream belongs to this thread.
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        look = pool.map if isinstance(features, np.ndarray) else map
+        searched = list(look(is_searched, classes))
     trees: list[_Tree] = []
-    for rows_of in classes:
-        if len(rows_of) > GLANCE_ABOVE and not _at_a_glance(features, rows_of, spread):
-            continue
+    for rows_of in compress(classes, searched):
         parts = np.array_split(rows_of, -(-len(rows_of) // MOST_ROWS))
         trees += [_Tree.of(part, take(features, part)) for part in parts if len(part) > 1]
     apart = np.arange(len(labels))

@@ -1,7 +1,7 @@
 """Models: classifiers in use, which predict, are measured, and get classes.
 
 facts, model       facts about classes and history; a model and its verbs
-reading, writing   read and write a model file or folder; card writes its README
+storage            read and write a model file or folder; card writes its README
 network, onnx      the engines: a timm network, an ONNX graph
 inputs, images     features or images that are given to a model
 predict            classify images or features; answers reads images; evaluation measures

@@ -14,19 +14,18 @@ from typing import Any, Literal
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head, Top1, accuracy
+from clinit.extract.cache.head import Head, accuracy
 from clinit.extract.dataset.names import near_names
 from clinit.headtrain.heads.groups import count_repeats
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.start.scale import LeftOut
-from clinit.headtrain.model.addition import Addition, Examined, first_left_out
+from clinit.headtrain.model.addition import NONE, Addition, Examined, first_left_out
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.classifier import AnyPath, Classifier, M
 from clinit.headtrain.model.facts import Change
-from clinit.headtrain.model.growth import Growth, Started, grown_head, grown_memory
-from clinit.headtrain.model.inputs import Inputs, differences, features_in, held_out, noted
-from clinit.headtrain.model.old_rows import DRAWN
+from clinit.headtrain.model.growth import DRAWN, Growth, Started, grown_head, grown_memory
+from clinit.headtrain.model.inputs import Inputs, features_in, held_out, noted
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import HeadFit, ProbeConfig
@@ -140,9 +139,7 @@ def merge(
         observe(Warned(note))
     data |= {"notes": notes} if notes else {}
     if images is None:
-        none = Top1(0, 0)
-        merged = left.after(Change.now("merge", (), data=data))
-        return Addition(merged, 0, none, none, none, left_out=False, audit=Audit.nothing())
+        return Addition(left.after(Change.now("merge", (), data=data)), Audit.nothing())
     images = replace(images, data=data)
     return grow(Growth(model, left, images, config, "merge"), observe)
 
@@ -228,8 +225,8 @@ def _added(
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
-    after, is_left_out = own.price(config.max_old_loss), is_left_out and not len(images.val.labels)
-    old_after, new_after = after.old if len(tested.labels) else Top1(0, 0), after.new
+    _, old_after, new_after = own.price(config.max_old_loss)
+    old_after = old_after if len(tested.labels) else NONE
     balance = None if start is None else start.balance
     prices = []
     if balance is not None and len(tested.labels):
@@ -247,7 +244,7 @@ def _added(
         data={
             **images.data,
             "old_rows": kind,
-            "left_out": is_left_out,
+            "left_out": is_left_out and not len(images.val.labels),
             **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
             "repeats": count_repeats(images.train.labels, groups_of(images.train)),
             "untested": untested,
@@ -258,14 +255,7 @@ def _added(
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
     )
     before = accuracy(model.head, tested.named(model.class_names))
-    return Addition(
-        *(grown.after(change), replaced, before, old_after, new_after),
-        left_out=is_left_out,
-        audit=found,
-        prices=tuple(prices),
-        taken=taken,
-        place=images.place,
-    )
+    return Addition(grown.after(change), found, replaced, before, tuple(prices), images.place)
 
 
 def _warnings(model: Classifier, purpose: Purpose) -> list[str]:
@@ -277,7 +267,8 @@ def _warnings(model: Classifier, purpose: Purpose) -> list[str]:
             " train the head with `--iterations 200`"
         )
     turns = config.activation == "sigmoid" and model.facts.activation == "softmax"
-    if turns and model.class_names and purpose.old is None and model.memory is None:
+    known = 0 if model.memory is None else int(model.memory.known.sum())
+    if turns and purpose.old is None and known < model.facts.num_classes / 2:
         found.append(
             "--activation sigmoid: a head that was trained with a softmax has no probabilities of"
             " single classes, and without images of old classes nothing fits new rows to it: leave"
@@ -341,10 +332,5 @@ def old_features(given: Source | AnyPath, model: Classifier, observe: Observer) 
             given = Source(rows, rows.nothing(), str(path))
         else:
             (given,) = read_sources(path)
-    if differing := differences(model, given.fingerprint):
-        raise ModelError(
-            f"the features in {given.path} do not come from the network of {model.origin}: they"
-            f" differ in {differing}",
-            remedy="Give the cache of this network, or the images: `clinit remember`.",
-        )
+    features_in(given).check(model)
     return given

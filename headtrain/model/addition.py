@@ -44,7 +44,7 @@ from clinit.headtrain.model.audit import Audit
 from clinit.headtrain.model.classifier import AnyPath, M
 from clinit.headtrain.model.facts import FEW, Change, Known, accuracy_in_words
 from clinit.headtrain.model.predict import RULES, scores
-from clinit.headtrain.model.writing import Written, write_model
+from clinit.headtrain.model.storage import Written, write_model
 from clinit.words import examples, number_of
 
 MOST_KNOWN = 2048
@@ -163,24 +163,15 @@ class Addition(Generic[M]):
 
     model: M
     """The new model; its history ends with this addition."""
-    replaced: int
-    """Number of classes of the model that were replaced."""
-    old_before: Top1
-    """Accuracy of the original model on held-out images of old classes."""
-    old: Top1
-    """Accuracy of the new model on the same images."""
-    new: Top1
-    """Accuracy of the new model on images of the added classes, held out or left out."""
-    left_out: bool
-    """Whether `new` is leave-one-out: each image is classified by rows computed without it."""
     audit: Audit
     """What seems wrong with the images."""
+    replaced: int = 0
+    """Number of classes of the model that were replaced."""
+    old_before: Top1 = NONE
+    """Accuracy of the original model on held-out images of old classes."""
     prices: tuple[Price, ...] = ()
     """Accuracies for several values of `--max-old-loss`, ascending, the requested value among them.
     Empty unless the rows are discriminants and images of old classes are held out."""
-    taken: Top1 = NONE
-    """How many of the features that stand in for old images (`total`) new classes take (`correct`):
-    an estimate, if no image of an old class is held out."""
     place: str = ""
     """Where the features of the images are."""
 
@@ -188,6 +179,21 @@ class Addition(Generic[M]):
     def change(self) -> Change:
         """The addition in the history of the model."""
         return self.model.facts.history[-1]
+
+    @property
+    def old(self) -> Top1:
+        """Accuracy of the new model on held-out images of old classes."""
+        return self.change.accuracy.get("old", NONE)
+
+    @property
+    def new(self) -> Top1:
+        """Accuracy of the new model on images of the added classes, held out or left out."""
+        return self.change.accuracy.get("new", NONE)
+
+    @property
+    def left_out(self) -> bool:
+        """Whether `new` is leave-one-out: each image is classified by rows computed without it."""
+        return bool(self.change.data.get("left_out"))
 
     def save(self, out: AnyPath, *, onnx: bool = False, overwrite: bool = False) -> Written:
         """Write the new model; see `Model.save`."""
@@ -222,13 +228,13 @@ class Addition(Generic[M]):
     @property
     def _new_in_words(self) -> str:
         count = sum(self.change.images.values())
-        given, tested = (number_of(n, self._noun) for n in (count, self.new.total))
+        given = number_of(count, self._noun)
         if not self.new.total:
             return f"Your {self._noun if count == 1 else given} could not be tested."
         if not self.left_out:
-            return f"Of {tested} held out, {_right(self.new)}."
-        whole = f"Your {given}" if given == tested else f"Of your {given}, {tested}"
-        return f"{whole}, each tested without itself: {_right(self.new)}."
+            return f"Of {number_of(self.new.total, self._noun)} held out, {_right(self.new)}."
+        each = "each tested" if self.new.total == count else f"{self.new.total:,} tested, each"
+        return f"Your {given}, {each} without itself: {_right(self.new)}."
 
     @property
     def _old_in_words(self) -> list[str]:
@@ -237,9 +243,8 @@ class Addition(Generic[M]):
         if self.old.total:
             before = f"{self.old_before.correct:,} before"
             return [f"Old classes: of {self.old.total:,} held out, {_right(self.old)}, {before}."]
-        loss = ""
-        if self.taken.total:
-            loss = f", estimated loss {self.taken.correct:,} of {self.taken.total:,}"
+        lost = self.change.data.get("estimated_loss")
+        loss = "" if lost is None else ", estimated loss {correct:,} of {total:,}".format(**lost)
         return [f"Old classes: not tested (`clinit remember`){loss}."]
 
     def tables(self) -> list[TableOf]:
@@ -258,14 +263,14 @@ class Addition(Generic[M]):
         """Return what the numbers do not show."""
         change, notes = self.change, list[str]()
         if names := change.data.get("untested"):
-            notes.append(
-                f"never tested, for want of a second {self._noun}, which does not repeat the first:"
-                f" {number_of(len(names), 'class')} ({examples(names)})"
-            )
+            takes = f"a second {self._noun}, which does not repeat the first"
+            takes = takes if self.left_out else f"a {self._noun} in val, or five to hold one out"
+            which = f"{number_of(len(names), 'class')} ({examples(names)})"
+            notes.append(f"never tested: {which}; a class takes {takes}")
         if (
             not self.old.total
             and len(change.classes) < self.model.facts.num_classes
-            and max(change.images.values()) == 1
+            and max(change.images.values(), default=0) == 1
             and "weights" in change.data["old_rows"]
         ):
             notes.append(

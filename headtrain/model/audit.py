@@ -313,7 +313,8 @@ def repeated(images: Images) -> list[dict[str, Any]]:
 
     first: dict[str, int] = {}
     same = [(first.setdefault(digest, row), row) for row, digest in enumerate(images.digests)]
-    one, other = np.array([*same, *near_pairs(images.rows.features)]).reshape(-1, 2).T
+    pairs = np.array([*same, *near_pairs(images.rows.features)], dtype=np.int32)
+    one, other = pairs.reshape(-1, 2).T
     count = len(images.digests)
     _, part = connected_components(coo_array((np.ones(len(one)), (one, other)), (count, count)))
     found = []

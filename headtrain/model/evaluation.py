@@ -205,11 +205,9 @@ class Evaluation:
         lines = {"right": f"0 {noun}s of classes of the model"}
         if known:
             one, five = (self.top1(column) for column in ("right", "top5"))
-            lines["right"] = (
-                f"{one.correct:,} of {number_of(known, noun)} of {classes} right"
-                f" ({one.percent:.2f} %); {five.correct:,} with their class among the five"
-                f" likeliest ({five.percent:.2f} %)"
-            )
+            right = f"{one.correct:,} of {number_of(known, noun)} of {classes} right"
+            lines["right"] = f"{right} ({one.percent:.2f} %)"
+            lines["top-5"] = f"{five.correct:,} right ({five.percent:.2f} %)"
             lines["calibration"] = (
                 f"expected error {100 * found['calibration_error']:.1f} %,"
                 f" mean probability {100 * found['mean_probability']:.1f} %"
@@ -224,11 +222,10 @@ class Evaluation:
 
     def _compared(self, found: dict[str, Any]) -> dict[str, str]:
         """Return the comparison in words: common classes, other classes, and what was lost."""
-        gained, lost, both, neither = (found[each] for each in CHANGES)
+        gained, lost, both, _ = counts = [found[each] for each in CHANGES]
         lines = {
-            "both know": f"{number_of(gained + lost + both + neither, self.noun)}: {gained:,}"
-            f" gained, {lost:,} lost (McNemar's test: p = {self.p_value:.3g}), {both:,} right and"
-            f" {neither:,} wrong in both"
+            "both know": f"{number_of(sum(counts), self.noun)}: {gained:,}"
+            f" gained, {lost:,} lost (McNemar: p = {self.p_value:.3g}), {both:,} right in both"
         }
         for name, which in zip(ONLY, ("this model", "the other"), strict=True):
             count, classes, right = found[name].values()

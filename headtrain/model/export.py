@@ -34,7 +34,7 @@ from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.network import TimmEngine
-from clinit.headtrain.model.writing import Written, check_free, write_model
+from clinit.headtrain.model.storage import Written, check_free, write_model
 from clinit.headtrain.protocol.record.format import (
     RunRecord,
     changed_parameters,

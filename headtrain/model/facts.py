@@ -144,6 +144,11 @@ class ModelFacts:
         """The network, or whose features the head reads, in words."""
         return self.backbone or "a head on features"
 
+    def since(self, task: int) -> str:
+        """Return when the classes of a task came: the day they were added, or the task of a run."""
+        days = (each.date[:10] for each in self.history if each.task == task)
+        return next(days, f"task {task}") if task else "base"
+
     @property
     def parents(self) -> Mapping[str, str]:
         """Digests of the models that the last change was made of, with their paths then."""

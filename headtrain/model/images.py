@@ -44,7 +44,7 @@ from clinit.headtrain.model.inputs import (
     tellers,
 )
 from clinit.headtrain.model.network import engine_of
-from clinit.headtrain.model.writing import check_apart
+from clinit.headtrain.model.storage import check_apart
 from clinit.observer import Doing, Observer, Progressed, Warned, ignore
 from clinit.words import examples, number_of
 
@@ -205,7 +205,8 @@ class ImageFolder(Inputs):
         if bad:
             every = sum(len(each.manifest.table) for each in self.listing.values())
             named = examples([f"{each.path}: {each.reason}" for each in bad])
-            told = f"{len(bad):,} of {every:,} images cannot be read and are left out ({named})"
+            told = f"{len(bad):,} of {every:,} images cannot be read and are left out ({named});"
+            told += " `--retry-invalid` reads them again"
             observe(Warned(told))
             first = [{"image": each.path, "error": each.reason} for each in bad[:LISTED]]
             left_out["unreadable"] = {"count": len(bad), "first": first}

@@ -158,8 +158,8 @@ class FeatureInput(Inputs):
             HeadError: If the features have another width than the head reads.
             ModelError: If another network computed them.
         """
-        shape, dim = tuple(self.features.shape), model.head.dim
-        if len(shape) != 2 or shape[1] != dim:
+        dim, shapes = model.head.dim, [tuple(each.features.shape) for each in self.splits.values()]
+        if shape := next((each for each in shapes if each[1:] != (dim,)), None):
             if not self.path.name:
                 raise ValueError(f"features have shape {shape}, expected (rows, {dim})")
             raise HeadError(

@@ -15,15 +15,15 @@ from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.headtrain.heads.temperature import Activation
 from clinit.headtrain.model.classifier import AnyPath, Classifier, Reading
 from clinit.headtrain.model.inputs import Inputs, features_in, is_features
-from clinit.headtrain.model.reading import facts_of, read_model
 from clinit.headtrain.model.settings import AddConfig, RememberConfig
+from clinit.headtrain.model.storage import facts_of, read_model
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.addition import Addition
     from clinit.headtrain.model.audit import Audit
     from clinit.headtrain.model.evaluation import Evaluation
     from clinit.headtrain.model.predict import Prediction, Rejection
-    from clinit.headtrain.model.writing import Written
+    from clinit.headtrain.model.storage import Written
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -200,7 +200,7 @@ class Model(Classifier):
         Raises:
             ClinitError: If `out` exists and may not be replaced, or cannot be written.
         """
-        from clinit.headtrain.model.writing import write_model
+        from clinit.headtrain.model.storage import write_model
 
         return write_model(self, Path(out), onnx=onnx, overwrite=overwrite)
 

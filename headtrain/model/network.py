@@ -30,7 +30,6 @@ from clinit.errors import BackboneError, ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import title
-from clinit.extract.head_names import ASSUMED, name_rows
 from clinit.extract.network.backbone import (
     Backbone,
     BackboneConfig,
@@ -42,6 +41,7 @@ from clinit.extract.network.backbone import (
 from clinit.extract.network.checkpoint import read_checkpoint
 from clinit.extract.network.compiled import on_its_way
 from clinit.extract.network.transform import Transform
+from clinit.extract.work.recorded import ASSUMED, name_rows
 from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.temperature import divided
@@ -123,10 +123,15 @@ class TimmEngine:
         """Return the logits of normalised images."""
         if self.backbone.program is None and self.head is None:
             return self.backbone.logits(images)
-        head, features = self.head or self.backbone.head, self.backbone.features(images)
+        weight, bias = self._classifier
+        return self.backbone.features(images) @ weight.T + bias
+
+    @cached_property
+    def _classifier(self) -> list[Tensor]:
+        """Weight and bias on the device; each copy would wait for it."""
+        head = self.head or self.backbone.head
         assert head is not None
-        weight, bias = (torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias))
-        return features @ weight.T + bias
+        return [torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias)]
 
     def with_heads(self, heads: Sequence[Head]) -> TimmEngine:
         """Return the engine with the logits of these heads, one after the other."""

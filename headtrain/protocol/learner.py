@@ -204,9 +204,9 @@ class Learner:
 
     def _evaluated(self, fact: events.Tested, entry: TaskEntry) -> None:
         found = fact.found
-        entry.mistakes = found.mistakes or ()
         counts = found.correct, found.correct_in_task
-        entry.points.append(Point(fact.iteration, *counts, fact.losses, self.seconds))
+        wrong = found.mistakes or ()
+        entry.points.append(Point(fact.iteration, *counts, fact.losses, self.seconds, wrong))
         by_name = dict(zip(self.ids, fact.losses.tolist(), strict=True))
         for name, loss in by_name.items():
             if not np.isfinite(loss) and not self.experiment.study.is_closed:

@@ -235,10 +235,11 @@ class GradientHeads(Method):
         for stop in stream.evaluation_points:
             for done in steps.until(stop):
                 yield Stepped(done)
-            if is_last := stop == stream.iterations:
+            if stop == stream.iterations:
                 yield Trained(0, steps.losses)
             tested = self._experiment.seen_tests(task)
-            found = evaluate(self._bank, tested, ends, list_mistakes=is_last)
+            listed = stream.lists_mistakes(stop)
+            found = evaluate(self._bank, tested, ends, list_mistakes=listed)
             yield Tested(stop, found, mean_losses(self._bank, sample))
 
     def _diagnoses(

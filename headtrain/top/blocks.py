@@ -236,9 +236,9 @@ class TopBlocks(Method):
         )
 
     def _tested(self, lesson: Lesson, iteration: int) -> Tested:
-        is_last = iteration == self._study.stream.iterations
+        listed = self._study.stream.lists_mistakes(iteration)
         return Tested(
-            iteration, *measure(self.model, self._inputs, self._study, lesson, all_mistakes=is_last)
+            iteration, *measure(self.model, self._inputs, self._study, lesson, all_mistakes=listed)
         )
 
     def _paused(self, iteration: int, optimizer: torch.optim.Optimizer | None) -> Paused:

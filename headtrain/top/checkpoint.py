@@ -112,7 +112,7 @@ def resumed_from(found: Checkpoint, name: str) -> str:
 def _document(path: Path) -> DocumentKind:
     return DocumentKind(
         title="the checkpoint of a run",
-        format="clinit-checkpoint/5",
+        format="clinit-checkpoint/6",
         error=CheckpointError,
         remedy=_remedy(path),
     )

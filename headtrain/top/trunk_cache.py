@@ -29,8 +29,8 @@ from clinit.errors import CacheError
 from clinit.extract.cache.plan import Plan
 from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.head_names import HeadNames
 from clinit.extract.work.options import Settings
+from clinit.extract.work.recorded import NamedHead
 from clinit.extract.work.split_run import SplitRun, compiled_alike
 from clinit.files.lock import claim_folder
 from clinit.headtrain.top.activations import (
@@ -152,8 +152,7 @@ class TrunkCache:
                 backbone=self.trunk,
                 transform=self.trunk.transform,
                 settings=Settings(workers=workers, strict=True, max_pixels=pixels),
-                head=None,
-                head_names=HeadNames(),
+                named=NamedHead(),
                 on_progress=lambda now: observe(
                     Progressed(f"images of {part.name}", now.rows_done, now.rows_total)
                 ),

@@ -8,7 +8,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, Unpack
 
-from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_split, diagnose_summed
+from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_splits, diagnose_summed
 from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.arrays import head_of, in_bytes, load_cache
 from clinit.errors import ExperimentError
@@ -245,7 +245,7 @@ def _head(given: GivenHead | None, base: Source | None) -> Head | Path | None:
 
 
 def diagnose(
-    cache: Cache,
+    cache: Cache | Sequence[Cache],
     head: Head | str | Path | None = None,
     *,
     split: str | None = None,
@@ -255,10 +255,11 @@ def diagnose(
     """Measure neural collapse (NC1 to NC4) and D_LS of a head on a split of a cache.
 
     Args:
-        cache: A cache, whose features are read from its folder; or a file of `clinit.sum_caches`,
-            for which `head` is required and `split` is not used.
+        cache: A cache, whose features are read from its folder, or several of one backbone, whose
+            rows are measured together; or a file of `clinit.sum_caches`, for which `head` is
+            required and `split` is not used.
         head: The head, whose rows are matched with the classes by name; None takes the head in the
-            cache.
+            first cache.
         split: `train` or `val`; None means train or, without it, val.
         lam: Ridge of the least-squares head that D_LS compares with, >= 0.
         device: `auto`, `cuda` or `cpu`.
@@ -269,25 +270,22 @@ def diagnose(
         HeadError: If the width of the head differs from the features', or the head has no class of
             the split.
     """
-    folder = cache.path if isinstance(cache, Source) else cache
-    if head is not None and is_file(Path(folder)):
+    caches = cache if isinstance(cache, Sequence) and not isinstance(cache, str) else [cache]
+    folders = [Path(each.path if isinstance(each, Source) else each) for each in caches]
+    if head is not None and is_file(folders[0]):
         chosen = head if isinstance(head, Head) else read_head(Path(head))
-        return diagnose_summed(read_summed(Path(folder)), chosen, lam=lam)
-    opened = open_cache(Path(folder))
+        return diagnose_summed(read_summed(folders[0]), chosen, lam=lam)
+    opened = [open_cache(folder) for folder in folders]
     if head is None:
-        head = cache.head if isinstance(cache, Source) else opened.head
+        head = caches[0].head if isinstance(caches[0], Source) else opened[0].head
     if head is None:
         raise ExperimentError(
-            f"{folder} contains no pretrained head",
+            f"{folders[0]} contains no pretrained head",
             remedy="Extract the classes with a backbone that has a classifier, or give a head.",
         )
     chosen = head if isinstance(head, Head) else read_head(Path(head))
-    return diagnose_split(
-        opened.split(split or next(iter(opened.splits))),
-        chosen,
-        lam=lam,
-        device=choose_device(device),
-    )
+    splits = [each.split(split or next(iter(each.splits))) for each in opened]
+    return diagnose_splits(splits, chosen, lam=lam, device=choose_device(device))
 
 
 def probe(cache: Cache, **settings: Any) -> Probe:

@@ -187,6 +187,8 @@ class Setting:
     most: int | float | None = None
     alias: str | None = None
     """Name on the command line without leading dashes; default: the name of the field."""
+    short: str = ""
+    """A second name on the command line, of one letter."""
     otherwise: str | None = None
     """The default in words, if None means a default that depends on other settings."""
     metavar: str | None = None

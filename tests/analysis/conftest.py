@@ -66,7 +66,8 @@ def make_run() -> MakeRun:
                     evaluations.append((task, iteration, row, right, total, min(total, right + 1)))
                     if iteration == iterations:
                         other = origin + (origin == row)
-                        mistakes += [(task, row, image, other) for image in range(right, total)]
+                        wrong = range(right, total)
+                        mistakes += [(task, iteration, row, image, other) for image in wrong]
             losses = [loss_curve(task, step) for step in range(iterations)]
             steps += [(task, step, loss, loss, None) for step, loss in enumerate(losses)]
         info: Any = {

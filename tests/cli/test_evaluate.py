@@ -6,12 +6,14 @@ import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from clinit.errors import ClinitError
 from clinit.headtrain.model.export import Export
+from clinit.headtrain.model.network import TimmEngine
 from tests.cli.calls import call, checked, done, refused
 
 VOID = ("meta", "link", "img", "br", "input")
@@ -86,7 +88,9 @@ def test_a_model_is_measured_as_it_predicts(model: Path, images: Path, tmp_path:
     assert text.count("<script") == 2
 
 
-def test_two_models_answer_the_same_images(model: Path, images: Path, tmp_path: Path) -> None:
+def test_two_models_answer_the_same_images(
+    model: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "list").write_text("a/empty.png\n", encoding="utf-8")
     left = done("-q", "evaluate", model, images, "--json", "--without", tmp_path / "list")
     assert (json.loads(left)["images"], json.loads(left)["unreadable"]) == (
@@ -95,19 +99,40 @@ def test_two_models_answer_the_same_images(model: Path, images: Path, tmp_path: 
     )
     (images / "a" / "empty.png").unlink()
     other = tmp_path / "other"
-    done("rename", model, "d=e", "e=d", "--out", other)
+    done("rename", model, "d=e", "e=d", "a=A", "--out", other)
+    passes: list[int] = []
+    logits = TimmEngine.logits
+
+    def counted(engine: TimmEngine, pixels: Any) -> Any:
+        passes.append(len(pixels))
+        return logits(engine, pixels)
+
+    monkeypatch.setattr(TimmEngine, "logits", counted)
+    # With the parent, which is the model.
+    told = json.loads(call("-q", "evaluate", other, images, "--device=cpu", "--json").stdout)
+    assert sum(passes) == 24, "each image passes the network once"
     against = ("evaluate", model, images, "--against", other, "--device=cpu")
+    assert told["against"]["only other"]["images"] == 4
     told = json.loads(checked(call("-q", *against, "--json")))
-    alone = [json.loads(done("-q", "evaluate", m, images, "--json")) for m in (model, other)]
-    rights = [round(each["top1"] / 5) for each in alone]
+    alone = [json.loads(call("-q", "evaluate", m, images, "--json").stdout) for m in (model, other)]
+    rights = [round(each["top1"] * each["images"]["known"] / 100) for each in alone]
     assert told["other"] == str(other)
     of = told["against"]
+    assert of["only this"]["images"] == 4
+    rights[0] -= of["only this"]["right"]
     assert [of["both"] + of["gained"], of["both"] + of["lost"]] == rights
     assert {each["class"] for each in of["gained_images"] + of["lost_images"]} <= {"d", "e"}
     printed = done(*against, "--html", tmp_path / "page.html")
-    assert f"{of['gained']} gained, {of['lost']} lost" in printed
-    assert "McNemar" in printed
-    assert max(map(len, printed.splitlines())) <= 80 + len(str(tmp_path))
+    assert f"{of['gained']} gained, {of['lost']} lost (McNemar" in printed
+    assert f"4 images of 1 class: {of['only this']['right']} right" in printed
+    first = of["lost_images"][0]
+    assert f"lost: {first['image']} (now {first['answer']})" in printed
+    shutil.move(images / "<b>x", images / "AAAAAAAA")
+    done("rename", model, "a=AAAAAAAAA", "--out", tmp_path / "typo")
+    assert "AAAAAAAA: is it AAAAAAAAA?" in done("evaluate", tmp_path / "typo", images)
+    told = printed.replace(str(model), "").splitlines()
+    lines = (each for each in told if not each.startswith(("Note", "lost")))
+    assert max(map(len, lines)) <= 80
     WellFormed((tmp_path / "page.html").read_text(encoding="utf-8"))
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clinit.cli.frame.interruption import NOTHING, Interruption, keeps
 
+from clinit.cli.frame.model_source import kept
 from tests.cli.test_main import COMMANDS
 
 SIGNALS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated", signal.SIGHUP: "Hung up"}
@@ -15,7 +17,7 @@ WAITS = """
 import os, sys
 from types import SimpleNamespace
 from clinit.cli import main as m
-from clinit.cli.frame import interruption
+from clinit.cli.frame import process as interruption
 
 def pass_since_the_first_signal(seconds):
     now = interruption._ending_since + seconds
@@ -128,6 +130,17 @@ def test_a_signal_that_the_parent_ignores_stays_ignored() -> None:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 143
+
+
+def test_what_is_kept_is_nothing_before_the_first_shard(tmp_path: Path) -> None:
+    said = []
+    for folder in (tmp_path / "none", tmp_path):
+        (tmp_path / "train").mkdir(exist_ok=True)
+        (tmp_path / "train" / "shard-00000.h5").touch()
+        with pytest.raises(Interruption) as raised, keeps("All is kept."), kept([folder]):
+            raise Interruption(signal.SIGINT)
+        said.append(str(raised.value))
+    assert said == [f"Interrupted. {NOTHING}", "Interrupted. All is kept."]
 
 
 READING = {

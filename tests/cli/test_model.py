@@ -5,12 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from PIL import Image
-from typer.testing import CliRunner, Result
 
 import clinit
-from clinit.cli.commands.model import add, merge, remember, remove, rename, show
+from clinit.cli.frame.model_source import next_to
 from clinit.errors import CacheError, ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
 from clinit.extract.cache.read import open_split
@@ -18,26 +16,16 @@ from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.facts import accuracy_in_words
 from clinit.headtrain.model.memory import Memory, read_memory
 from clinit.headtrain.model.model import load_model
-from clinit.headtrain.model.reading import read_facts
-
-app = typer.Typer()
-for command in (add, merge, remember, remove, rename, show):
-    app.command()(command)
+from clinit.headtrain.model.storage import parent_of, read_facts
+from tests.cli.calls import call, checked
 
 
-def invoke(*arguments: object, width: int = 120) -> Result:
-    texts = [str(argument) for argument in arguments]
-    return CliRunner().invoke(app, texts, env={"COLUMNS": str(width)})
+def done(*words: object) -> str:
+    return " ".join(checked(call(*words)).split())
 
 
-def done(*arguments: object, width: int = 120) -> str:
-    result = invoke(*arguments, width=width)
-    assert result.exit_code == 0, f"{result.output}\n{result.exception!r}"
-    return " ".join(result.output.split())
-
-
-def refused(kind: type[Exception], *arguments: object) -> str:
-    result = invoke(*arguments)
+def refused(kind: type[Exception], *words: object) -> str:
+    result = call(*words)
     assert isinstance(result.exception, kind), (result.output, result.exception)
     return f"{result.exception} | {getattr(result.exception, 'remedy', '')}"
 
@@ -124,10 +112,10 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     assert len(change.data["train_manifest"]) == 64
     assert "synthetic features from class statistics" in change.data["old_rows"]
     assert (change.accuracy["new"].total, change.accuracy["old"].total) == (16, 5)
-    printed = done("show", out)
+    printed = done("model", "show", out)
     assert "base, 3 classes: a, b, c" in printed
-    assert "task 3, 2 classes: f, g" in printed
-    told = json.loads(invoke("show", out, "--json").stdout)
+    assert f"{change.date[:10]}, 2 classes: f, g" in printed
+    told = json.loads(call("model", "show", out, "--json").stdout)
     assert told["classes"][-1] == {"class": "g", "task": 3}
     assert (told["memory"]["classes"], told["memory"]["exact"]) == (7, True)
 
@@ -146,6 +134,42 @@ def test_a_model_that_was_added_to_is_added_to_again(
     assert memory.counts.tolist() == [5, 5, 5, 5, 5, 8, 8, 6, 6]
     assert memory.held_out.counts().tolist() == [1, 1, 1, 1, 1, 0, 0, 0, 0]
     assert read_facts(tmp_path / "out" / "model.safetensors").tasks[-2:] == (4, 4)
+
+
+def test_without_out_the_new_model_goes_next_to_its_parent(
+    grown: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = Path(shutil.copytree(grown[0], tmp_path / "flowers"))
+    more, words = draw(tmp_path / "more", "h", 2), ("--device", "cpu")
+    draw(more, "i", 1)
+    printed = done("add", parent, more, *words)
+    assert printed.startswith(f"Note: the new model goes to {tmp_path / 'flowers-2'}; ")
+    assert "never tested: 1 class (i)" in printed
+    draw(tmp_path / "later", "i", 1, start=1)
+    shutil.move(tmp_path / "later" / "i" / "1.png", more / "i")
+    printed = done("add", tmp_path / "flowers", more, *words)
+    assert f"{tmp_path / 'flowers-3'} knows 9 classes" in printed
+    assert "1 image came since (i/...); only new images are computed" in printed
+    assert not (tmp_path / "flowers-3-features").exists()
+    done("rename", tmp_path / "flowers-3", "a=b", "b=a", "h=[bold] grün")
+    before, after = head_of(tmp_path / "flowers-3"), head_of(tmp_path / "flowers-4")
+    assert after.class_names == (*"bacdefg", "[bold] grün", "i")
+    assert memory_of(tmp_path / "flowers-4").class_names == after.class_names
+    np.testing.assert_array_equal(after.weight, before.weight)
+    facts = {name: read_facts(tmp_path / name) for name in ("flowers", "flowers-3", "flowers-4")}
+    assert facts["flowers-3"].parents == {facts["flowers"].digest: str(parent)}
+    parents = {facts["flowers-3"].digest: str(tmp_path / "flowers-3")}
+    assert facts["flowers-4"].parents == parents
+    shutil.move(tmp_path / "flowers-3", tmp_path / "elsewhere")
+    assert parent_of(tmp_path / "flowers-4") is None
+    assert parent_of(tmp_path / "elsewhere") == parent
+    shown = done("model", "show", tmp_path / "flowers-4")
+    for name in ("flowers", "flowers-3"):
+        assert f"{name} {facts[name].digest[:12]}" in shown
+    monkeypatch.setattr("clinit.headtrain.model.model.read_model", lambda *_, **__: 1 / 0)
+    assert "no class nope" in refused(ModelError, "rename", parent, "nope=x")  # before it is read
+    assert next_to(tmp_path / "resnet-50").name == "resnet-50-2"
+    assert next_to(tmp_path / "head.npz").name == "head-2.npz"
 
 
 def test_a_class_that_the_model_has_is_replaced_in_its_own_row(
@@ -179,12 +203,12 @@ def test_more_images_solve_rows_anew_and_two_models_become_one(
     assert "1 of 5 images seen already: they count once" in printed
     assert "4 more photographs of 1 class, 2 classes computed anew" in printed
     done("add", remembering, draw(tmp_path / "other", "hi", 6), "--out", tmp_path / "hi", *cpu)
-    words = ("merge", tmp_path / "more-of-f", tmp_path / "hi", "--out")
+    words = ("model", "merge", tmp_path / "more-of-f", tmp_path / "hi", "--out")
     printed = done(*words, tmp_path / "both")
     assert f"{tmp_path / 'both'} knows 9 classes. Your 32 photographs" in printed
     assert "2 classes computed anew, 2 classes added" in printed
     assert memory_of(tmp_path / "both").counts.tolist() == [5] * 5 + [12, 8, 6, 6]
-    told = json.loads(invoke(*words, tmp_path / "both.safetensors", "--json").stdout)
+    told = json.loads(call(*words, tmp_path / "both.safetensors", "--json").stdout)
     assert (told["history"][-1]["action"], told["memory"]) == ("merge", None)
 
 
@@ -206,14 +230,6 @@ def test_classes_are_removed_with_what_is_remembered_of_them(
     again = draw(tmp_path / "again", "acdef", 6, start=100)
     done("remember", fewer, again, "--out", tmp_path / "anew", "--device", "cpu")
     assert memory_of(tmp_path / "anew").exact
-
-
-def test_classes_are_renamed(grown: tuple[Path, str], tmp_path: Path) -> None:
-    done("rename", grown[0], "a=b", "b=a", "g=[bold] grün", "--out", tmp_path / "out")
-    before, after = head_of(grown[0]), head_of(tmp_path / "out")
-    assert after.class_names == ("b", "a", "c", "d", "e", "f", "[bold] grün")
-    np.testing.assert_array_equal(after.weight, before.weight)
-    assert memory_of(tmp_path / "out").class_names == after.class_names
 
 
 def test_given_rows_that_the_model_holds_out_are_not_trained_on(
@@ -249,9 +265,14 @@ def test_python_gives_the_same_model(
         added.save(out)
     with pytest.raises(ValueError, match="iterations takes an integer"):
         model.add(images, iterations=-1)
-    assert [each.action for each in added.model.rename({"f": "F"}).remove(["g"]).facts.history] == [
-        *("run", "remember", "add", "rename", "remove")
-    ]
+    changed = added.model.rename({"f": "F"}).remove(["a", "g"])
+    actions = [each.action for each in changed.facts.history]
+    assert actions == ["run", "remember", "add", "rename", "remove"]
+    changed.save(tmp_path / "changed")
+    files = [images / "f" / "0.png", images / "g" / "0.png"]
+    asked = [each.predict(files) for each in (changed, clinit.load(tmp_path / "changed"))]
+    for one, two in zip(*asked, strict=True):  # the network in memory has the rows of the change
+        assert [each.name for each in one.guesses] == [each.name for each in two.guesses]
 
 
 def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -> None:
@@ -266,7 +287,7 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
         "g/9.heic",
         "zero rows recognise nothing until they are trained",
         "Of 3 photographs held out, ",
-        "does not repeat the first: 1 class (h)",
+        "never tested: 1 class (h); a class takes ",
     ):
         assert part in printed
     assert accuracy_in_words(Top1(15, 30)) == "50.00 %"
@@ -325,7 +346,7 @@ def test_odd_images_are_warned_of_and_refused_if_asked(
     words = ("add", remembering, own, "--out", out, "--device", "cpu")
     refusal = refused(ModelError, *words, "--strict")
     assert not out.exists()
-    result = invoke(*words, "--json", width=80)
+    result = call(*words, "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     for pair in ({"f/0.png", "f/again.png"}, {"f/1.png", "g/moved.png"}):
@@ -389,7 +410,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
     else:
         file.unlink()
         file.symlink_to(target)
-    for words in (["show", own], ["add", own, images, *out], ["remove", own, "b", *out]):
+    for words in (["model", "show", own], ["add", own, images, *out], ["remove", own, "b", *out]):
         assert str(file) in refused(ModelError if target is None else StorageError, *words)
     assert not (tmp_path / "out").exists()
 
@@ -414,8 +435,11 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL IMAGES --more", ModelError, "2 of these 2 classes are new to the model (f, g)"),
         ("add MODEL a1 --more", ModelError, "of all training images of 1 class (a)"),
         ("add MODEL a1 --more --replace", None, "--more keeps earlier images"),
-        ("merge MODEL MODEL", ModelError, "has all classes of the other"),
-        ("merge MODEL IMAGES", ModelError, "it is not a model"),
+        ("add MODEL f1 --lr 0.1", None, "--lr 0.1 has no effect without iterations"),
+        ("add MODEL f1 --out= --overwrite", None, "--overwrite needs --out"),
+        ("add --backbone=resnet18 IMAGES --out=", None, "--backbone needs --out"),
+        ("model merge MODEL MODEL", ModelError, "has all classes of the other"),
+        ("model merge MODEL IMAGES", ModelError, "it is not a model"),
         ("remember MODEL f1", ModelError, "1 folder without class in the model (f)"),
         ("remember MODEL IMAGES --out x.safetensors", None, "a file has no memory"),
         ("remove MODEL d_", ModelError, "no class d_; its classes of similar names: d"),
@@ -449,9 +473,10 @@ def test_what_does_not_fit_is_refused(
         for names, count in re.findall(r"([a-z]+)(\d)", root.name):
             draw(root, names, int(count))
         arguments[1] = str(root)
-    out = () if "--out" in arguments else ("--out", tmp_path / "out")
+    out = () if "--out" in words else ("--out", tmp_path / "out")
+    arguments = [each for each in arguments if each != "--out="]
     device = ("--device", "cpu") if command == "add" else ()
-    result = invoke(command, *arguments, *out, *device)
+    result = call(command, *arguments, *out, *device)
     assert result.exit_code, result.output
     if kind is not None:
         assert isinstance(result.exception, kind), result.exception

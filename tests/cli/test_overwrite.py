@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from clinit.headtrain.model.reading import read_facts
+from clinit.headtrain.model.storage import read_facts
 from clinit.headtrain.protocol.record.format import find_records, read_info
 from tests.cli.calls import call, checked, done, refused
 from tests.cli.made_cache import write_cache
@@ -36,20 +36,6 @@ def test_the_record_of_another_run_is_replaced_where_that_is_asked_for(
     assert seeds == {"random": 1, "lda-calibrated": 0}
     assert sorted(path.name for path in runs.iterdir()) == [".lock", "lda-calibrated", "random"]
     assert all("diagnosis" in task for task in read_info(runs / "random")["tasks"])
-
-
-@pytest.mark.parametrize("stranger", ["notes.txt", ".git/config"])
-def test_a_record_with_a_file_of_the_user_in_it_is_never_replaced(
-    caches: list[str], tmp_path: Path, stranger: str
-) -> None:
-    runs = tmp_path / "runs"
-    train(caches, runs, "--init=random")
-    own = runs / "random" / stranger
-    own.parent.mkdir(exist_ok=True)
-    own.write_text("mine")
-    error = refused(train(caches, runs, "--init=random", "--overwrite"))
-    assert f"never replaced: it holds {stranger.partition('/')[0]}" in str(error)
-    assert own.read_text() == "mine"
 
 
 def test_a_model_is_replaced_and_a_folder_that_holds_more_is_not(

@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 from clinit.cli.commands import predict as predict_output
 from clinit.cli.commands.predict import COLUMNS, OF_REJECTION, predict
 from clinit.headtrain.model.export import Export
+from clinit.headtrain.model.facts import ModelFacts
 from clinit.headtrain.model.model import load_model
 from clinit.headtrain.model.predict import Guess, Prediction, Rejection, find_images
 from tests.snapshots import check_snapshot
@@ -57,13 +59,15 @@ def test_a_table_has_a_line_for_each_class(
     monkeypatch.setattr(predict_output, "out", Console(width=80, highlight=False))
     images = [seen("a/b/1.png", 0.9, 0.06, 0.04), seen("a/c.png", 0.5, score=-2.5, unknown=True)]
     rows = [seen("x.npy", 0.75, row=row) for row in range(22)]
-    predict_output._show(images, "images", None)
-    predict_output._show(images[:1], "images", "scores are no probabilities")
-    predict_output._show(rows, "rows", None)
+    facts = ModelFacts(class_names=(), tasks=())
+    predict_output._show(images, "images", facts)
+    squared = replace(facts, record={"config": {"loss": "mse"}})
+    predict_output._show(images[:1], "images", squared)
+    predict_output._show(rows, "rows", facts)
     shown = capsys.readouterr()
     check_snapshot("predict", shown.out)
     assert "Note: 2 more rows" in shown.err
-    assert "Note: scores are no probabilities" in shown.err
+    assert "Note: the head was trained with squared error" in shown.err
 
 
 def test_bad_images_are_reported_the_others_are_shown_and_the_code_is_1(

@@ -1,3 +1,4 @@
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -93,3 +94,14 @@ def test_heads_of_a_bank_are_trained_beside_each_other_again(
     for run in runs:
         assert len(read_info(run)["bank"]) == 3
         done("rerun", run)
+
+
+def test_heads_of_runs_are_measured_on_the_caches_of_their_runs(tiny_run: Path) -> None:
+    caches = [str(tiny_run.parent / "caches" / side) for side in ("base", "new")]
+    head = str(tiny_run / "head.safetensors")
+    asked = [[str(tiny_run)], [*caches, "--head", head], [str(tiny_run), "--head", head]]
+    shown = [call("diagnose", *words, "--json") for words in asked]
+    one, same, both = (json.loads(each.stdout) for each in shown)
+    assert one["nc3"] == same["nc3"]
+    assert [each["head"] for each in both] == [head, str(tiny_run)]
+    assert "floor: the least NC2" in call("diagnose", *asked[2]).output

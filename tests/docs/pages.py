@@ -20,7 +20,7 @@ from typing import Any
 
 import typer
 
-from clinit.cli.frame.recipes import names
+from clinit.cli.frame.config import recipe_names
 from clinit.cli.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -121,7 +121,7 @@ def problem(words: list[str]) -> str | None:
         for parameter in command.params:
             if parameter.name == "config_file" and values.get("config_file") not in (
                 None,
-                *names(),
+                *recipe_names(),
             ):
                 continue  # a file of the reader
             if values.get(parameter.name) is not None:

@@ -57,12 +57,20 @@ def test_a_driver_without_a_device_is_a_warning(
     only(doctor.check_cuda(), "ok", "no GPU: everything runs on the CPU")
 
 
+def no_headers(function: Any) -> Any:
+    raise RuntimeError("fatal error: Python.h: No such file or directory\n#include")
+
+
 @pytest.mark.parametrize(
-    ("free", "state", "told"),
-    [(40, "ok", "it works"), (1, "warning", "1.0 of 80.0 GB free: in use by other processes")],
+    ("free", "compiles", "expected"),
+    [
+        (40, lambda function: function, [("ok", "it works"), ("ok", "are compiled")]),
+        (40, no_headers, [("ok", "it works"), ("warning", "are not compiled for the GPU: fatal")]),
+        (1, None, [("warning", "1.0 of 80.0 GB free: in use by other processes")]),
+    ],
 )
-def test_a_device_computes_unless_its_memory_is_taken(
-    monkeypatch: pytest.MonkeyPatch, free: int, state: str, told: str
+def test_a_device_computes_and_compiles_unless_its_memory_is_taken(
+    monkeypatch: pytest.MonkeyPatch, free: int, compiles: Any, expected: list[tuple[str, str]]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -70,9 +78,13 @@ def test_a_device_computes_unless_its_memory_is_taken(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: memory)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    importlib.import_module("clinit.extract.network.compiled")  # before `torch.device` is replaced
     with monkeypatch.context() as patch:
         patch.setattr(torch, "device", lambda *_: "cpu")
-        only(doctor.check_cuda(), state, told)
+        patch.setattr(torch, "compile", compiles)
+        found = list(doctor.check_cuda())
+    for one, (state, told) in zip(found, expected, strict=True):
+        only([one], state, told)
 
 
 class FakeCupy:

@@ -17,7 +17,7 @@ from clinit.extract.dataset.manifest import read_manifest
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
 from clinit.files.paths import check_free, check_writable, instead_of, own_folder
-from clinit.headtrain.model.reading import read_facts
+from clinit.headtrain.model.storage import read_facts
 from clinit.headtrain.protocol.record.format import read_record
 
 

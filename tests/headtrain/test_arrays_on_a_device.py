@@ -5,6 +5,7 @@ unless it is sent: what runs there uses the standard's functions alone and mixes
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import array_api_strict as strict
@@ -86,6 +87,24 @@ def test_statistics_are_those_of_numpy(weighting: Weighting, place: Place, dtype
     ):
         assert_there(getattr(far, name), getattr(near, name))
     np.testing.assert_array_equal(far.counts, near.counts)
+
+
+@pytest.mark.parametrize(("ratio", "error"), [(2, 1e-12), (64, 1e-6)])
+def test_a_gpu_that_is_slow_in_float64_multiplies_in_float32(
+    monkeypatch: pytest.MonkeyPatch, ratio: int, error: float
+) -> None:
+    """Sums stay in float64, so that 400,000 rows are as exact as 400."""
+    rated = SimpleNamespace(attributes={"SingleToDoublePrecisionPerfRatio": ratio})
+    monkeypatch.setattr("array_api_compat.is_cupy_array", lambda given: True)
+    slow = array.is_slow_in_float64(SimpleNamespace(device=rated))
+    monkeypatch.undo()
+    monkeypatch.setattr(moments, "is_slow_in_float64", lambda rows: slow)
+    rows, found = sample()[0], on_device(np.zeros((DIM, DIM)))
+    for _ in range(1000):
+        found = moments.add_products(found, on_device(rows))
+    expected = 1000 * rows.T @ rows
+    assert np.abs(to_numpy(found) - expected).max() < error * np.abs(expected).max()
+    assert slow == (np.abs(to_numpy(found) - expected).max() > 1e-11 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)

@@ -30,7 +30,7 @@ from clinit.headtrain.heads.start.calibration_set import CalibrationSet, balance
 from clinit.headtrain.heads.start.discriminant import discriminant_rows
 from clinit.headtrain.heads.start.left_out import computed_again, judges_of, less_owed
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
-from clinit.headtrain.heads.start.scale import Initialisation, LeftOut, scaled
+from clinit.headtrain.heads.start.scale import Initialisation, LeftOut, affine, scaled
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
@@ -45,7 +45,7 @@ ABOVE, BELOW = 4, 10
 MOST_BELOW, STRIDE = 20, 3
 SHARED_BYTES = 2**22
 """Maximum size of logits at one lambda that are kept for other heads."""
-PARTS = 10
+PARTS = 5
 """Number of parts that are left out in turn for the leave-one-out logits of fitted rows."""
 
 
@@ -111,8 +111,11 @@ def initialise(
     judged = sample.judgeable
 
     def again(fewer: NewClasses) -> Rows:
-        chosen = start if lam is None else replace(start, lam=lam)
-        return initialise(chosen, fewer, loss=loss).rows
+        around = CalibrationSet.of(fewer, sample.loss, start.new_share)
+        raw = raw_rows(start, fewer, fewer.statistics(start.weighting), lam)
+        kept = fewer.stale.bias if start.bias == "keep" else None
+        begin = affine(raw, np.full(len(raw.bias), found.factor), found.shift, kept)
+        return fit(around, begin, start.fit_ridge, fits_bias=kept is None).rows
 
     def left_out() -> LeftOut:
         return LeftOut(data, judged.drawn, computed_again(judged, again, PARTS))

@@ -206,7 +206,7 @@ def scaled(
         found, left_out = _calibrated(raw, start, sample, statistics, kept)
         if found is not None:
             factors = np.full(rows.bias.shape[0], found.factor)
-            rows = _affine(rows, factors, found.shift, kept)
+            rows = affine(rows, factors, found.shift, kept)
             return replace(raw, rows=rows, left_out=left_out, **found._asdict())
     factors = np.ones(rows.bias.shape[0])
     if start.is_calibrated and start.reads_lambda and data.has_old_rows:
@@ -216,7 +216,7 @@ def scaled(
         factors *= norm_factor(rows, data)
     elif start.scale == "row-norm":
         factors = row_factors(rows, data)
-    return replace(raw, rows=_affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
+    return replace(raw, rows=affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
 
 
 def _leaves_out(start: Start) -> bool:
@@ -254,7 +254,8 @@ def _calibrated(
     return found, partial(LeftOut, sample.data, sample.drawn[~sample.alone], scaled)
 
 
-def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: Any | None) -> Rows:
+def affine(raw: Rows, factors: Float[np.ndarray, " new"], shift: float, kept: Any | None) -> Rows:
+    """Return rows times factors, with shifted biases or, if given, the kept ones."""
     each = beside(raw.weight, factors)
     bias = each * raw.bias + shift if kept is None else kept
     return Rows(each[:, None] * raw.weight, bias)

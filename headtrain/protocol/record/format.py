@@ -7,8 +7,8 @@
     evaluations.parquet  task, iteration, row, correct, total, correct_in_task: after that many
                          updates
     points.parquet       task, iteration, loss_new, elapsed_s
-    mistakes.parquet     task, row, image, predicted: at the end of the task (absent in older
-                         records)
+    mistakes.parquet     task, iteration, row, image, predicted: at the end of the task, or at
+                         every evaluation (absent in older records)
     head.safetensors     the head after the last task (absent in older records)
     top.safetensors      the backbone's changed parameters, if any were trained
 
@@ -69,7 +69,8 @@ class RunRecord:
     evaluations: pl.DataFrame
     points: pl.DataFrame
     mistakes: pl.DataFrame | None = None
-    """Test images that are labelled wrong at the end of each task; None in older records."""
+    """Test images that are labelled wrong, at least at the end of each task; None in older
+    records."""
     head: Head | None = None
     """The head after the last task, in a record to be written; `final_head` reads a stored head."""
     top: Mapping[str, np.ndarray] | None = None

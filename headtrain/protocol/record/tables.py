@@ -1,7 +1,7 @@
 """The tables of a run record and their columns.
 
-Every evaluation has a row for each tested class seen so far, in the order of head rows. The
-mistakes at the end of a task are the mistakes of its last evaluation.
+Every evaluation has a row for each tested class seen so far, in the order of head rows. Mistakes
+are those of the last evaluation of a task or, with `mistakes = "all"`, of every evaluation.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
     },
     "mistakes": {
         "task": pl.Int16,
+        "iteration": pl.Int32,
         "row": pl.Int32,
         "image": pl.Int32,
         "predicted": pl.Int32,
     },
 }
 """The tables of a record and the types of their columns."""
-LATER_COLUMNS: Mapping[str, Any] = {"evaluations": "correct_in_task"}
+LATER_COLUMNS: Mapping[str, str] = {"evaluations": "correct_in_task", "mistakes": "iteration"}
 """Columns that records of earlier versions lack; they are read as nulls."""
 LATER_TABLES = frozenset({"mistakes"})
 """Tables that records of earlier versions lack."""
@@ -85,7 +86,7 @@ def parse_table(name: str, content: bytes, folder: Path) -> pl.DataFrame:
     columns = TABLES[name]
     later = LATER_COLUMNS.get(name)
     if later is not None and later not in table.columns:
-        table = table.with_columns(pl.lit(None, columns[later]).alias(later))
+        table = table.with_columns(pl.lit(None, columns[later]).alias(later)).select(*columns)
     if dict(table.schema) != dict(columns):
         raise RecordError(
             f"{path} has the columns {', '.join(table.columns)}, expected {', '.join(columns)} in"

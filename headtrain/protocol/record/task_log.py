@@ -27,6 +27,9 @@ class Point:
     """Correct answers among the classes of the same task."""
     loss_new: Float[np.ndarray, " heads"]
     elapsed_s: Float[np.ndarray, " heads"]
+    mistakes: Sequence[Int[np.ndarray, "3 _"]] = ()
+    """Class, number in its class and predicted class of each wrongly labelled test image; one array
+    per head, empty if they are not listed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,9 +50,6 @@ class TaskEntry:
     start_seconds: list[Mapping[str, float]] = field(default_factory=list)
     """Seconds of the start by phase; one per head."""
     points: list[Point] = field(default_factory=list)
-    mistakes: Sequence[Int[np.ndarray, "3 _"]] = ()
-    """Class, number in its class and predicted class of each wrongly labelled test image at the
-    end of the task; one array per head, empty until then."""
 
     @classmethod
     def begin(cls, scenario: Scenario, lesson: Lesson, heads: int) -> TaskEntry:
@@ -131,10 +131,17 @@ class TaskEntry:
         )
 
     def mistake_table(self, head: int) -> pl.DataFrame:
-        """Return the test images that one head labels wrong at the end of the task."""
-        row, image, predicted = self.mistakes[head]
-        task = np.full(len(row), self.task)
-        return _table("mistakes", task=task, row=row, image=image, predicted=predicted)
+        """Return the test images that one head labels wrong, at the evaluations that list them."""
+        listed = [(each.iteration, each.mistakes[head]) for each in self.points if each.mistakes]
+        row, image, predicted = np.concatenate([wrong for _, wrong in listed], axis=1)
+        return _table(
+            "mistakes",
+            task=np.full(len(row), self.task),
+            iteration=np.repeat([at for at, _ in listed], [wrong.shape[1] for _, wrong in listed]),
+            row=row,
+            image=image,
+            predicted=predicted,
+        )
 
     def point_table(self, head: int) -> pl.DataFrame:
         """Return the new-task losses of one head."""

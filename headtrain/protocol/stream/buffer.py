@@ -219,7 +219,8 @@ def quotas_of(stream: Stream, num_base: int) -> Quotas:
     return sgm(size, num_base) if stream.buffer_split == "sgm" and num_base else balanced(size)
 
 
-MOST_DRAWN = 60_000
+MOST_DRAWN, MOST_PRODUCTS = 60_000, 2**38
+"""Maximum number of drawn rows, and of the products that their second moment takes."""
 
 
 def drawn_per_class(classes: int, dim: int) -> int:
@@ -228,7 +229,7 @@ def drawn_per_class(classes: int, dim: int) -> int:
     Enough for the covariance, and a few of each class.
     """
     wanted = max(8 * dim, 8 * classes)
-    return max(2, min(wanted, MOST_DRAWN) // max(1, classes))
+    return max(2, min(wanted, MOST_DRAWN, MOST_PRODUCTS // dim**2) // max(1, classes))
 
 
 class Buffer:

@@ -40,6 +40,7 @@ class HeadSettings(TypedDict, total=False):
     batch_size: Many[int]
     shots: Many[int]
     eval_every: Many[int | str]
+    mistakes: Many[str]
     class_order: Sequence[str]
     seed: Many[int]
     init: Many[Init | Callable[..., Any]]

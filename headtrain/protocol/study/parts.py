@@ -119,6 +119,13 @@ class Stream(Part):
         least=1,
         panel="Evaluation",
     )
+    mistakes: Literal["end", "all"] = setting(
+        "end",
+        "Evaluations of which the record lists every wrongly classified test image: the last of"
+        " each task, or all.",
+        panel="Evaluation",
+        earlier="end",
+    )
     seed: int = setting(
         0,
         "Seed of everything random: class order, buffer, batches, random rows, low-rank factors.",
@@ -137,6 +144,10 @@ class Stream(Part):
         """The batch size of a resolved study."""
         assert self.batch_size is not None
         return self.batch_size
+
+    def lists_mistakes(self, iteration: int) -> bool:
+        """Whether an evaluation lists the wrongly classified images."""
+        return self.mistakes == "all" or iteration == self.iterations
 
     @property
     def evaluation_points(self) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ DERPP = tuple(f"derpp_{name}" for name in fields_of(DerppConfig))
 CLOSED = tuple(fields_of(Closed))
 _OF_TRAINED_HEADS = (
     *({*fields_of(Start), *fields_of(Training)} - {"lam", "weighting", "loss", "device"}),
-    *("iterations", "batch_size", "eval_every"),
+    *("iterations", "batch_size", "eval_every", "mistakes"),
 )
 
 

@@ -30,10 +30,7 @@ _WAIT = "Wait until it has finished, or end it; then run this command again."
 
 @contextmanager
 def claim_folder(
-    folder: Path,
-    *,
-    leaves_lock: bool = True,
-    on_busy: Callable[[], None] | None = None,
+    folder: Path, *, leaves_lock: bool = True, on_busy: Callable[[], None] | None = None
 ) -> Iterator[None]:
     """Make this the only process that writes into a folder; remove drafts of killed processes.
 
@@ -93,10 +90,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def claim_file(
-    path: Path,
-    *,
-    drafts_of: Iterable[str] = (),
-    on_busy: Callable[[], None] | None = None,
+    path: Path, *, drafts_of: Iterable[str] = (), on_busy: Callable[[], None] | None = None
 ) -> Iterator[None]:
     """Make this the only process that writes the file `path`; remove drafts of killed processes.
 

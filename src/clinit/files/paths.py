@@ -159,10 +159,7 @@ def _is_own(folder: Path) -> bool:
     )
 
 
-_WHOLES = {
-    "run record": ("run.json",),
-    "feature cache": ("train/plan.json", "val/plan.json"),
-}
+_WHOLES = {"run record": ("run.json",), "feature cache": ("train/plan.json", "val/plan.json")}
 """Kind of result -> files of which it has at least one. Its files belong together."""
 
 

@@ -5,11 +5,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from clinit.analysis.metrics.classes import confusions
+from clinit.analysis.metrics.accuracy import confusions
 from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.record.tables import TABLES
 
 MakeRun = Callable[..., RunRecord]
-SCHEMA: Any = {"task": pl.Int16, "row": pl.Int32, "image": pl.Int32, "predicted": pl.Int32}
+SCHEMA: Any = TABLES["mistakes"]
 CLASSES = pl.DataFrame(
     {
         "row": pl.Series(range(7), dtype=pl.Int32),
@@ -28,7 +29,7 @@ def random_mistakes(seed: int, count: int = 400) -> pl.DataFrame:
         task = int(rng.integers(1, 3))
         seen = 5 if task == 1 else 7
         row, predicted = (int(each) for each in rng.choice(seen, 2, replace=False))
-        rows.append((task, row, int(rng.integers(5)), predicted))
+        rows.append((task, 9, row, int(rng.integers(5)), predicted))
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
@@ -40,7 +41,7 @@ def naive(mistakes: pl.DataFrame, last: int) -> list[tuple[Any, ...]]:
         for predicted in known:
             count = sum(
                 1
-                for task, row, _, other in mistakes.iter_rows()
+                for task, _, row, _, other in mistakes.iter_rows()
                 if task == last and row == true and other == predicted
             )
             (name, task, total), (other, came, _) = known[true], known[predicted]

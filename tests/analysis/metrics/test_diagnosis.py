@@ -11,9 +11,10 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+import clinit
 from clinit.analysis.metrics import diagnosis
 from clinit.analysis.metrics.collapse import neural_collapse
-from clinit.analysis.metrics.diagnosis import diagnose_split
+from clinit.analysis.metrics.diagnosis import diagnose_splits
 from clinit.cli.commands.diagnose import diagnose
 from clinit.errors import HeadError
 from clinit.extract.cache.head import Head, write_head
@@ -63,7 +64,7 @@ def test_rows_of_the_head_are_found_by_class_name(split: CacheSplit) -> None:
     head = make_head()
     order = [3, 0, 4, 2, 1]
     shuffled = Head(head.weight[order], head.bias[order], tuple(NAMES[i] for i in order))
-    found, expected = (diagnose_split(split, h, lam=0.1) for h in (shuffled, head))
+    found, expected = (diagnose_splits([split], h, lam=0.1) for h in (shuffled, head))
     assert found.library == expected.library == "numpy"
     values = [each.content() for each in (found, expected)]
     assert [each.pop("library") for each in values] == ["numpy", "numpy"]
@@ -75,7 +76,7 @@ def test_classes_that_only_one_side_knows_do_not_count(split: CacheSplit) -> Non
     kept = [0, 1, 3]
     names = (*(NAMES[i] for i in kept), "fox")
     weight = np.r_[head.weight[kept], np.ones((1, DIM), dtype=np.float32)]
-    found = diagnose_split(split, Head(weight, np.r_[head.bias[kept], 1], names), lam=0.1)
+    found = diagnose_splits([split], Head(weight, np.r_[head.bias[kept], 1], names), lam=0.1)
     features, labels = sample()
     known = np.isin(labels, kept)
     renumbered = np.searchsorted(kept, labels[known])
@@ -87,8 +88,8 @@ def test_classes_that_only_one_side_knows_do_not_count(split: CacheSplit) -> Non
 
 
 def test_a_head_without_names_has_the_classes_of_the_cache(split: CacheSplit) -> None:
-    found = diagnose_split(split, make_head(None), lam=0.1)
-    assert found.content() == diagnose_split(split, make_head(), lam=0.1).content()
+    found = diagnose_splits([split], make_head(None), lam=0.1)
+    assert found.content() == diagnose_splits([split], make_head(), lam=0.1).content()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_a_head_without_names_has_the_classes_of_the_cache(split: CacheSplit) ->
 )
 def test_a_head_that_does_not_fit_is_refused(split: CacheSplit, head: Head, message: str) -> None:
     with pytest.raises(HeadError, match=message):
-        diagnose_split(split, head, lam=0.1)
+        diagnose_splits([split], head, lam=0.1)
 
 
 def test_the_command_prints_what_each_number_means(cache: Path) -> None:
@@ -110,6 +111,22 @@ def test_the_command_prints_what_each_number_means(cache: Path) -> None:
     assert result.exit_code == 0
     for text in ("NC1", "D_LS", "rel.", "simplex ETF", "200 rows of 5 classes"):
         assert text in result.output
+
+
+def test_several_caches_are_measured_as_one(cache: Path, tmp_path: Path) -> None:
+    features, labels = sample()
+    for name, rows in (("one", labels < 2), ("two", labels == 2), ("rest", labels > 2)):
+        np.save(tmp_path / "f.npy", features[rows])
+        np.save(tmp_path / "l.npy", np.array(NAMES)[labels[rows]])
+        config = ImportConfig(backbone="clip")
+        import_features(tmp_path / "f.npy", tmp_path / "l.npy", tmp_path / name, config)
+    parts = [str(tmp_path / name) for name in ("one", "two", "rest")]
+    head = str(tmp_path / "head.safetensors")
+    found = [clinit.diagnose(each, head).content() for each in (parts, cache)]
+    assert [each.pop("library") for each in found] == ["numpy", "numpy"]
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+    shown = CliRunner().invoke(app, [*parts, "--head", head, "--json"], catch_exceptions=False)
+    assert json.loads(shown.stdout)["nc1"] == pytest.approx(found[0]["nc1"])
 
 
 def test_json_holds_the_documented_names(cache: Path, tmp_path: Path) -> None:
@@ -130,8 +147,8 @@ def test_a_device_gives_what_the_cpu_gives(split: CacheSplit, name: str) -> None
     if name == "cuda":
         pytest.importorskip("cupy")
     head = make_head()
-    near = diagnose_split(split, head, lam=0.1)
-    far = diagnose_split(split, head, lam=0.1, device=torch.device(name))
+    near = diagnose_splits([split], head, lam=0.1)
+    far = diagnose_splits([split], head, lam=0.1, device=torch.device(name))
     assert far.library == ("cupy" if name == "cuda" else "numpy")
     ours, theirs = near.content(), far.content()
     for metric in ("nc1", "nc2", "nc3", "nc4", "d_ls", "d_ls_relative"):
@@ -142,7 +159,7 @@ def test_the_split_is_streamed_to_the_device_block_by_block(
     split: CacheSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head, there = make_head(), array_api_strict.Device("device1")
-    near = diagnose_split(split, head, lam=0.1)
+    near = diagnose_splits([split], head, lam=0.1)
     sent: list[int] = []
 
     def send(features: np.ndarray, device: torch.device) -> Any:
@@ -152,7 +169,7 @@ def test_the_split_is_streamed_to_the_device_block_by_block(
 
     monkeypatch.setattr(summed, "placed", send)
     monkeypatch.setattr(diagnosis, "torch_stream", lambda device: nullcontext())
-    far = diagnose_split(split, head, lam=0.1, device=torch.device("cuda"))
+    far = diagnose_splits([split], head, lam=0.1, device=torch.device("cuda"))
     assert sum(sent) == near.rows
     assert far.collapse.nc1 == pytest.approx(near.collapse.nc1)
     assert far.deviation.d_ls == pytest.approx(near.deviation.d_ls)

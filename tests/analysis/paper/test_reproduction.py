@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clinit.analysis.paper.files import FORMATS
+from clinit.analysis.paper.output import FORMATS, terminal
 from clinit.analysis.paper.reproduction import Reproduction, reproduction
 from clinit.analysis.paper.tables import TABLES, table_named
-from clinit.analysis.paper.text import terminal
 from clinit.analysis.report.run import RunSummary
 from clinit.cli.commands.reproduce import Plan
 from clinit.headtrain.protocol.study.rules import settings_of

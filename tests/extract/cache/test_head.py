@@ -10,7 +10,7 @@ from safetensors.torch import save_file as save_torch
 
 from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.head import Head, Top1, read_head, store_head, top1, write_head
-from clinit.extract.head_names import name_rows
+from clinit.extract.work.recorded import name_rows
 
 W, B = np.ones((2, 3)), np.ones(2)
 WHOLE = {"weight": W, "bias": B}

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, StorageError
-from clinit.extract.cache import read as shard_rows
 from clinit.extract.cache import shard
 from clinit.extract.cache.features import StoredRows, select_rows
 from clinit.extract.cache.read import CacheSplit, open_split, stored_features
@@ -23,12 +22,9 @@ def made(folder: Path, *, wide: tuple[int, ...] = ()) -> CacheSplit:
 
 
 @pytest.mark.parametrize("wide", [(), (50,)])
-@pytest.mark.parametrize(("gap", "span"), [(2**15, 2**24), (0, 2**24), (200, 256)])
 def test_rows_are_those_of_the_loaded_features_in_any_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide: tuple[int, ...], gap: int, span: int
+    tmp_path: Path, wide: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(shard_rows, "GAP_BYTES", gap)
-    monkeypatch.setattr(shard_rows, "SPAN_BYTES", span)
     split = made(tmp_path / "a", wide=wide)
     expected, found = split.load(), stored_features(split)
     assert isinstance(found.features, StoredRows)

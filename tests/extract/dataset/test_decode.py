@@ -11,6 +11,7 @@ from torchcodec.decoders import decode_image
 
 from clinit.errors import ImageError, MachineError, ManifestError
 from clinit.extract.dataset.decode import decode, read_image_file
+from clinit.extract.dataset.tree import READS_HEIC
 
 
 @pytest.fixture
@@ -90,13 +91,14 @@ MARKS = (b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF")
     [
         *((each, "its header is damaged") for each in (b"text", SCRIPT)),
         *((mark + bytes(30), "its header is damaged") for mark in MARKS),
-        (b"\0\0\0\x18ftypheic" + bytes(30), "HEIC, which must be converted"),
+        (b"\0\0\0\x18ftypheic" + bytes(30), "HEIC: `pip install pillow-heif` lets clinit"),
     ],
 )
 def test_what_is_no_image_is_refused(
     content: bytes, fact: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("subprocess.Popen", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("clinit.extract.dataset.decode.READS_HEIC", False)
     with pytest.raises(ImageError, match=fact):
         decode(content)
 
@@ -167,6 +169,7 @@ def test_a_file_of_another_size_than_in_the_manifest_stops_everything(tmp_path: 
 
 
 FORMATS = ["JPEG", "PNG", "GIF", "WEBP", "AVIF", "BMP", "TIFF", "PPM", "JPEG2000"]
+FORMATS += ["HEIF"] if READS_HEIC else []
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

@@ -214,6 +214,7 @@ def test_a_gpu_computes_the_features_by_one_program_that_the_caller_has_compiled
         )
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method")  # PyTorch 2.11, of its own
 @pytest.mark.untyped  # checks of types make a second graph
 def test_one_program_is_made_and_called_in_threads_of_one_thread_or_refused(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch

@@ -16,10 +16,10 @@ from clinit.headtrain.heads.temperature import temperature_of
 from clinit.headtrain.model.add import Purpose, add
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.export import export_model
+from clinit.headtrain.model.growth import WIDENING, memory_of_head, old_rows, pseudo_features
 from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
-from clinit.headtrain.model.old_rows import WIDENING, memory_of_head, old_rows, pseudo_features
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.stream.source import Source
 

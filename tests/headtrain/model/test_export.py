@@ -27,8 +27,7 @@ from clinit.headtrain.model.export import Export, TrainedRun, export_head, expor
 from clinit.headtrain.model.model import load_model
 from clinit.headtrain.model.network import assemble, engine_of, loading_line
 from clinit.headtrain.model.predict import find_images
-from clinit.headtrain.model.reading import is_head_file, read_facts
-from clinit.headtrain.model.writing import write_model
+from clinit.headtrain.model.storage import is_head_file, read_facts, write_model
 from clinit.headtrain.protocol.record.format import read_info, read_record
 
 MODELS: Mapping[str, Mapping[str, Any]] = {

@@ -171,6 +171,16 @@ def test_more_asked_than_there_is_is_told_and_recorded(
     assert "--keep" not in done(*words, "4", "--out", "four.npz")
 
 
+def test_what_is_useless_or_has_no_effect_is_told_and_recorded(place: Path) -> None:
+    done("cache", "import", "new.npz", "--backbone", "bytes", "--split", "val", "--out", "new")
+    words = ("--hold-out", "0.5", "--activation", "sigmoid", "--out", "x.npz")
+    told = " ".join(done("add", "head.npz", "new", *words).split())
+    notes = load_model("x.npz").facts.history[0].data["notes"]
+    assert "has no probabilities of single classes" in notes[0]
+    assert notes[1] == "--hold-out 0.5 has no effect: val is held out"
+    assert all(note in told for note in notes)
+
+
 def test_no_network_and_no_pytorch_is_loaded_for_features(place: Path) -> None:
     done("add", "head.npz", "new", "--old", "old", "--out", "grown.npz")
     code = """

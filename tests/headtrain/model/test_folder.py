@@ -20,7 +20,7 @@ from clinit.errors import BackboneError, ClinitError, ModelError
 from clinit.extract.cache.head import Top1
 from clinit.extract.network.transform import make_transform
 from clinit.files.documents import content_sha256
-from clinit.headtrain.model import writing
+from clinit.headtrain.model import storage
 from clinit.headtrain.model.card import card
 from clinit.headtrain.model.classifier import MODEL_FILE
 from clinit.headtrain.model.export import Export
@@ -28,8 +28,7 @@ from clinit.headtrain.model.facts import METADATA, Change, ModelFacts
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import data_config, engine_of
 from clinit.headtrain.model.network import described as description_of
-from clinit.headtrain.model.reading import read_facts
-from clinit.headtrain.model.writing import write_model
+from clinit.headtrain.model.storage import read_facts, write_model
 from tests.snapshots import check_snapshot
 
 HOSTILE_NAMES = ("a [b](c)", "line\nbreak | <b>", "🦜 ---", "d", 'quote"\\')
@@ -158,7 +157,7 @@ def test_a_folder_is_written_whole_or_not_at_all(
 
     network = network_of(load_model(folder, device="cpu"))
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "card", fail)
+        patch.setattr(storage, "card", fail)
         with pytest.raises(ClinitError, match="No space left on device"):
             write_network(network, model, tmp_path / "other")
     deeper = altered(model, args={"depths": (1, 1, 1, 2), "dims": (4, 8, 8, 12)})

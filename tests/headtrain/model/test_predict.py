@@ -108,16 +108,6 @@ def test_a_folder_without_an_image_is_refused(
         find_images([tmp_path])
 
 
-@pytest.mark.gpu
-def test_the_gpu_sees_what_the_cpu_sees(
-    tiny_onnx: Export, model: Model, images: list[Path]
-) -> None:
-    on_gpu = load_model(tiny_onnx.path, device="cuda")
-    for found, expected in zip(on_gpu.predict(images), model.predict(images), strict=True):
-        for left, right in zip(found.guesses, expected.guesses, strict=True):
-            assert left.probability == pytest.approx(right.probability, abs=1e-2)
-
-
 NAMES = ("a", "b", "c")
 
 

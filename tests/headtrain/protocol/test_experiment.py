@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from clinit.analysis.metrics.accuracy import predictions
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
@@ -100,16 +101,32 @@ def test_mistakes_are_those_of_the_head_on_test_images_at_the_end(records: list[
     assert record.head is not None
     assert record.mistakes is not None
     row_of = {name: row for row, name in enumerate(record.classes["name"])}
-    found = []
+    found, end = [], CONFIG["iterations"]
     for side in (make_base().val, make_new().val):
         for name in side.class_names:
             label = side.class_names.index(name)
             features = side.features[side.labels == label].astype(np.float64)
             chosen = (features @ record.head.weight.T + record.head.bias).argmax(axis=1)
             row = row_of[name]
-            found += [(3, row, n, int(c)) for n, c in enumerate(chosen) if c != row]
+            found += [(3, end, row, n, int(c)) for n, c in enumerate(chosen) if c != row]
     assert record.mistakes.filter(pl.col("task") == 3).rows() == sorted(found)
     assert found
+
+
+def test_all_mistakes_are_those_that_every_evaluation_counts(records: list[RunRecord]) -> None:
+    (record,) = run({**CONFIG, "mistakes": "all"}, HEADS[1:2])
+    assert record.mistakes is not None
+    keys = ["task", "iteration", "row"]
+    counts = record.mistakes.group_by(keys).agg(wrong=pl.len())
+    told = record.evaluations.join(counts, on=keys, how="left").fill_null(0)
+    assert (told["correct"] + told["wrong"] == told["total"]).all()
+    assert predictions(record).select(keys).unique().height == told.height
+    at_end = records[1].mistakes
+    assert at_end is not None
+    ends = record.mistakes.join(
+        at_end.select("task", "iteration").unique(), on=keys[:2], how="semi"
+    )
+    assert ends.equals(at_end)
 
 
 @pytest.mark.parametrize("width", ["grow", "full"])

@@ -30,10 +30,14 @@ def entry(task: int = 1, **start: Any) -> TaskEntry:
         new_share=np.array([1.0, 0.5]),
         starts=[Initialisation(Rows(np.empty((0, 0)), np.empty(0)), **start)],
         start_seconds=[{"solve": 0.25}],
-        points=[Point(0, np.array([[3, 1]]), np.array([[4, 2]]), np.array([0.1]), np.array([0.2]))],
+        points=[
+            Point(
+                *(0, np.array([[3, 1]]), np.array([[4, 2]]), np.array([0.1]), np.array([0.2])),
+                mistakes=(np.array([[0, 1], [2, 0], [1, 0]], dtype=np.int32),),
+            )
+        ],
         losses=np.full((2, 1, 2), np.nan, dtype=np.float32),
         of_heads=[{"anchor": {"strength": math.inf}}],
-        mistakes=(np.array([[0, 1], [2, 0], [1, 0]], dtype=np.int32),),
     )
 
 

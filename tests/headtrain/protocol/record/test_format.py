@@ -60,7 +60,7 @@ def make_record(**info: Any) -> RunRecord:
         mistakes=table(
             "mistakes",
             [
-                (task, row, image, 0)
+                (task, 1, row, image, 0)
                 for task in (1, 2)
                 for row in range(2 + task)
                 for image in range(row, 5)

@@ -1,20 +1,31 @@
-"""A reproduced table for people: in the terminal and as Markdown."""
+"""A reproduced table in the terminal and as files: JSON, CSV and Markdown; and the figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from clinit.analysis.paper.numbers import MEASURES
-from clinit.analysis.paper.reproduction import Effect, Reproduction
+from clinit.analysis.paper.commands import Places
+from clinit.analysis.paper.numbers import GROUP, MEASURES
+from clinit.analysis.paper.reproduction import Effect, Reproduction, recorded_runs
 from clinit.analysis.paper.settings import Setting
-from clinit.analysis.paper.tables import METHODS
+from clinit.analysis.paper.tables import METHODS, table_named
+from clinit.analysis.paper.tables import Table as PaperTable
 from clinit.analysis.report.compare import FEWEST, p_text, signed
 from clinit.analysis.report.measures import captions
 from clinit.analysis.report.table import Cell, Cells, Column, Table
+from clinit.analysis.runs import runs_of
+from clinit.files.commit import commit_file
+from clinit.headtrain.protocol.record.format import finite
+from clinit.headtrain.protocol.study.study import Study
 from clinit.words import escaped, number_of
 
 LOSSES = {"ce": "Cross entropy", "sqen": "Squentropy", "mse": "Squared error"}
@@ -35,45 +46,50 @@ _HEADS = "on the training images of the base cache, classes weigh the same, ever
 def terminal(found: Reproduction) -> RenderableType:
     """Return the table, the effects and the differences from the paper."""
     parts: list[RenderableType] = [Text(f"\n{_heading(found)}", style="bold")]
-    if found.is_reduced:
-        parts.append(Text(_REDUCED, style="yellow"))
-    for group in found.groups:
-        parts += [Text(f"\n{_title(group)}", style="bold"), _numbers(found, group)]
-    parts.append(Text(_caption(found), style="dim"))
-    if found.effects:
-        heading = "Do the paper's effects hold? Least-square minus random rows"
-        main = [e for e in found.effects if (e.better, e.other) == ("least-square", "random")]
-        parts += [Text(f"\n{heading}", style="bold"), _effects(main, is_whole=False).rich()]
-        others = " The other pairs of starts are in the files."
-        parts.append(Text(_effect_caption(found) + others, style="dim"))
-    for title, settings in _lists(found).items():
-        if title != _SAME:
-            parts += [Text(f"\n{title}", style="bold"), _settings_table(settings).rich()]
-    if found.table.slips:
-        parts.append(Text(f"\n{_SLIPS}", style="bold"))
-        parts += [Text(f"* {each}") for each in found.table.slips]
-    parts.append(Text(f"\n{_open(found)}"))
+    parts += [Text(_REDUCED, style="yellow")] if found.is_reduced else []
+    for title, table, words in _parts(found, is_whole=False):
+        parts += [Text(f"\n{title}", style="bold")] if title else []
+        parts += [] if table is None else [table]
+        parts += [Text(f"* {each}" if title else each, style="dim") for each in words]
     return Group(*parts)
 
 
 def as_markdown(found: Reproduction) -> str:
     """Return the tables, the effects and the lists."""
     parts = [f"## {_heading(found)}", *([_REDUCED] if found.is_reduced else [])]
+    for title, table, words in _parts(found, is_whole=True):
+        parts += [f"**{title}**"] if title else []
+        parts += [] if table is None else [table.markdown()]
+        lines = [f"* {escaped(each)}" if title else escaped(each) for each in words]
+        parts += ["\n".join(lines)] if lines else []
+    return "\n\n".join(parts) + "\n"
+
+
+_SAME = "As in the paper"
+
+
+def _parts(
+    found: Reproduction, *, is_whole: bool
+) -> Iterator[tuple[str, Table | None, Sequence[str]]]:
+    """Yield titles, tables and sentences in their order; sentences below a title are a list."""
     for group in found.groups:
-        parts += [f"**{_title(group)}**", _numbers(found, group).markdown()]
-    parts.append(escaped(_caption(found)))
+        yield _title(group), _numbers(found, group), []
+    yield "", None, [_caption(found)]
     if found.effects:
-        parts.append(_effects(found.effects, is_whole=True).markdown())
-        parts.append(escaped(_effect_caption(found)))
+        main = [e for e in found.effects if (e.better, e.other) == ("least-square", "random")]
+        shown = found.effects if is_whole else main
+        which, others = "", ""
+        if not is_whole:
+            which = " Least-square minus random rows"
+            others = " The other pairs of starts are in the files."
+        yield f"Do the paper's effects hold?{which}", _effects(shown, is_whole=is_whole), []
+        yield "", None, [_effect_caption(found) + others]
     for title, settings in _lists(found).items():
-        parts += [f"**{title}**", _settings_table(settings).markdown()]
+        if is_whole or title != _SAME:
+            yield title, _settings_table(settings), []
     if found.table.slips:
-        slips = [f"* {escaped(each)}" for each in found.table.slips]
-        parts.append("\n".join([f"**{_SLIPS}**", "", *slips]))
-    return "\n\n".join([*parts, _open(found)]) + "\n"
-
-
-_SAME, _SLIPS = "As in the paper", "Contradicted in the paper"
+        yield "Contradicted in the paper", None, found.table.slips
+    yield "", None, [f"Open points of the paper: clinit recipe show {found.table.recipe}"]
 
 
 def _lists(found: Reproduction) -> dict[str, list[Setting]]:
@@ -84,10 +100,6 @@ def _lists(found: Reproduction) -> dict[str, list[Setting]]:
         "Chosen by us": [each for each in found.settings if each.why],
     }
     return {title: settings for title, settings in lists.items() if settings}
-
-
-def _open(found: Reproduction) -> str:
-    return f"Open points of the paper: clinit recipe show {found.table.recipe}"
 
 
 def _heading(found: Reproduction) -> str:
@@ -190,3 +202,108 @@ def _effect_caption(found: Reproduction) -> str:
         " variance. Effects of the paper below the deviation of its own numbers (Table 6) are"
         " within its noise."
     )
+
+
+def as_json(found: Reproduction) -> str:
+    """Return the content of the JSON file; values that do not exist are None."""
+    content = {
+        "name": found.table.name,
+        "table": found.table.number,
+        "title": found.table.title,
+        "reduced": found.is_reduced,
+        "lines": [_line(line) for line in found.lines.to_dicts()],
+        "effects": [_effect(each) for each in found.effects],
+        "settings": [{**asdict(each), "why": each.why} for each in found.settings],
+        "slips": list(found.table.slips),
+        "runs": [str(run.path) for run in found.runs],
+    }
+    return json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_csv(found: Reproduction) -> str:
+    """Return one line per metric of each line of the table."""
+    return found.lines.drop("seeds", "values").write_csv()
+
+
+FORMATS: Mapping[str, Callable[[Reproduction], str]] = {
+    "json": as_json,
+    "csv": as_csv,
+    "md": as_markdown,
+}
+"""Writers by the ending of the file."""
+PICTURES = ("png", "pdf", "svg")
+_OF_TABLES = (
+    ("2", "last-layer", "mse"),
+    ("3", "last-layer", "sqen"),
+    ("4", "top-layers", "ce"),
+    ("5", "top-layers", "sqen"),
+    ("6", "top-layers", "mse"),
+)
+"""Number of each figure, and the table and loss from which it is drawn."""
+
+
+def write_table(found: Reproduction, folder: Path) -> str:
+    """Write a table below a folder; return the names of its files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for ending, text in FORMATS.items():
+        file = folder / f"{found.table.name}.{ending}"
+        commit_file(file, partial(Path.write_text, data=text(found), encoding="utf-8"))
+    return f"{folder / found.table.name}.{{{','.join(FORMATS)}}}"
+
+
+def write_figures(
+    where: Places, studies_of: Callable[[PaperTable], Sequence[Study]]
+) -> Iterator[str]:
+    """Write the figures, and yield their names and files.
+
+    Figure 1 has its own runs; figures 2 to 6 are drawn from runs with the smaller budget.
+
+    Args:
+        where: Paths of the reproduction.
+        studies_of: Returns the runs of a table.
+    """
+    table = table_named("figures")
+    runs = recorded_runs(table, where, studies_of(table))
+    alone = [run for run in runs if run.config.get("stop_after") == 1]
+    longer = [run for run in runs if run not in alone]
+    pictures = {"figure1ab": ("curves", longer), "figure1c": ("efficiency", alone)}
+    for number, name, loss in _OF_TABLES:
+        table = table_named(name)
+        studies = [each for each in studies_of(table) if each.training.loss == loss]
+        least = min((each.stream.iterations for each in studies), default=0)
+        smaller = [each for each in studies if each.stream.iterations == least]
+        if found := recorded_runs(table, where, smaller):
+            pictures[f"figure{number}"] = ("curves", [*found])
+        else:
+            yield (
+                f"figure {number} is drawn from the runs of table {table.number}: give {name} too,"
+                f" `clinit reproduce {name} figures …`"
+            )
+    folder = where.out / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, (name, members) in pictures.items():
+        if members:
+            report = runs_of([run.record for run in members])
+            for ending in PICTURES:
+                report.save_figure(folder / f"{file}.{ending}", name)
+            yield f"{name}: {folder / file}.{{{','.join(PICTURES)}}}"
+
+
+def _line(line: dict[str, Any]) -> dict[str, Any]:
+    seeds, values = line.pop("seeds"), line.pop("values")
+    return {**line, "seeds": dict(zip(seeds or (), values or (), strict=True))}
+
+
+def _effect(effect: Effect) -> dict[str, Any]:
+    ours = effect.ours
+    return {
+        **{name: effect.place[name] for name in GROUP},
+        **{name: getattr(effect, name) for name in ("metric", "better", "other", "paper")},
+        "paper_noise": effect.noise,
+        "ours": ours.mean,
+        "half_width": ours.half_width,
+        "num_seeds": ours.number,
+        "p_value": ours.p_value,
+        "p_adjusted": ours.adjusted,
+        "verdict": effect.verdict,
+    }

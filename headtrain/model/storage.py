@@ -1,8 +1,15 @@
-"""Read a model: the facts in its file, its head or network, and its memory.
+"""Read and write a model: a folder, or a file.
 
-The facts in a safetensors file are a sealed JSON document under one key of its metadata; those of a
-head alone are in its `origin`. clinit reads no other file of a model folder: `config.json` is for
-timm.
+    model.safetensors    the network and its classes, or a head alone
+    config.json          for timm (`clinit.headtrain.model.network`); not for a head alone
+    README.md            the model card: `card.md` next to this file, filled in
+    model.onnx           the same network for other runtimes; optional
+    memory.safetensors   statistics and features of the classes, for later additions; optional
+
+clinit needs no other file than the first, whose facts are a sealed JSON document under one key of
+its metadata; those of a head alone are in its `origin`. A folder is written under a temporary name
+and renamed, so that it is complete or absent. A file of a head contains the memory too, a file of a
+network does not.
 """
 
 from __future__ import annotations
@@ -10,23 +17,31 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from clinit.errors import ClinitError, HeadError, ModelError
-from clinit.extract.cache.head import Head, read_head, tensors_sha256
+from clinit.errors import ClinitError, HeadError, ModelError, StorageError
+from clinit.extract.cache.head import Head, foreign_to_head, head_bytes, read_head, tensors_sha256
+from clinit.files import paths as occupied
 from clinit.files.arrays import open_arrays
+from clinit.files.commit import commit_file, commit_folder
 from clinit.files.documents import content_sha256
 from clinit.files.paths import check_readable, exists, instead_of, is_file, is_folder
+from clinit.headtrain.heads.temperature import divided
 from clinit.headtrain.model import memory as remembered
-from clinit.headtrain.model.classifier import MEMORY_FILE, MODEL_FILE, M
+from clinit.headtrain.model.card import card
+from clinit.headtrain.model.classifier import MEMORY_FILE, MODEL_FILE, Classifier, M
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts, parse_facts
-from clinit.headtrain.model.memory import Memory, check_backbone, read_memory
+from clinit.headtrain.model.memory import Memory, check_backbone, memory_bytes, read_memory
 from clinit.headtrain.model.settings import WRITES_MODELS
+
+if TYPE_CHECKING:
+    from clinit.headtrain.model.onnx import OnnxCheck
 
 MEMORY_ARRAY = "memory"
 """Name of the array of a head file that contains the bytes of a memory."""
@@ -255,3 +270,144 @@ def facts_in_origin(facts: ModelFacts, content: Mapping[str, Any]) -> dict[str, 
         found["temperature"] = facts.record.get("temperature")
     found |= {"features": dict(facts.fingerprint.fields)} if facts.fingerprint.fields else {}
     return {**facts.record, **found}
+
+
+CARD_FILE, ONNX_FILE = "README.md", "model.onnx"
+_FILES = frozenset({MODEL_FILE, "config.json", CARD_FILE, ONNX_FILE, MEMORY_FILE})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """A model that was written."""
+
+    path: Path
+    model: Classifier
+    num_parameters: int
+    """Of the network, or of the head alone."""
+    onnx: OnnxCheck | None = None
+    """Comparison with the ONNX file; None if none was written."""
+
+
+def write_model(
+    model: Classifier, out: Path, *, onnx: bool = False, overwrite: bool = False
+) -> Written:
+    """Write a model to `out`; see `Model.save`.
+
+    The head is written divided by its temperature.
+
+    Raises:
+        ModelError: If `out` exists and may not be replaced, if timm cannot load the network from
+            a folder, or if the ONNX file computes something else.
+        BackboneError: If the network cannot take the head.
+        ClinitError: If the model cannot be written; nothing is left behind then.
+    """
+    check_free(out, overwrite=overwrite)
+    check_kind(model, out, onnx=onnx)
+    is_file = out.suffix in (".npz", ".safetensors")
+    found: list[OnnxCheck] = []
+    if model.engine is None:
+        count = model.head.weight.size + model.head.bias.size
+
+        def write_file(draft: Path) -> None:
+            draft.write_bytes(_head_file(model, out.suffix, with_memory=is_file))
+    else:
+        from clinit.headtrain.model import network as networks
+
+        network, text = networks.network_of(model)
+        count = sum(each.numel() for each in network.parameters())
+
+        def write_file(draft: Path) -> None:
+            networks.write_weights(network, text, draft)
+
+    def write_folder(draft: Path) -> None:
+        if model.engine is None:
+            write_file(draft / MODEL_FILE)
+        else:
+            networks.write_for_timm(network, text, model, draft)
+        if onnx:
+            from clinit.headtrain.model.onnx import write_onnx
+
+            found.append(write_onnx(network, model, text, draft / ONNX_FILE))
+        if model.memory is not None:
+            (draft / MEMORY_FILE).write_bytes(memory_bytes(model.memory))
+        (draft / CARD_FILE).write_text(card(model), encoding="utf-8")
+
+    if is_file:
+        commit_file(out, write_file)
+    else:
+        commit_folder(out, write_folder, overwrite=overwrite)
+    kept = replace(model, origin=str(out), facts=read_facts(out))
+    return Written(out, kept, count, found[0] if found else None)
+
+
+def _head_file(model: Classifier, suffix: str, *, with_memory: bool) -> bytes:
+    origin = facts_in_origin(model.facts, asdict(model.facts))
+    head = replace(divided(model.head, model.facts.temperature), origin=origin)
+    beside = {}
+    if with_memory and model.memory is not None:
+        beside[MEMORY_ARRAY] = np.frombuffer(memory_bytes(model.memory), np.uint8)
+    return head_bytes(head, suffix, beside)
+
+
+def check_kind(model: Classifier, out: Path, *, onnx: bool = False) -> None:
+    """Check that a model has what a file of this name, or an ONNX file, contains.
+
+    Raises:
+        ModelError: If it has not.
+        ValueError: If ONNX goes into a file.
+    """
+    if onnx:
+        model.need_engine()
+        if out.suffix in (".npz", ".safetensors"):
+            raise ValueError(f"ONNX needs a folder, a head alone a file, got {out}")
+    if out.suffix == ".npz" and model.engine is not None:
+        raise ModelError(
+            f"{out} can contain a head alone, but {model.origin} has a network",
+            remedy="Write a folder or a file that ends in .safetensors; `clinit export MODEL --out"
+            " FILE.npz` writes its head.",
+        )
+
+
+def check_free(out: Path, *, overwrite: bool = False) -> None:
+    """Check that a model, or a head alone, can be written to `out`.
+
+    Args:
+        out: A folder or a file.
+        overwrite: Whether an existing model or head may be replaced.
+
+    Raises:
+        ModelError: If `out` exists and may not be replaced.
+    """
+    occupied.check_free(out, "model", _foreign, ModelError, overwrite=overwrite)
+
+
+def check_apart(writes: Path, reads: Path) -> None:
+    """Check that a path to write is not in a folder that is only read.
+
+    Raises:
+        ModelError: If `writes` is `reads` or in it.
+    """
+    place, other = writes.resolve(), reads.resolve()
+    if place == other or other in place.parents:
+        raise ModelError(
+            f"{writes} is in {reads}, which is only read",
+            remedy="Choose another place for the new model (`--out`) or for features"
+            " (`--features`).",
+        )
+
+
+def _foreign(path: Path) -> str | None:
+    """Return why an existing file or folder is no model; None for a model."""
+    others = sorted({each.name for each in path.iterdir()} - _FILES) if is_folder(path) else []
+    if others:
+        return f"it holds {', '.join(others[:3])}, which does not belong to a model folder"
+    file = path / MODEL_FILE if is_folder(path) else path
+    if foreign_to_head(file) is None:
+        return None  # a head alone may be replaced, too
+    if is_head_file(file):
+        return "it is not a head written by clinit"
+    try:
+        read_facts(path)
+    except (ModelError, StorageError):
+        return "it is no model"
+    return None
