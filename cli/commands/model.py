@@ -32,7 +32,7 @@ from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.names import in_words
-from clinit.headtrain.model.settings import AddConfig, Kind, RememberConfig
+from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
 from clinit.observer import Doing
 from clinit.words import DIGEST_LETTERS, number_of
 
@@ -128,7 +128,7 @@ def add(
     with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as given:
         from clinit.headtrain.model.add import Purpose, add
 
-        kind: Kind = "more" if more else "replace" if replace else "add"
+        kind: Arrival = "more" if more else "replace" if replace else "add"
         purpose = Purpose(config=config, kind=kind, old=old, strict=strict)
         added = add(given.model, given.inputs, purpose, given.observe)
         given.observe(Doing(SAVING))

@@ -15,7 +15,7 @@ from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.headtrain.heads.temperature import Activation
 from clinit.headtrain.model.classifier import AnyPath, Classifier, Reading
 from clinit.headtrain.model.inputs import Inputs, features_in, is_features
-from clinit.headtrain.model.settings import AddConfig, Kind, RememberConfig
+from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
 from clinit.headtrain.model.storage import facts_of, read_model
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Model(Classifier):
         """
         from clinit.headtrain.model.add import Purpose, add
 
-        kind: Kind = "more" if more else "replace" if replace else "add"
+        kind: Arrival = "more" if more else "replace" if replace else "add"
         purpose = Purpose(config=AddConfig(**settings), kind=kind, old=old)
         return add(self, _inputs_of(self, given, labels, features), purpose)
 
