@@ -401,10 +401,9 @@ def _ancestors(facts: ModelFacts) -> list[list[str]]:
 
 
 def _print_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    from clinit.analysis.report.table import Column, Table
+    from clinit.analysis.report.table import Column, Kind, Table
 
-    kinds: dict[str, Kind] = dict.fromkeys(("images", "before", "now"), "number")
-    kinds["classes"] = "setting"
+    kinds: dict[str, Kind] = dict.fromkeys(("classes", "images"), "number")
     terminal.print(Table([Column(head, kinds.get(head, "name")) for head in heads], [lines]))
 
 
