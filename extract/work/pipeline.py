@@ -99,7 +99,7 @@ REFUSED = "JPEG files were decoded by the CPU, because the GPU refused them or g
 HALVED = "batches were computed in halves, because the GPU's memory was too small"
 
 
-_TOGETHER = 8
+_TOGETHER = 4
 """Maximum number of images that a thread prepares in one task: a task costs as much as reading."""
 
 
