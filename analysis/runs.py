@@ -21,8 +21,14 @@ from clinit.analysis.report.compare import Comparison, chosen_runs, compare
 from clinit.analysis.report.measures import measures_of, words_of
 from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import COLLAPSE, Row, RunSummary, frame_of
-from clinit.analysis.report.seeds import means, means_table, without_copies
-from clinit.analysis.report.settings import ByData, Names, by_data
+from clinit.analysis.report.settings import (
+    ByData,
+    Names,
+    by_data,
+    means,
+    means_table,
+    without_copies,
+)
 from clinit.analysis.report.tables import collapse_table, ranking, run_table, task_table
 from clinit.headtrain.protocol.record.format import RunRecord, read_records
 from clinit.words import number_of, visible

@@ -97,10 +97,11 @@ def top1(name: str) -> Any:
     return value
 
 
-def opposite(folder: Path, cost: ProcessCost) -> float:
-    """Return the effects of the paper that are significantly the other way round."""
-    found = json.loads((folder / "five/tables/last-layer.json").read_text())
-    return float(sum(each["verdict"] == "opposite" for each in found["effects"]))
+def held(folder: Path, cost: ProcessCost) -> float:
+    """Return how many of 12 starts and trainings learn new classes better than random rows."""
+    found = json.loads((folder / "five/tables/last-layer.json").read_text())["effects"]
+    own = [e for e in found if (e["metric"], e["other"]) == ("acc_new", "random")]
+    return float(sum(each["verdict"] == "holds" for each in own))
 
 
 def ratio(folder: Path, cost: ProcessCost) -> float:
@@ -180,10 +181,10 @@ CLAIMS = (
         minutes,
     ),
     Claim(
-        "no effect of Table 2 is the other way round",
+        "with every loss, computed rows learn new classes better than random rows",
         "reproduce last-layer --scale-down --seeds 5 --out five",
-        *(0, 0, "effects"),
-        opposite,
+        *(10, 12, "of 12 effects"),
+        held,
     ),
     Claim(
         "heads train faster than a loop in PyTorch",
@@ -233,14 +234,16 @@ def main() -> None:
             lines.append([claim.name, *own, f"{value:.2f}", wanted, "yes" if holds else "NO"])
     headings = ["claim", "minutes", "GB", "value", "expected", "holds"]
     show("The claims", headings, lines)
+    commands = [[each.name, f"`{each.command}`" if each.words else "as above"] for each in CLAIMS]
     text = [
         "# The claims of the manual",
         "",
         f"{datetime.date.today()}. {machine(load)}. {versions('clinit', 'torch', 'timm')}."
-        " Command: `python benchmarks/artifact.py --out benchmarks/`; docs/artifact.md has the"
-        " command of each claim.",
+        " Command: `python benchmarks/artifact.py --out benchmarks/`.",
         "",
         *markdown(headings, lines),
+        "",
+        *markdown(["claim", "command"], commands),
     ]
     write(out, "artifact", text)
     if failed:

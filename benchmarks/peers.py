@@ -30,7 +30,7 @@ import clinit
 
 IMAGES, CLASSES = (1, 5, 20), (5, 50)
 PACKAGES = ("vyntri", "autogluon", "fastai")
-TUNED_S = 300
+TUNED_S = 60
 """Time limit of AutoGluon in seconds."""
 
 
@@ -107,8 +107,8 @@ def fastai(cell: Cell) -> Answer:
     names = [f"f{number}" for number in range(x.shape[1])]
     table = pandas.DataFrame(x, columns=names).assign(label=y)
     told = {"y_names": "label", "y_block": CategoryBlock(), "cont_names": names}
-    aside = list(range(0, len(y), 50))
-    loaders = TabularDataLoaders.from_df(table, procs=[Normalize], valid_idx=aside, **told)
+    # No row is set aside: the class of a single row would be unknown.
+    loaders = TabularDataLoaders.from_df(table, procs=[Normalize], valid_idx=[], **told)
     learner = tabular_learner(loaders)
     with learner.no_bar(), learner.no_logging():
         learner.fit_one_cycle(10)

@@ -20,7 +20,7 @@ from clinit.analysis.figures.line import Line, Start, lines_of, shortened, start
 from clinit.analysis.metrics.efficiency import NO_STEP, SHARE
 from clinit.analysis.report.measures import MEASURES
 from clinit.analysis.report.run import RunSummary
-from clinit.analysis.report.seeds import SeedGroup
+from clinit.analysis.report.settings import SeedGroup
 from clinit.errors import RecordError
 
 

@@ -13,8 +13,7 @@ from jaxtyping import Float, Int
 from rich.cells import cell_len, chop_cells
 
 from clinit.analysis.report.run import RunSummary
-from clinit.analysis.report.seeds import SeedGroup, alike
-from clinit.analysis.report.settings import labels
+from clinit.analysis.report.settings import SeedGroup, alike, labels
 from clinit.words import visible
 
 Real = int | float

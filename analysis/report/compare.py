@@ -34,8 +34,7 @@ from clinit.analysis.report.measures import (
     words_of,
 )
 from clinit.analysis.report.run import RunSummary, frame_of
-from clinit.analysis.report.seeds import SeedGroup, seed_groups
-from clinit.analysis.report.settings import Names, phrase, said
+from clinit.analysis.report.settings import Names, SeedGroup, phrase, said, seed_groups
 from clinit.analysis.report.table import Cell, Cells, Column, Table
 from clinit.errors import RecordError
 from clinit.words import listed, number_of

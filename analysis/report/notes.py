@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from clinit.analysis.metrics.accuracy import accuracy_before, at_end, at_start, mean
 from clinit.analysis.report.run import RunSummary
-from clinit.analysis.report.seeds import SeedGroup, seed_groups
-from clinit.analysis.report.settings import ByData, Names, labels, phrase
+from clinit.analysis.report.settings import ByData, Names, SeedGroup, labels, phrase, seed_groups
 from clinit.headtrain.heads.groups import repeats_in_words
 from clinit.words import listed, number_of
 

@@ -1,15 +1,24 @@
-"""Shared and differing settings of runs, and the names of runs in a table."""
+"""Shared and differing settings of runs: names in a table, groups of seeds, means over them.
+
+The deviation over seeds is the sample deviation (n - 1). If a run of a group lacks a value, mean
+and deviation are over the other runs. Copies of a run are left out, with a note.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Collection, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clinit.analysis.report.measures import CONTENT
-from clinit.analysis.report.run import INIT_SETTINGS, RunSummary
-from clinit.analysis.report.table import NOTHING, Column
+import polars as pl
+
+from clinit.analysis.report.measures import CONTENT, MEANS, Measure
+from clinit.analysis.report.run import INIT_SETTINGS, Row, RunSummary, frame_of
+from clinit.analysis.report.table import NOTHING, Cell, Column
+from clinit.words import examples, number_of
 
 _WORDS: Mapping[str, Mapping[str, str]] = CONTENT["setting"]
 """Heading, words and meaning of settings, if they differ from the name."""
@@ -152,3 +161,166 @@ def by_data(runs: Sequence[RunSummary]) -> ByData:
 def _data_words(run: RunSummary) -> str:
     names = [Path(side["path"]).name for side in run.sides.values() if side["path"]]
     return ", on ".join(filter(None, [" → ".join(names), run.measured_on]))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation of one value over seeds."""
+
+    mean: float
+    deviation: float | None
+    """None for a single value."""
+    count: int = 1
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """Return the spread of `values`; None without values."""
+        if not values:
+            return None
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), deviation, len(values))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeedGroup:
+    """Runs that differ only in their seed, with their rows of the report or of one task."""
+
+    runs: tuple[RunSummary, ...]
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def of(cls, runs: Sequence[RunSummary]) -> SeedGroup:
+        """Summarise runs of different seeds."""
+        return cls(tuple(runs), tuple(run.row() for run in runs))
+
+    @property
+    def comparable(self) -> str:
+        """The facts shared by groups that differ only in their initialisation."""
+        return self.runs[0].facts({"seed", *self.runs[0].of_start})
+
+    def spread(self, name: str) -> Spread | None:
+        """Return mean and deviation of the value `name` of the rows; None if no run has it."""
+        return Spread.of([row[name] for row in self.rows if row.get(name) is not None])
+
+    def rank(self) -> float:
+        """Return the sorting key of groups: the best A_all first."""
+        best = self.spread("acc_all")
+        return float("inf") if best is None else -best.mean
+
+    def cell(self, measure: Measure) -> Cell:
+        """Return a measure as printed, with ≥ before a lower and < before an upper bound."""
+        name, found = measure.name, self.spread(measure.name)
+        below = [bound for row in self.rows if (bound := row.get(f"{name}_below"))]
+        if found is None:
+            return Cell(f"<{max(below)}" if below else None)
+        bound = "≥" * any(row.get(f"{name}_bounded") for row in self.rows)
+        counts = [(row.get("gain_tasks_reached"), row.get("gain_tasks")) for row in self.rows]
+        partial = measure.is_gain and (bool(below) or any(some != every for some, every in counts))
+        deviation = None if found.deviation is None else measure.text(found.deviation)
+        text = bound + measure.text(found.mean)
+        return Cell(text, deviation, is_partial=partial, value=found.mean)
+
+
+def seed_groups(runs: Sequence[RunSummary], *, ranked: bool = True) -> list[SeedGroup]:
+    """Group runs that differ only in their seed; with `ranked`, the best A_all first."""
+    groups = [*map(SeedGroup.of, alike(runs))]
+    return sorted(groups, key=SeedGroup.rank) if ranked else groups
+
+
+def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
+    """Return lists of runs that differ only in their seed, in the order of the runs."""
+    groups: dict[str, list[RunSummary]] = {}
+    for run in runs:
+        groups.setdefault(run.facts(["seed"]), []).append(run)
+    return [tuple(group) for group in groups.values()]
+
+
+def without_copies(runs: Sequence[RunSummary]) -> tuple[list[RunSummary], list[str]]:
+    """Return the first of each set of runs with equal settings, data and seed, and a note."""
+    kept: dict[str, RunSummary] = {}
+    for run in runs:
+        kept.setdefault(run.facts(), run)
+    known = {id(run) for run in kept.values()}
+    copies = [str(run.path) for run in runs if id(run) not in known]
+    words = f"{number_of(len(copies), 'record')} with the settings, data and seed of another"
+    return [*kept.values()], [f"Left out: {words}: {examples(copies)}."] if copies else []
+
+
+def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[Measure]:
+    """Return the measures that some run has, or the first measure if no run has any."""
+    known = [m for m in measures if any(group.cell(m).mean is not None for group in groups)]
+    return known or [*measures[:1]]
+
+
+def cells_of(
+    groups: Sequence[SeedGroup], measure: Measure, key: Callable[[SeedGroup], str]
+) -> list[Cell]:
+    """Return the cell of each group; the best mean of comparable groups is marked.
+
+    Groups with equal `key` are comparable, but a mean over some tasks is not comparable with a mean
+    over all tasks. Means that are equal as printed are equally good. A group without a comparable
+    group is not the best.
+    """
+    cells, keys = [group.cell(measure) for group in groups], [*map(key, groups)]
+    rivals: dict[str, list[tuple[float, str]]] = {}
+    for name, cell in zip(keys, cells, strict=True):
+        if cell.mean is not None and cell.value is not None and not cell.is_partial:
+            rivals.setdefault(name, []).append((cell.value, cell.mean))
+    if measure.better == "neither":
+        return cells
+    choose = max if measure.better == "high" else min
+    top = {name: choose(known)[1] for name, known in rivals.items() if keys.count(name) > 1}
+    return [
+        dataclasses.replace(cell, is_best=not cell.is_partial and cell.mean == top.get(name, ""))
+        for name, cell in zip(keys, cells, strict=True)
+    ]
+
+
+def means(data: ByData) -> list[Row]:
+    """Return one entry per group of seeds, by data, the best A_all first.
+
+    `values` contains mean, sample deviation (None for one value) and count of each number, or None
+    if no run has the number.
+    """
+    rows = []
+    for group in (group for part in data.values() for group in seed_groups(part)):
+        found = {name: group.spread(name) for name in MEANS}
+        first = group.runs[0]
+        rows.append(
+            {
+                **{name: group.rows[0][name] for name in _IDENTITY},
+                "seeds": [run.config.get("seed") for run in group.runs],
+                "runs": len(group.runs),
+                "values": {name: each and dataclasses.asdict(each) for name, each in found.items()},
+                "config": {k: v for k, v in first.config.items() if k != "seed"},
+                "settings": {
+                    k: v for k, v in first.settings.items() if k not in {"seed", *_IDENTITY}
+                },
+                "notes": list(first.remarks),
+            }
+        )
+    return rows
+
+
+def means_table(runs: Sequence[RunSummary], data: ByData) -> pl.DataFrame:
+    """Return one row per group: its mean under each name, then `_deviation` and `_count`.
+
+    The settings in which the runs differ are columns.
+    """
+    names = [name for name in Names.of(runs).settings if name not in ("seed", *_IDENTITY)]
+    lines: list[Row] = []
+    for entry in means(data):
+        line = {name: entry[name] for name in _IDENTITY}
+        for name in names:
+            value = entry["settings"].get(name)
+            line[name] = value if isinstance(value, str | int | float | None) else str(value)
+        line |= {"seeds": " ".join(map(str, entry["seeds"])), "runs": entry["runs"]}
+        for name, found in entry["values"].items():
+            line[name] = found and found["mean"]
+            line[f"{name}_deviation"] = found and found["deviation"]
+            line[f"{name}_count"] = found["count"] if found else 0
+        lines.append(line)
+    return frame_of(lines)
+
+
+_IDENTITY = ("init", "scale", "loss", "head_width", "base", "new", "measured_on")

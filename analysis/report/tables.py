@@ -23,8 +23,14 @@ from clinit.analysis.report.measures import (
     remarks_of,
 )
 from clinit.analysis.report.run import COLLAPSE, Row, RunSummary
-from clinit.analysis.report.seeds import SeedGroup, cells_of, known_of, seed_groups
-from clinit.analysis.report.settings import Names, phrase
+from clinit.analysis.report.settings import (
+    Names,
+    SeedGroup,
+    cells_of,
+    known_of,
+    phrase,
+    seed_groups,
+)
 from clinit.analysis.report.table import NOTHING, Cells, Column, Table
 from clinit.headtrain.probe.protocol import Probe
 from clinit.words import number_of

@@ -27,6 +27,7 @@ from clinit.cli.frame.progress import counting, doing, loading
 from clinit.cli.frame.results import print_content
 from clinit.errors import ImageError
 from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.dataset.tree import HEIC_READER, HEIC_SUFFIXES
 from clinit.files.paths import exists, instead_of
 from clinit.words import DIGEST_LETTERS, examples, number_of, printable, visible
 
@@ -208,7 +209,9 @@ def _rejection(
 
 def _note_left_out(files: Sequence[str]) -> None:
     left_out = f"{number_of(len(files), 'file')} left out, not images by their names"
-    note(f"{left_out} ({examples(files)})")
+    are_heic = any(each.lower().endswith(HEIC_SUFFIXES) for each in files)
+    also = f"; {HEIC_READER} lets clinit read HEIC" if are_heic else ""
+    note(f"{left_out} ({examples(files)}){also}")
 
 
 COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")

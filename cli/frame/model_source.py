@@ -270,9 +270,9 @@ def opened(
         overwrite: Whether to replace a model at `out`.
         onnx: Whether the network will also be written as ONNX.
     """
-    check_source(paths, network)
     if out is None and network.backbone is not None:
         raise typer.BadParameter("--backbone needs --out: the name of the new model")
+    check_source(paths, network)
     place = target(out, paths[0], overwrite=overwrite)
     if onnx:
         from clinit.headtrain.model.onnx import check_installed

@@ -13,6 +13,7 @@ from pathlib import Path
 from huggingface_hub import constants, get_session
 
 from clinit.errors import BackboneError
+from clinit.files.paths import is_folder
 
 _PAUSES_S = (0.0, 1.0, 1.0)
 """Seconds before each request; the Hub is out of reach if all requests fail."""
@@ -25,7 +26,7 @@ def check_download(name: str | None, weights: Path | None) -> None:
         BackboneError: If timm has such weights, but the Hub is out of reach.
     """
     source = None if name is None or weights is not None else repository_of(name)
-    if source is None or _in_cache(source).is_dir():
+    if source is None or is_folder(_in_cache(source)):
         return
     if (why := _unreachable(constants.ENDPOINT)) is not None:
         raise not_there(str(name), why)

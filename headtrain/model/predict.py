@@ -30,7 +30,12 @@ from jaxtyping import Float
 from clinit.errors import ImageError, ModelError
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.names import title
-from clinit.extract.dataset.tree import IMAGE_SUFFIXES, is_left_by_others
+from clinit.extract.dataset.tree import (
+    HEIC_READER,
+    HEIC_SUFFIXES,
+    IMAGE_SUFFIXES,
+    is_left_by_others,
+)
 from clinit.headtrain.heads.temperature import PROBABILITIES, Activation
 from clinit.headtrain.model.classifier import (
     AS_USUAL,
@@ -277,9 +282,12 @@ def find_images(
         if others:
             on_left_out(others)
         if not images:
+            are_heic = any(each.lower().endswith(HEIC_SUFFIXES) for each in others)
             raise ImageError(
                 f"no image in {printable(path)}",
-                remedy=f"Give a folder with files that end in {', '.join(IMAGE_SUFFIXES)}, or any"
+                remedy=f"{HEIC_READER} lets clinit read its photographs in HEIC."
+                if are_heic
+                else f"Give a folder with files that end in {', '.join(IMAGE_SUFFIXES)}, or any"
                 " other file by its name.",
             )
         found += images

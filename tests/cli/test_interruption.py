@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clinit.cli.frame.interruption import NOTHING, Interruption, keeps
 
 from clinit.cli.frame.model_source import kept
+from clinit.cli.frame.process import NOTHING, Interruption, keeps
 from tests.cli.test_main import COMMANDS
 
 SIGNALS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated", signal.SIGHUP: "Hung up"}

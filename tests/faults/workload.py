@@ -47,6 +47,7 @@ WRITERS: Mapping[str, str] = {
     " seed=0:2 lr=1e-3,3e-3",
     "export": "export work/runs/random --out out/model.safetensors",
     "export, folder": "export work/runs/random --out out/scenes",
+    "export, model": "export work/grown --out out/exported",
     "add": "add work/scenes work/images/new --replace --out out/grown --features out/features"
     " --iterations 2 --device cpu --workers 1",
     "add, head": "add work/caches/base/head.safetensors work/caches/new --old"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.analysis.page.curves import curves, thin
+from clinit.analysis.page.data import curves, thin
 from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.protocol.record.format import RunRecord
 

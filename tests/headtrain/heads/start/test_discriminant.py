@@ -78,6 +78,13 @@ def test_rows_are_the_formula(shrinkage: float, quadratic: float) -> None:
     assert found.own_part() == pytest.approx(np.trace(system @ within), rel=1e-9)
 
 
+def test_the_priors_are_centred_where_counts_put_them() -> None:
+    freedom = OLD * 11 + 2 + 4
+    shrinkage, quadratic = Problem.of(made([3, 5])).usual
+    assert shrinkage / (1 - shrinkage) == pytest.approx(1 + 5 * DIM / freedom)
+    assert quadratic == pytest.approx(4 / 6)
+
+
 def test_without_variance_within_classes_the_rows_are_class_means() -> None:
     moments = Problem.of(made([1, 1], old_images=1)).moments(None)
     found = Discriminants.of(moments, 0.5).rows(0.0)
