@@ -100,8 +100,14 @@ def evaluate(
                 ("batch_size", "compile", "workers", "without"), "has no effect on features"
             )
             refuse_idle(context, idle)
-        if against is None and (against := parent_of(model)) is not None:
-            observe(Noted(f"compared with its parent, {against}"))
+        if against is None:
+            against, gone = parent_of(model)
+            if against is not None:
+                observe(Noted(f"compared with its parent, {against}"))
+            elif gone:
+                observe(
+                    Noted(f"not compared with its parent, {gone}: it is gone (--against MODEL)")
+                )
         observe(Doing("Loading the model …"))
         one = load_model(model, device=device)
         asked.check(one, observe)

@@ -171,15 +171,17 @@ def read_facts(path: Path) -> ModelFacts:
     return _read(path, {})[0]
 
 
-def parent_of(path: Path) -> Path | None:
-    """Return where a parent of a model is: at its place then, or next to the model."""
+def parent_of(path: Path) -> tuple[Path | None, str]:
+    """Return where a parent of a model is, at its place then or next to the model, and its name."""
+    name = ""
     with suppress(ClinitError):
         for digest, origin in read_facts(path).parents.items():
             for place in (Path(origin), path.resolve().parent / Path(origin).name):
                 with suppress(ClinitError):
                     if exists(place) and read_facts(place).digest == digest:
-                        return place
-    return None
+                        return place, origin
+            name = origin
+    return None, name
 
 
 def _read(path: Path, held: Mapping[str, Path]) -> tuple[ModelFacts, dict[str, Any]]:

@@ -114,6 +114,10 @@ def test_two_models_answer_the_same_images(
     against = ("evaluate", model, images, "--against", other, "--device=cpu")
     assert told["against"]["only other"]["images"] == 4
     told = json.loads(checked(call("-q", *against, "--json")))
+    shutil.copytree(other, lonely := tmp_path / "far" / "lonely")
+    model.rename(hidden := model.with_name("hidden"))
+    assert "not compared with its parent" in call("evaluate", lonely, images, "--device=cpu").stderr
+    hidden.rename(model)
     alone = [json.loads(call("-q", "evaluate", m, images, "--json").stdout) for m in (model, other)]
     rights = [round(each["top1"] * each["images"]["known"] / 100) for each in alone]
     assert told["other"] == str(other)

@@ -161,8 +161,8 @@ def test_without_out_the_new_model_goes_next_to_its_parent(
     parents = {facts["flowers-3"].digest: str(tmp_path / "flowers-3")}
     assert facts["flowers-4"].parents == parents
     shutil.move(tmp_path / "flowers-3", tmp_path / "elsewhere")
-    assert parent_of(tmp_path / "flowers-4") is None
-    assert parent_of(tmp_path / "elsewhere") == parent
+    assert parent_of(tmp_path / "flowers-4")[0] is None
+    assert parent_of(tmp_path / "elsewhere")[0] == parent
     shown = done("model", "show", tmp_path / "flowers-4")
     for name in ("flowers", "flowers-3"):
         assert f"{name} {facts[name].digest[:12]}" in shown

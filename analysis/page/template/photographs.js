@@ -15,8 +15,9 @@ function show(changed) {
   const chosen = new Map(boxes.filter((box) => box.checked).map((box) => [box.value, box.dataset.to]));
   const command = given.command.map(quoted).join(" ");
   const list = [...given.without, ...chosen.keys()].join("\n");
-  const moves = [...chosen].filter(([, to]) => to).map(
-    ([file, to]) => `mv -n ${quoted(`${given.root}/${file}`)} ${quoted(`${given.root}/${to}/`)}`);
+  // Cameras use a name in every folder, and `mv -n` is silent about a name that is taken.
+  const moves = [...chosen].filter(([, to]) => to).map(([file, to]) =>
+    `mv -n ${[file, `${to}/${file.replaceAll("/", "-")}`].map((each) => quoted(`${given.root}/${each}`)).join(" ")}`);
   place.hidden = chosen.size === 0;
   place.querySelector("output").value = chosen.size;
   document.getElementById("drop").textContent =
