@@ -93,7 +93,7 @@ def rerun(
                 folder=folder,
                 budget=_activation_budget(record.info, folder),
                 max_pixels=max_pixels,
-                **({} if workers is None else {"workers": workers}),
+                workers=workers,
             )
             images = Images(
                 base=old[0],

@@ -18,8 +18,7 @@ from jaxtyping import Float, Int
 
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import library, placed, torch_stream
-from clinit.headtrain.heads.closed.interface import Arrival, Solution
-from clinit.headtrain.heads.closed.solved import SOLVED
+from clinit.headtrain.heads.closed.interface import SOLVED, Arrival, Solution
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import random_task_rows
 from clinit.headtrain.heads.start.scale import Initialisation

@@ -22,9 +22,8 @@ from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.study import Study, by_stream, names_of
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, resumed_from
-from clinit.headtrain.top.derpp import Derpp
-from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
+from clinit.headtrain.top.methods import Derpp, Ewc
 from clinit.headtrain.top.training import Held, Rehearsal, TopMethod
 from clinit.observer import Noted, Observer, ignore
 

@@ -33,10 +33,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.headtrain.heads.array import beside, float64_of, namespace
-from clinit.headtrain.heads.closed.interface import Arrival, ClosedForm, Solution
-from clinit.headtrain.heads.closed.moments import grown
+from clinit.headtrain.heads.closed.interface import Arrival, ClosedForm, Solution, grown, rule_out
 from clinit.headtrain.heads.closed.settings import SldaConfig
-from clinit.headtrain.heads.closed.solved import rule_out
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import discriminants_of, towards_identity
 from clinit.headtrain.heads.statistics.moments import add_by_class, add_products, cut, symmetric

@@ -34,11 +34,13 @@ from jaxtyping import Float, Int
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import Cholesky, beside, namespace, select, slices, take, to_numpy
-from clinit.headtrain.heads.closed.interface import Arrival, ClosedForm, Solution
-from clinit.headtrain.heads.closed.moments import (
+from clinit.headtrain.heads.closed.interface import (
     BLOCK_VALUES,
+    Arrival,
     ClassMoments,
+    ClosedForm,
     FeatureMap,
+    Solution,
     plus_diagonal,
 )
 from clinit.headtrain.heads.closed.settings import RanpacConfig

@@ -22,7 +22,7 @@ from clinit.headtrain.heads.array import (
     placed,
     torch_stream,
 )
-from clinit.headtrain.heads.closed.solved import Solve
+from clinit.headtrain.heads.closed.interface import Solve
 from clinit.headtrain.heads.groups import count_repeats, one_of_each
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.initialise import initialise
