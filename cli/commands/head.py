@@ -197,7 +197,7 @@ def statistics(
     from clinit.headtrain.protocol.stream.summed import sum_caches
 
     with training_progress() as observer:
-        found = sum_caches(caches, out, weighting, split and split.value, observer)
+        found = sum_caches(caches, out, weighting, split, observer)
     sums = found.statistics
     say(
         f"{number_of(int(sums.totals.sum()), 'row')} of"

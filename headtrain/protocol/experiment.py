@@ -40,7 +40,7 @@ from clinit.headtrain.protocol.record.info import (
 )
 from clinit.headtrain.protocol.record.task_log import class_table
 from clinit.headtrain.protocol.stream.buffer import LOSS_SAMPLE_ROWS
-from clinit.headtrain.protocol.stream.notes import data_notes
+from clinit.headtrain.protocol.stream.scenario import data_notes
 from clinit.headtrain.protocol.stream.source import Source, head_digest, no_base, starting_head
 from clinit.headtrain.protocol.stream.summed import Summed
 from clinit.headtrain.protocol.study.rules import PER_HEAD

@@ -284,11 +284,8 @@ class TopBlocks(Method):
 
     def _grow(self, *tasks: Task) -> None:
         for task in tasks:
-            self.model.grow(
-                random_task_rows(
-                    self._study.stream.seed, task.number, len(task.classes), self.model.dim
-                )
-            )
+            seed, classes = self._study.stream.seed, len(task.classes)
+            self.model.grow(random_task_rows(seed, task.number, classes, self.model.dim))
 
     def _update(
         self, lesson: Lesson, reader: TaskReader, found: Checkpoint | None

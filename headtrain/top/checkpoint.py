@@ -27,7 +27,7 @@ from clinit.files.documents import DocumentKind
 from clinit.files.paths import check_readable, is_file
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.scale import Initialisation
-from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.heads.statistics.solve import LambdaCurve
 from clinit.headtrain.protocol.events import FINISHED
 from clinit.headtrain.protocol.learner import Log
 from clinit.headtrain.protocol.record.task_log import Point, TaskEntry

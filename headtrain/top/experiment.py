@@ -132,18 +132,13 @@ def train_top(
 
 def top_method(study: Study) -> TopMethod:
     """Return a new method for a resolved study; it reads only its own settings."""
-    strength, method = study.training.anchor_strength, _method(study)
+    name, loss, top = study.stream.method, study.training.loss, study.top or Top()
+    method: TopMethod = Rehearsal(loss)
+    if name == "ewc":
+        method = Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
+    elif name == "derpp":
+        method = Derpp.of(top.derpp, loss)
+    strength = study.training.anchor_strength
     if study.training.anchor == "l2" and isinstance(strength, int | float):
         return Held(method, strength)
     return method
-
-
-def _method(study: Study) -> TopMethod:
-    name, loss = study.stream.method, study.training.loss
-    top = study.top or Top()
-    if name in ("rehearsal", "naive", "joint"):
-        return Rehearsal(loss)
-    if name == "ewc":
-        return Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
-    assert name == "derpp"
-    return Derpp.of(top.derpp, loss)

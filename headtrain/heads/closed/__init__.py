@@ -1,6 +1,5 @@
 """Closed forms over the stream: each row is seen once, and only statistics are kept.
 
 interface      the interface of a method; sums that grow with the classes; solved heads
-discriminants  SLDA and SimpleCIL
-ranpac         ridge regression on random features
+methods        SLDA, SimpleCIL and RanPAC
 """

@@ -41,9 +41,8 @@ from clinit.headtrain.heads.linear import NEVER, Rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.new_rows import discriminants
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.heads.statistics.moments import MomentSums
-from clinit.headtrain.heads.statistics.solve import least_squares_head
+from clinit.headtrain.heads.statistics.solve import LambdaCurve, least_squares_head
 from clinit.machine import Stopwatch
 from clinit.observer import Observer, Progressed, ignore
 

@@ -15,12 +15,12 @@ from clinit.headtrain.heads.groups import repeating
 from clinit.headtrain.heads.linear import NEVER, Rows
 from clinit.headtrain.heads.repeats import find_groups
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.lambda_curve import (
+from clinit.headtrain.heads.statistics.solve import (
+    LambdaPath,
     effective_rows,
     generalised_curve,
     leave_one_out_curve,
 )
-from clinit.headtrain.heads.statistics.solve import LambdaPath
 from clinit.headtrain.heads.temperature import fit_temperature
 
 _DRAWS = 2048

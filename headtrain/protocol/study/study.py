@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 from clinit.headtrain.protocol.study import rules
@@ -242,10 +241,7 @@ def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-_ONE_HEAD: Mapping[str, str] = MappingProxyType({})
-
-
-def by_stream(runs: Iterable[Study], heads: Mapping[str, str] = _ONE_HEAD) -> list[list[Study]]:
+def by_stream(runs: Iterable[Study], heads: Mapping[str, str]) -> list[list[Study]]:
     """Group runs that differ at most in their heads, in the given order.
 
     Args:

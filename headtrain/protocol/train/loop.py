@@ -30,7 +30,7 @@ from clinit.headtrain.protocol.stream.task_plan import Lesson, Schedule
 from clinit.headtrain.protocol.study.parts import RateSchedule
 from clinit.headtrain.protocol.train.anchor import Anchor
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
-from clinit.headtrain.protocol.train.old_classes import OldClasses
+from clinit.headtrain.protocol.train.past import OldClasses
 from clinit.headtrain.protocol.train.step import Updates
 
 
