@@ -20,6 +20,7 @@ from clinit.cli.frame.options import (
     described,
 )
 from clinit.cli.frame.process import claimed_folder, keeps
+from clinit.cli.frame.progress import sweep_progress, training_progress
 from clinit.cli.frame.results import show_ranking
 from clinit.cli.frame.run_data import (
     check_base,
@@ -28,7 +29,6 @@ from clinit.cli.frame.run_data import (
     read_data,
     read_images,
 )
-from clinit.cli.frame.work_progress import sweep_progress, training_progress
 from clinit.files.paths import check_writable
 from clinit.headtrain.top.images import Images
 from clinit.words import number_of

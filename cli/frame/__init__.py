@@ -5,6 +5,6 @@ process                          threads and memory; Ctrl+C; one writer per fold
 options, study_options, image_options   options, most of them made from the settings of a study
 config                           files of options, and recipes
 run_data, model_source           open caches and models for a command
-console, results, progress, work_progress   print results, notes and progress
+console, results, progress       print results, notes and progress
 demo_inputs                      handwritten digits for commands that need no data
 """

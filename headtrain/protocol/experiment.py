@@ -137,11 +137,6 @@ class RunData:
         return {"base": self.base.description, "new": self.new.description}
 
     @property
-    def by_head(self) -> dict[str, str]:
-        """The losses whose runs do not start from `head`, as `by_stream` takes them."""
-        return {loss: loss for loss in self.heads}
-
-    @property
     def num_classes(self) -> int:
         """Largest number of rows of a head at the end of a stream."""
         return self.head.num_classes + len(self.new.class_names)

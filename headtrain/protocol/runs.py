@@ -186,7 +186,7 @@ def train_heads(
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
     wanted = {*studies} if left is None else left.keys()
-    streams = by_stream(studies, data.by_head)
+    streams = by_stream(studies, data.heads)
     banks = [bank for bank in streams if not wanted.isdisjoint(bank)]
     records: dict[Study, RunRecord] = {}
     for bank, made in train_banks(data, banks, observer, diagnose):

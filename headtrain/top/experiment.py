@@ -112,7 +112,7 @@ def train_top(
         CheckpointError: If a checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable, or a record cannot be written.
     """
-    for runs in by_stream(left, data.by_head):
+    for runs in by_stream(left, data.heads):
         inputs = prepare_runs(data, runs, observer=observer)
         for study in runs:
             place = left[study]

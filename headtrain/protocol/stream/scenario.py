@@ -26,8 +26,7 @@ from clinit.headtrain.heads.array import cupy_problem
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.protocol.stream.buffer import Pool
-from clinit.headtrain.protocol.stream.ram import copied_bytes
+from clinit.headtrain.protocol.stream.buffer import Pool, copied_bytes
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.parts import Stream
 from clinit.headtrain.protocol.study.study import Study

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -241,15 +241,16 @@ def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def by_stream(runs: Iterable[Study], heads: Mapping[str, str]) -> list[list[Study]]:
+def by_stream(runs: Iterable[Study], heads: Container[str]) -> list[list[Study]]:
     """Group runs that differ at most in their heads, in the given order.
 
     Args:
         runs: Resolved studies.
-        heads: Identifier of the pretrained head by loss, if losses start from different heads;
-            all runs of a group start from the same head.
+        heads: Losses whose runs start from a pretrained head of their own; all runs of a group
+            start from the same head.
     """
     groups: dict[tuple[Study, str], list[Study]] = {}
     for run in runs:
-        groups.setdefault((run.shared, heads.get(run.training.loss, "")), []).append(run)
+        loss = run.training.loss
+        groups.setdefault((run.shared, loss if loss in heads else ""), []).append(run)
     return list(groups.values())

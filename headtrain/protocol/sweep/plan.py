@@ -70,7 +70,7 @@ def compile_banks(runs: Iterable[Study], data: RunData, *, asked: int | None = N
         DeviceError: If the device is absent.
     """
     banks: list[Bank] = []
-    for group in by_stream(runs, data.by_head):
+    for group in by_stream(runs, data.heads):
         classes, dim = data.num_classes, data.base.train.dim
         limit = bank_limit(group[0], num_classes=classes, dim=dim, asked=asked)
         # Equal neighbours share a launch of the loss and of the optimizer.

@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.protocol.stream.ram import STEPS_AT_ONCE
+from clinit.headtrain.protocol.stream.buffer import STEPS_AT_ONCE
 from clinit.headtrain.protocol.stream.task_plan import Lesson, Schedule
 from clinit.headtrain.protocol.study.parts import RateSchedule
 from clinit.headtrain.protocol.train.anchor import Anchor

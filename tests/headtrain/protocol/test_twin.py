@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clinit.headtrain.protocol.stream import ram
+from clinit.headtrain.protocol.stream import buffer as ram
 from clinit.headtrain.protocol.train import evaluate
 from clinit.headtrain.protocol.train.loop import CaptureWarning, StreamedFeed
 from clinit.headtrain.protocol.train.step import Updates
