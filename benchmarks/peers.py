@@ -3,8 +3,8 @@
     python benchmarks/modalities.py CACHES WORK        # writes WORK/set.npz
     PYTHONPATH=FOLDER python benchmarks/peers.py WORK/set.npz [--draws 3] [--out benchmarks]
 
-FOLDER is for packages that clinit does not need: `pip install --target FOLDER vyntri
-autogluon.tabular fastai`; what is not there is left out. New classes and their rows are drawn; all
+FOLDER is for packages that clinit does not need, `pip install --target FOLDER vyntri fastai`; what
+is not there is left out. New classes and their rows are drawn; all
 ways get the same rows. `append`: the rows of a logistic regression on the new rows alone are
 appended to the old head. `logistic`: logistic regression on all old and new rows, as SetFit fits
 its head. Only `append` and `clinit add` work without old rows.
@@ -29,9 +29,7 @@ from sklearn.linear_model import LogisticRegression
 import clinit
 
 IMAGES, CLASSES = (1, 5, 20), (5, 50)
-PACKAGES = ("vyntri", "autogluon", "fastai")
-TUNED_S = 60
-"""Time limit of AutoGluon in seconds."""
+PACKAGES = ("vyntri", "fastai")
 
 
 def both(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
@@ -84,20 +82,6 @@ def vyntri(cell: Cell) -> Answer:
     return lambda x: ridge.predict(projection.transform(x))
 
 
-def autogluon(cell: Cell) -> Answer:
-    """Let AutoGluon choose among models of its own, for `TUNED_S` seconds."""
-    import tempfile
-
-    import pandas
-    from autogluon.tabular import TabularPredictor
-
-    x, y = both(cell)
-    table = pandas.DataFrame(x).rename(columns=str).assign(label=y)
-    predictor = TabularPredictor("label", path=tempfile.mkdtemp(), verbosity=0)
-    predictor.fit(table, time_limit=TUNED_S, raise_on_no_models_fitted=False)
-    return lambda x: predictor.predict(pandas.DataFrame(x).rename(columns=str)).to_numpy()
-
-
 def fastai(cell: Cell) -> Answer:
     """Train fastai's default network for tables, for ten epochs."""
     import pandas
@@ -128,7 +112,6 @@ WAYS: dict[str, Callable[[Cell], Answer]] = {
     "clinit add --old": with_old,
     "logistic": logistic,
     "vyntri": vyntri,
-    "autogluon": autogluon,
     "fastai": fastai,
 }
 

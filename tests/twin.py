@@ -7,7 +7,8 @@ and replays it on the same memory. A copy that need not wait is done late: to th
 stream goes on or is waited for, to the host when the host waits.
 
 It knows no kernels: numbers are the CPU's, so a run on it must give the CPU's bits up to the order
-of sums. `resize_`, CuPy and TF32 are not modelled.
+of sums. Autograd's engine asks the driver for streams, so its nodes are run one after another here.
+`resize_`, CuPy and TF32 are not modelled; kernels are never late, only copies are.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,7 +31,7 @@ from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import in_words
-from clinit.headtrain.model.settings import AddConfig, RememberConfig
+from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
 from clinit.observer import Doing
 from clinit.words import DIGEST_LETTERS, number_of
 
@@ -127,9 +127,7 @@ def add(
     with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as given:
         from clinit.headtrain.model.add import Purpose, add
 
-        kind: Literal["add", "replace", "more"] = (
-            "more" if more else "replace" if replace else "add"
-        )
+        kind: Arrival = "more" if more else "replace" if replace else "add"
         purpose = Purpose(config=config, kind=kind, old=old, strict=strict)
         added = add(given.model, given.inputs, purpose, given.observe)
         given.observe(Doing(SAVING))
@@ -404,8 +402,7 @@ def _ancestors(facts: ModelFacts) -> list[list[str]]:
 def _print_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     from clinit.analysis.report.table import Column, Kind, Table
 
-    kinds: dict[str, Kind] = dict.fromkeys(("images", "before", "now"), "number")
-    kinds["classes"] = "setting"
+    kinds: dict[str, Kind] = dict.fromkeys(("classes", "images"), "number")
     terminal.print(Table([Column(head, kinds.get(head, "name")) for head in heads], [lines]))
 
 

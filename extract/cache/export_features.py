@@ -79,8 +79,8 @@ def export_features(
     if why:
         raise CacheError(
             f"{out} {why}",
-            remedy="Give a folder elsewhere, which gets a file per split; or give a .safetensors"
-            " file with `--split`.",
+            remedy="Give a folder outside of the cache, which gets a file per split; or give a"
+            " .safetensors file with `--split`.",
         )
     for split, target in zip(splits, targets, strict=True):
         if not split.num_valid:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
@@ -26,7 +26,7 @@ from clinit.headtrain.model.classifier import AnyPath, Classifier, M
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.growth import DRAWN, Growth, Started, grown_head, grown_memory
 from clinit.headtrain.model.inputs import Inputs, features_in, held_out, noted
-from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.model.settings import AddConfig, Arrival
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import HeadFit, ProbeConfig
 from clinit.headtrain.protocol.stream.source import Source, read_sources
@@ -45,7 +45,7 @@ class Purpose:
     """What is to become of given classes."""
 
     config: AddConfig = field(default_factory=AddConfig)
-    kind: Literal["add", "replace", "more"] = "add"
+    kind: Arrival = "add"
     """Whether the classes are new, replace classes of the model, or have more images now."""
     old: Source | AnyPath | None = None
     """Features of old classes, used in place of the memory of the model; or statistics of old

@@ -27,6 +27,7 @@ from sklearn.metrics import roc_auc_score
 
 from clinit.errors import ModelError
 from clinit.extract.cache.head import Top1
+from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.known import FOLDER
 from clinit.extract.dataset.names import in_words
 from clinit.extract.dataset.scan import available_splits, scan
@@ -367,11 +368,7 @@ class _Judge:
 
     @classmethod
     def of(cls, model: Classifier, asked: Questions) -> _Judge:
-        why: str | None = None
-        if asked.rows is None:
-            from clinit.extract.dataset.decode import MISSING
-
-            why = MISSING
+        why = MISSING if asked.rows is None else None
         lines = [
             {"image": image, "class": name, "error": why} for image, name in asked.classes.items()
         ]

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.headtrain.heads.temperature import Activation
 from clinit.headtrain.model.classifier import AnyPath, Classifier, Reading
 from clinit.headtrain.model.inputs import Inputs, features_in, is_features
-from clinit.headtrain.model.settings import AddConfig, RememberConfig
+from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
 from clinit.headtrain.model.storage import facts_of, read_model
 
 if TYPE_CHECKING:
@@ -139,9 +139,7 @@ class Model(Classifier):
         """
         from clinit.headtrain.model.add import Purpose, add
 
-        kind: Literal["add", "replace", "more"] = (
-            "more" if more else "replace" if replace else "add"
-        )
+        kind: Arrival = "more" if more else "replace" if replace else "add"
         purpose = Purpose(config=AddConfig(**settings), kind=kind, old=old)
         return add(self, _inputs_of(self, given, labels, features), purpose)
 

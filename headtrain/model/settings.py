@@ -11,6 +11,7 @@ from clinit.setting import Part, fields_of, setting
 
 AddInit = Literal["auto"] | Init
 WRITES_MODELS = "Give a model that `clinit add`, `clinit remember` or `clinit export` has written."
+Arrival = Literal["add", "replace", "more"]
 OldRows = Literal["auto", "kept", "pseudo", "head", "none"]
 
 LEFT_OUT = ("auto", "class-mean", "least-square", "discriminant", "fitted", "imprint", "lda")

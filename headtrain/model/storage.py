@@ -64,15 +64,18 @@ def read_model(path: Path, kind: type[M], *, device: str = "auto") -> M:
     with ExitStack() as stack:
         held = _held(path, stack)
         if is_head_file(path, held):
-            model = _with_head_alone(path, kind, held)
+            head = read_head(held.get(MODEL_FILE, path))
+            facts, engine = facts_of(head, path), None
         else:
             facts, content = _read(path, held)
             from clinit.headtrain.model.network import read_engine
 
-            memory, engine = memory_of(path, facts, held), read_engine(path, content, device, held)
+            engine = read_engine(path, content, device, held)
             assert engine.backbone.head is not None
             head = replace(engine.backbone.head, class_names=facts.class_names)
-            model = kind(facts, _as_trained(facts, head), memory, str(path), engine)
+        if facts.temperature is not None:  # as it was trained
+            head = facts.temperature.multiplied(head)
+        model = kind(facts, head, memory_of(path, facts, held), str(path), engine)
     if (memory := model.memory) is not None:
         check_backbone(model.depends_on, memory.backbone)
         if memory.dim != model.head.dim:
@@ -81,17 +84,6 @@ def read_model(path: Path, kind: type[M], *, device: str = "auto") -> M:
                 f" {model.head.dim:,}"
             )
     return model
-
-
-def _with_head_alone(path: Path, kind: type[M], held: Mapping[str, Path]) -> M:
-    head = read_head(held.get(MODEL_FILE, path))
-    facts = facts_of(head, path)
-    model = kind(facts, _as_trained(facts, head), None, str(path))
-    return replace(model, memory=memory_of(path, facts, held))
-
-
-def _as_trained(facts: ModelFacts, head: Head) -> Head:
-    return head if facts.temperature is None else facts.temperature.multiplied(head)
 
 
 def is_head_file(path: Path, held: Mapping[str, Path] = {}) -> bool:
@@ -261,9 +253,9 @@ def _memory_in(path: Path) -> Memory | None:
             raise remembered.DOCUMENT.refusal(f"the memory in {path} is damaged: {why}") from error
 
 
-def facts_in_origin(facts: ModelFacts, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the `origin` of a head contains, given all facts as plain values."""
-    found = {name: content[name] for name in OF_A_HEAD if name in content}
+def _in_origin(facts: ModelFacts) -> dict[str, Any]:
+    """Return what the `origin` of a head contains."""
+    found = {name: told for name, told in asdict(facts).items() if name in OF_A_HEAD}
     defaults = {each.name: each.default for each in fields(ModelFacts)}
     found = {n: told for n, told in found.items() if n == "temperature" or told != defaults.get(n)}
     if facts.temperature is None:
@@ -341,7 +333,7 @@ def write_model(
 
 
 def _head_file(model: Classifier, suffix: str, *, with_memory: bool) -> bytes:
-    origin = facts_in_origin(model.facts, asdict(model.facts))
+    origin = _in_origin(model.facts)
     head = replace(divided(model.head, model.facts.temperature), origin=origin)
     beside = {}
     if with_memory and model.memory is not None:

@@ -80,11 +80,9 @@ def test_the_same_images_have_the_same_features_wherever_they_lie(
 
 
 def damage(path: Path, image: bytes) -> None:
-    content = bytearray(path.read_bytes())
-    place = content.find(image[200:240])
-    assert place > 0
-    content[place : place + 40] = bytes(40)
-    path.write_bytes(content)
+    content, part = path.read_bytes(), image[200:240]  # the statistics of a column may repeat it
+    assert part in content
+    path.write_bytes(content.replace(part, bytes(40)))
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
