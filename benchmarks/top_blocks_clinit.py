@@ -20,7 +20,7 @@ from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.evaluate import count_correct
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
-from clinit.headtrain.top.evaluate import features
+from clinit.headtrain.top.blocks import features
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.images import Images, Storage
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs

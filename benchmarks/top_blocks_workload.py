@@ -126,8 +126,7 @@ def make_workload(
     from clinit.extract.work.recorded import reload
     from clinit.extract.work.run import ExtractConfig, extract
     from clinit.headtrain.top.inputs import open_side
-    from clinit.headtrain.top.lora import layers
-    from clinit.headtrain.top.network import block_names
+    from clinit.headtrain.top.network import block_names, layers
 
     torch.manual_seed(seed)
     network = timm.create_model(model, num_classes=size.base)

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import clinit
+from clinit.api import HeadSettings
 from clinit.errors import ExperimentError
 from clinit.headtrain.protocol import runs as runs_module
-from clinit.headtrain.protocol.study.keywords import HeadSettings
 from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.rules import settings_of
 from clinit.headtrain.protocol.study.study import Study

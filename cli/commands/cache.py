@@ -186,7 +186,7 @@ def export(
 
     check_writable(out, "OUT")
     opened = open_cache(cache)
-    splits = [opened.split(split.value)] if split else list(opened.splits.values())
+    splits = [opened.split(split)] if split else list(opened.splits.values())
     with counting() as show:
         for written in export_features(splits, out, on_rows=show):
             plan = written.split.plan

@@ -146,7 +146,7 @@ def _opened(
     if is_file(places[0]):
         return "", read_summed(places[0]), None
     caches = [open_cache(place) for place in places]
-    name = split.value if split else next(iter(caches[0].splits))
+    name: str = split or next(iter(caches[0].splits))
     return name, [cache.split(name) for cache in caches], caches[0].head
 
 

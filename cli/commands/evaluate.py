@@ -27,8 +27,8 @@ from clinit.cli.frame.options import (
     described,
 )
 from clinit.cli.frame.process import keeps
+from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import print_content
-from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.names import in_words
 from clinit.observer import Doing, Noted, Progressed
 from clinit.words import examples, number_of

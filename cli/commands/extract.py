@@ -12,10 +12,9 @@ from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.context import command_line
 from clinit.cli.frame.process import keeps
-from clinit.cli.frame.progress import doing
+from clinit.cli.frame.progress import doing, extraction_progress
 from clinit.cli.frame.results import tell_headless
 from clinit.cli.frame.study_options import takes
-from clinit.cli.frame.work_progress import extraction_progress
 from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.work.options import ExtractOptions
 from clinit.files.paths import check_writable, exists

@@ -20,11 +20,10 @@ from clinit.cli.frame.options import (
     described,
 )
 from clinit.cli.frame.process import claimed_head, keeps
-from clinit.cli.frame.progress import doing
+from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.run_data import check_caches, tell_near
 from clinit.cli.frame.study_options import takes
-from clinit.cli.frame.work_progress import training_progress
 from clinit.files.paths import check_writable
 from clinit.headtrain.heads.start.settings import Weighting
 from clinit.headtrain.probe.settings import AlignConfig, ProbeConfig
@@ -197,7 +196,7 @@ def statistics(
     from clinit.headtrain.protocol.stream.summed import sum_caches
 
     with training_progress() as observer:
-        found = sum_caches(caches, out, weighting, split and split.value, observer)
+        found = sum_caches(caches, out, weighting, split, observer)
     sums = found.statistics
     say(
         f"{number_of(int(sums.totals.sum()), 'row')} of"

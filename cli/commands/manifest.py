@@ -61,7 +61,7 @@ def build(
             f"--image-column and --label-column are for Parquet files ({HUGGINGFACE})"
         )
     with claimed_file(out), doing(f"Scanning {root} …"):
-        scanned = scan(dataset, root, split.value, strict=strict, columns=columns, labels=labels)
+        scanned = scan(dataset, root, split, strict=strict, columns=columns, labels=labels)
         write_manifest(scanned.manifest, out)
     scanned.tell(warn, note)
     _print_manifest(scanned.manifest)

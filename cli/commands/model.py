@@ -27,10 +27,9 @@ from clinit.cli.frame.model_source import (
 )
 from clinit.cli.frame.options import AsJson, Overwrite, described
 from clinit.cli.frame.process import claimed_file, keeps
-from clinit.cli.frame.progress import doing
+from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
-from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.names import in_words
 from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
 from clinit.observer import Doing

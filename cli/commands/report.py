@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.analysis.report import Format, View
-from clinit.cli.frame.console import note, print_csv, print_json
+from clinit.cli.frame.console import note, out, print_csv, print_json
 from clinit.cli.frame.process import keeps
-from clinit.cli.frame.results import show, show_comparison
+from clinit.cli.frame.results import print_content, show
 from clinit.cli.frame.study_options import takes
 from clinit.files.paths import check_writable
 from clinit.setting import setting
 
 if TYPE_CHECKING:
+    from clinit.analysis.report.compare import Comparison
     from clinit.analysis.runs import Runs
 
 
@@ -121,18 +122,27 @@ def report(
         loaded.save_html(asked.html)
         note(f"the page is {asked.html}")
     if asked.compare and asked.baseline:
-        show_comparison(
-            loaded, loaded.comparison(asked.compare, asked.baseline, view.columns), view
-        )
-    else:
-        _print(loaded, view)
-
-
-def _print(loaded: Runs, view: View) -> None:
-    if view.format == "table":
+        found = loaded.comparison(asked.compare, asked.baseline, view.columns)
+        _show_comparison(loaded, found, view)
+    elif view.format == "table":
         show(loaded, view)
     else:
         (print_json if view.format == "json" else print_csv)(loaded.as_text(view))
+
+
+def _show_comparison(runs: Runs, found: Comparison, view: View) -> None:
+    """Print a comparison in the form of a report, with the notes on its runs."""
+    if view.format == "json":
+        print_content(found.frame().to_dicts())
+    elif view.format == "csv":
+        print_csv(found.frame().write_csv())
+    elif view.format == "table":
+        out.print(found.table(), crop=False)
+        for told in runs.told(view):
+            out.print(told)
+    else:
+        table = found.table()
+        print_csv(table.latex() if view.format == "latex" else table.markdown())
 
 
 def _checked(asked: Asked) -> View:

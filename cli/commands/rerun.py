@@ -21,8 +21,8 @@ from clinit.cli.frame.options import (
     described,
 )
 from clinit.cli.frame.process import claimed_folder, keeps
+from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.run_data import check_run, read_data, read_images, recorded_places
-from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.files.paths import check_writable
 from clinit.words import size_text
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from clinit.headtrain.protocol.record.format import RunRecord
     from clinit.headtrain.protocol.record.info import RunInfo
     from clinit.headtrain.protocol.study.study import Study
-    from clinit.headtrain.top.inputs import ImageData
 
 _REMEDY = "Give the caches and the head that the run read: --base, --new and --head."
 
@@ -65,35 +64,28 @@ def rerun(
     check_run(run)
     if out is not None:
         check_writable(out)
-    from clinit.headtrain.protocol.record.compare import circumstances, differences
-    from clinit.headtrain.protocol.record.format import (
-        changed_parameters,
-        check_free,
-        final_head,
-        read_record,
-        write_record,
-    )
+    from clinit.headtrain.protocol.record import format as records
     from clinit.headtrain.protocol.record.info import study_of_run
     from clinit.headtrain.top.images import Images, Storage
 
-    record = read_record(run)
+    record = records.read_record(run)
     study = study_of_run(record.info, str(run))
     old, arriving, head = recorded_places(record.info, base, new, head)
     with ExitStack() as stack:
         if out is not None:
             if overwrite and out.resolve() == run.resolve():
                 raise typer.BadParameter("--out is the recorded run itself: give another folder")
-            check_free([out], overwrite=overwrite)
+            records.check_free([out], overwrite=overwrite)
             stack.enter_context(claimed_folder(out.absolute().parent))
         if study.top is None:
-            again = _train(record, study, read_data(old, arriving, {"": head}))
+            again = _trained(record, study, read_data(old, arriving, {"": head}))
         else:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="clinit-rerun-")))
             storage = Storage(
                 folder=folder,
                 budget=_activation_budget(record.info, folder),
                 max_pixels=max_pixels,
-                **({} if workers is None else {"workers": workers}),
+                workers=workers,
             )
             images = Images(
                 base=old[0],
@@ -103,42 +95,36 @@ def rerun(
                 weights=weights,
                 storage=storage,
             )
-            again = _train_top(record, study, read_images(images, {"": head}))
+            again = _trained(record, study, read_images(images, {"": head}))
         if out is not None:
-            write_record(again, out, overwrite=overwrite)
+            records.write_record(again, out, overwrite=overwrite)
             say(f"Recorded at {out}")
-    last = final_head(record, linear=False)
-    found = differences(again, replace(record, head=last, top=changed_parameters(record) or None))
+    last, top = records.final_head(record, linear=False), records.changed_parameters(record)
+    found = records.differences(again, replace(record, head=last, top=top or None))
     if not found:
         say(f"The same bits as {run}: every table and the final head")
         return
     say(f"Not the same bits as {run}:")
-    for each in (*found, *circumstances(record.info, again.info)):
+    for each in (*found, *records.circumstances(record.info, again.info)):
         say(f"  {each}")
     raise typer.Exit(1)
 
 
-def _train(record: RunRecord, study: Study, data: RunData) -> RunRecord:
+def _trained(record: RunRecord, study: Study, data: RunData) -> RunRecord:
     from clinit.headtrain.protocol.experiment import run_experiment
     from clinit.headtrain.protocol.runs import check_data
-
-    check_data(record.path, record.info, data, remedy=_REMEDY)
-    # The last bits of a loss may depend on the heads that were trained in the same bank.
-    bank = [study.changed(each).resolved() for each in record.info.get("bank", ())]
-    bank = bank if study in bank else [study]
-    with training_progress() as observer:
-        return run_experiment(data, bank, observer=observer)[bank.index(study)]
-
-
-def _train_top(record: RunRecord, study: Study, data: ImageData) -> RunRecord:
-    from clinit.headtrain.protocol.runs import check_data
     from clinit.headtrain.top.experiment import run_top
-    from clinit.headtrain.top.inputs import prepare_runs
+    from clinit.headtrain.top.inputs import ImageData, prepare_runs
 
     check_data(record.path, record.info, data, remedy=_REMEDY)
     with training_progress() as observer:
-        inputs = prepare_runs(data, [study], observer=observer)
-        return run_top(inputs, study, observer=observer)
+        if isinstance(data, ImageData):
+            inputs = prepare_runs(data, [study], observer=observer)
+            return run_top(inputs, study, observer=observer)
+        # The last bits of a loss may depend on the heads that were trained in the same bank.
+        bank = [study.changed(each).resolved() for each in record.info.get("bank", ())]
+        bank = bank if study in bank else [study]
+        return run_experiment(data, bank, observer=observer)[bank.index(study)]
 
 
 def _activation_budget(info: RunInfo, folder: Path) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +20,7 @@ from clinit.cli.frame.options import (
     described,
 )
 from clinit.cli.frame.process import claimed_folder, keeps
+from clinit.cli.frame.progress import sweep_progress, training_progress
 from clinit.cli.frame.results import show_ranking
 from clinit.cli.frame.run_data import (
     check_base,
@@ -29,7 +29,6 @@ from clinit.cli.frame.run_data import (
     read_data,
     read_images,
 )
-from clinit.cli.frame.work_progress import sweep_progress, training_progress
 from clinit.files.paths import check_writable
 from clinit.headtrain.top.images import Images
 from clinit.words import number_of
@@ -172,10 +171,11 @@ def _sweep(
     ray: str | None = None,
     dry_run: bool = False,
 ) -> list[Path]:
-    from clinit.headtrain.protocol.sweep.plan import open_folder, plan_sweep, run_sweep, train_here
+    from clinit.headtrain.protocol.runs import train_banks
+    from clinit.headtrain.protocol.sweep import plan as sweeps
 
-    folder = open_folder(out, data, {run.training.loss for run in runs})
-    plan = plan_sweep(runs, folder, data, bank_size=bank_size)
+    folder = sweeps.open_folder(out, data, {run.training.loss for run in runs})
+    plan = sweeps.plan_sweep(runs, folder, data, bank_size=bank_size)
     streams = number_of(len({run.shared for run in runs}), "stream")
     say(
         f"{number_of(len(runs), 'run')} on {streams}, {len(runs) - len(plan.names):,} already"
@@ -187,16 +187,13 @@ def _sweep(
             for run in bank:
                 say(f"  {plan.names.get(run.identity, 'a recorded run, to train its bank again')}")
         return []
-    with ExitStack() as stack:
-        observer = stack.enter_context(sweep_progress(len(runs), len(runs) - len(plan.names)))
-        train = train_here(data, observer)
+    with sweep_progress(len(runs), len(runs) - len(plan.names)) as observer:
+        banks = train_banks(data, plan.banks, observer)
         if ray is not None and plan.banks:
-            from clinit.headtrain.protocol.sweep.plan import SHARED, train_on_ray
-
             if not data.is_loaded:
-                note(SHARED)
-            train = stack.enter_context(train_on_ray(data, ray))
-        run_sweep(plan, folder, train, observer)
+                note(sweeps.SHARED)
+            banks = sweeps.train_on_ray(data, plan.banks, ray)
+        sweeps.run_sweep(plan, folder, banks, observer)
     return [folder.recorded[run.identity] for run in runs]
 
 

@@ -11,10 +11,10 @@ from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.context import Context
 from clinit.cli.frame.options import BaseCaches, BaseHead, Memory, NewCaches, Overwrite, RunsFolder
 from clinit.cli.frame.process import claimed_folder, keeps
+from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import show_runs
 from clinit.cli.frame.run_data import check_base, check_caches, read_data, tell_left
 from clinit.cli.frame.study_options import takes_studies
-from clinit.cli.frame.work_progress import training_progress
 from clinit.files.paths import check_writable
 from clinit.headtrain.protocol.study.study import Study
 

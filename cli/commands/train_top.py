@@ -7,10 +7,10 @@ from clinit.cli.frame.context import Context
 from clinit.cli.frame.image_options import CheckpointEvery, takes_images
 from clinit.cli.frame.options import BaseCache, BaseHead, NewCache, Overwrite, RunsFolder
 from clinit.cli.frame.process import claimed_folder, keeps
+from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import show_runs
 from clinit.cli.frame.run_data import check_caches, read_images, tell_left
 from clinit.cli.frame.study_options import takes_studies
-from clinit.cli.frame.work_progress import training_progress
 from clinit.files.paths import check_writable
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.images import Images

@@ -1,11 +1,10 @@
 """Code that all commands share.
 
-lazy_group, context              import commands on demand; run commands from other commands
+context                          run commands from other commands
 process                          threads and memory; Ctrl+C; one writer per folder
 options, study_options, image_options   options, most of them made from the settings of a study
 config                           files of options, and recipes
 run_data, model_source           open caches and models for a command
-console, results, progress, work_progress   print results, notes and progress
+console, results, progress       print results, notes and progress
 demo_inputs                      handwritten digits for commands that need no data
-failure                          errors as one message
 """

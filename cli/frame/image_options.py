@@ -74,7 +74,7 @@ def takes_images(command: Command) -> Command:
             folder=values["trunk_cache"] or values["out"] / "trunk-cache",
             budget=size_of("--trunk-budget", values["trunk_budget"]),
             max_pixels=values["max_pixels"],
-            **({} if values["workers"] is None else {"workers": values["workers"]}),
+            workers=values["workers"],
         )
         # A sweep may have several caches a side, or no base; then it never reads images.
         first = {side: _first(values[side] or values["new"]) for side in ("base", "new")}

@@ -23,8 +23,8 @@ import typer
 from clinit.cli.frame.console import note
 from clinit.cli.frame.options import described
 from clinit.cli.frame.process import Interruption, claimed_file
+from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.study_options import takes
-from clinit.cli.frame.work_progress import training_progress
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
 from clinit.extract.work.options import COMPUTATION, DATA, NETWORK

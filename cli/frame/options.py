@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -110,26 +109,9 @@ Overwrite = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
-class Split(StrEnum):
-    """A split of a data set."""
-
-    train = "train"
-    val = "val"
-
-
-class ReadSplit(StrEnum):
-    """Images of a data set to read; test images become the split val."""
-
-    train = "train"
-    val = "val"
-    test = "test"
-
-    @property
-    def stored(self) -> str:
-        """The split of the manifest that the images become."""
-        return "train" if self is ReadSplit.train else "val"
-
-
+Split = Literal["train", "val"]
+ReadSplit = Literal["train", "val", "test"]
+"""Test images become the split val."""
 _EXTRACTION = fields_of(NetworkOptions)
 Labels = Annotated[str | None, described(LABELS, "FILE")]
 CompileOption = Annotated[

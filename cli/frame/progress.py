@@ -10,17 +10,22 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from itertools import chain, repeat
-from threading import Event, Thread
+from threading import Event as Ending
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clinit.cli.frame.console import err, foot, is_quiet
-from clinit.words import duration, visible
+from clinit.cli.frame.console import err, foot, is_quiet, note, say, warn
+from clinit.observer import Doing, Event, Noted, Observer, Progressed, Warned
+from clinit.words import duration, number_of, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from clinit.extract.work.split_run import Progress
 
 PAUSES_S = (10.0, 20.0, 30.0)
 """Seconds before the first line of a log, and before each of the next two lines."""
@@ -126,7 +131,7 @@ class ProgressLog:
         """
         if self._due is None:
             self._due = time.monotonic() + next(self._pauses)
-        ended = Event()
+        ended = Ending()
         thread = Thread(target=self._tell, args=(told, ended), name="progress", daemon=True)
         thread.start()
         try:
@@ -135,7 +140,7 @@ class ProgressLog:
             ended.set()
             thread.join(timeout=1)  # the thread hangs if the reader of the log has stopped
 
-    def _tell(self, told: Callable[[], str], ended: Event) -> None:
+    def _tell(self, told: Callable[[], str], ended: Ending) -> None:
         while not ended.wait(max(_LEAST_S, (self._due or 0) - time.monotonic())):
             if line := told():
                 self._due = time.monotonic() + next(self._pauses)
@@ -207,3 +212,101 @@ def _print_line(line: str) -> None:
 def _text(text: str) -> Text:
     """Return a text with escapes, so that rich measures its real width and can erase the line."""
     return Text(visible(text))
+
+
+@contextmanager
+def training_progress() -> Iterator[Observer]:
+    """Show all events of long work, each note only once."""
+    from clinit.headtrain.protocol import events
+
+    with progress() as line:
+        line.work("Preparing")
+        steps, total = 0, 0
+        note_once = cache(note)
+
+        def observe(event: Event) -> None:
+            nonlocal steps, total
+            match event:
+                case Noted(text):
+                    note_once(text)
+                case Warned(text):
+                    warn(text)
+                case Doing(what):
+                    line.work(what)
+                case Progressed():
+                    _show_count(line, event)
+                case events.RunStarted(place):
+                    say(f"{place.name}:")
+                    line.work("Preparing")
+                    steps = 0
+                case events.BankStarted(bank, number, banks):
+                    line.work("Preparing")
+                    steps = 0
+                    if banks > 1:
+                        say(f"Seed {bank[0].stream.seed} ({number} of {banks}):")
+                case events.TaskStarted(task, tasks, iterations):
+                    line.update(f"Task {task}/{tasks}" if tasks > 1 else "Training")
+                    line.unit, total = "steps", tasks * iterations
+                    line.count(steps, total)
+                case events.Stepped(done):
+                    steps += done
+                    line.count(steps, total)
+                case events.Evaluated():
+                    losses = event.loss_new.values()
+                    told = [f"{loss:.3g}" for loss in sorted({min(losses), max(losses)})]
+                    line.more = f"new-task loss {' to '.join(told)}"
+
+        yield observe
+
+
+def _show_count(line: Line, event: Progressed) -> None:
+    if event.unit:
+        line.work(event.what, unit=event.unit).count(event.done, event.total)
+    elif event.total > 1:
+        line.unit, line.more = event.what, ""
+        line.count(event.done, event.total)
+    else:  # a count of a single thing has no information
+        line.unit, line.more = "", event.what
+        line.count(event.done, None)
+
+
+@contextmanager
+def sweep_progress(total: int, done: int) -> Iterator[Observer]:
+    """Show how many of `total` runs are recorded; the bar also moves with the steps of a bank."""
+    from clinit.headtrain.protocol import events
+
+    recorded, share = done, 0.0
+    note_once = cache(note)
+    with progress() as line:
+        line.work(f"{done:,}/{total:,} runs")
+
+        def observe(event: Event) -> None:
+            nonlocal recorded, share
+            match event:
+                case Noted(text):
+                    note_once(text)
+                case events.BankStarted(runs):
+                    share = len(runs) / max(1, runs[0].stream.tasks * runs[0].stream.iterations)
+                    line.more = f"bank of {len(runs)}"
+                    line.count(line.done, total - done)
+                case events.Stepped(steps):
+                    line.count(line.done + share * steps, total - done)
+                case events.RunsRecorded(runs):
+                    recorded += runs
+                    line.update(f"{recorded:,}/{total:,} runs")
+                    line.count(recorded - done, total - done)
+                    reached(f"{recorded:,} of {number_of(total, 'run')} recorded")
+
+        yield observe
+
+
+@contextmanager
+def extraction_progress() -> Iterator[Callable[[Progress], None]]:
+    """Show a bar for the split or view that the extraction computes."""
+    with progress() as line:
+
+        def update(now: Progress) -> None:
+            line.work(now.split, unit="images", tells_rate=True)
+            line.count(now.rows_done, now.rows_total)
+
+        yield update

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clinit.analysis.report import View
-from clinit.cli.frame.console import note, out, print_csv, print_json, say
+from clinit.cli.frame.console import note, out, print_json, say
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.analysis.report.compare import Comparison
     from clinit.analysis.runs import Runs
 
 WIDEST_PLOT = 120
@@ -31,21 +30,6 @@ def show(runs: Runs, view: View) -> None:
     """Print the parts of a report from top to bottom."""
     for part in runs.parts(view, width=min(out.width, WIDEST_PLOT)):
         out.print(part, crop=False)
-
-
-def show_comparison(runs: Runs, found: Comparison, view: View) -> None:
-    """Print a comparison in the form of a report, with the notes on its runs."""
-    if view.format == "json":
-        print_content(found.frame().to_dicts())
-    elif view.format == "csv":
-        print_csv(found.frame().write_csv())
-    elif view.format == "table":
-        out.print(found.table(), crop=False)
-        for told in runs.told(view):
-            out.print(told)
-    else:
-        table = found.table()
-        print_csv(table.latex() if view.format == "latex" else table.markdown())
 
 
 def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:

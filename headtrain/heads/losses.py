@@ -156,10 +156,8 @@ class SquaredError:
         self, logits: Logits, labels: Labels, out: Logits | None = None
     ) -> tuple[PerRow, Logits]:
         """Return the loss of each sample and its gradient with respect to its logits."""
-        classes = logits.shape[-1]
-        index = spread(labels, logits)
-        picked = logits.gather(-1, index)
-        value = (logits.square().sum(-1) + self._excess(picked.squeeze(-1))) / classes
+        index, classes = spread(labels, logits), logits.shape[-1]
+        value, picked = self.value(logits, labels), logits.gather(-1, index)
         gradient = torch.mul(logits, 2 / classes, out=out)
         return value, gradient.scatter_(-1, index, 2 * self.kappa * (picked - self.beta) / classes)
 

@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 from scipy.special import expit, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
-from clinit.headtrain.heads.statistics.classifier import LeastSquaresClassifier
+from clinit.headtrain.heads.statistics.classifier import LeastSquaresClassifier, LinearClassifier
 from clinit.headtrain.protocol.stream.source import Source
 
 
-class AddedClassesClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class AddedClassesClassifier(LinearClassifier):
     """A released head that learns new classes, as `clinit.Model.add`; its rows do not change.
 
     Labels that are not among `classes` are new. Rows of old classes show what new classes may take
@@ -167,20 +166,6 @@ class AddedClassesClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             np.concatenate([weight, grown.weight[added].astype(np.float64)]),
             np.concatenate([bias, grown.bias[added].astype(np.float64)]),
         )
-
-    def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Return scores (rows, classes); for two classes (rows,), above 0 for the second class."""
-        check_is_fitted(self, "coef_")
-        rows = validate_data(self, X, reset=False, dtype=np.float64)
-        scores: np.ndarray = rows @ self.coef_.T + self.intercept_
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Return the label of each row."""
-        scores = self.decision_function(X)
-        best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
-        named: np.ndarray = self.classes_[best]
-        return named
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:  # noqa: N803
         """Return the probability of each class, in the order of `classes_`."""

@@ -4,7 +4,7 @@ Adding classes is one task of the experiment that `clinit train-head` runs: the 
 base, real or drawn features of old classes are the buffer, and the added classes are the task.
 
 If a model remembers class statistics, features are drawn from them, in pairs around the class means
-(`clinit.headtrain.protocol.train.old_classes`).
+(`clinit.headtrain.protocol.train.past`).
 
 Otherwise, statistics are estimated from the rows of the head. With v_c the row of a class less the
 mean of all rows, and b_c its bias less the mean of all biases, the mean of the class is
@@ -56,7 +56,7 @@ from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.stream.summed import Summed
 from clinit.headtrain.protocol.study.parts import Stream, Training
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.protocol.train.old_classes import paired_rows, root
+from clinit.headtrain.protocol.train.past import paired_rows, root
 from clinit.observer import Doing, Event, Noted, Observer
 from clinit.words import examples
 

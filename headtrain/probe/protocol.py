@@ -49,8 +49,7 @@ from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.new_rows import SHRINKAGE, discriminants
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.lambda_curve import leave_one_out_curve
-from clinit.headtrain.heads.statistics.solve import least_squares_head
+from clinit.headtrain.heads.statistics.solve import least_squares_head, leave_one_out_curve
 from clinit.headtrain.heads.temperature import Temperature, fit_temperature
 from clinit.headtrain.heads.temperature import logits_of as head_logits
 from clinit.headtrain.probe.fit import Fitted, fit

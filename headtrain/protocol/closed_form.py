@@ -11,9 +11,8 @@ from jaxtyping import Float, Int
 
 from clinit.errors import MachineError
 from clinit.headtrain.heads.array import FeatureRows, slices, take, to_numpy
-from clinit.headtrain.heads.closed.discriminants import SimpleCil, Slda
 from clinit.headtrain.heads.closed.interface import ClosedForm
-from clinit.headtrain.heads.closed.ranpac import Ranpac
+from clinit.headtrain.heads.closed.methods import Ranpac, SimpleCil, Slda
 from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.protocol.stream.scenario import Scenario
 from clinit.headtrain.protocol.study.study import Study
@@ -55,7 +54,13 @@ def check_memory(scenario: Scenario, study: Study) -> None:
     Raises:
         MachineError: If they do not.
     """
-    need = needed(scenario, study)
+    ranpac, counts = study.closed.ranpac, scenario.train_counts
+    if study.stream.method != "ranpac":
+        return
+    most = max(int(counts[task.rows].sum()) for task in scenario.learnt)
+    chooses = ranpac.lam == "auto" and most > ranpac.width
+    copies = _GRAM_COPIES + (_PATH_COPIES if chooses else 0)
+    need = 8 * (copies * ranpac.width**2 + 2 * scenario.num_classes * ranpac.width)
     free = free_memory(choose_device(study.training.device))
     if need > free:
         raise MachineError(
@@ -63,17 +68,6 @@ def check_memory(scenario: Scenario, study: Study) -> None:
             f" {size_text(free)} are free",
             remedy="Give a smaller --ranpac-width, or --method slda.",
         )
-
-
-def needed(scenario: Scenario, study: Study) -> int:
-    """Return the peak memory of the statistics of a study, in bytes; 0 if it is small."""
-    ranpac, counts = study.closed.ranpac, scenario.train_counts
-    if study.stream.method != "ranpac":
-        return 0
-    most = max(int(counts[task.rows].sum()) for task in scenario.learnt)
-    chooses = ranpac.lam == "auto" and most > ranpac.width
-    copies = _GRAM_COPIES + (_PATH_COPIES if chooses else 0)
-    return 8 * (copies * ranpac.width**2 + 2 * scenario.num_classes * ranpac.width)
 
 
 BLOCK_VALUES = 2**23

@@ -53,17 +53,6 @@ class TaskStarted(Event):
     iterations: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Initialised(Event):
-    """The new rows of one head are written."""
-
-    task: int
-    head_id: str
-    start: Initialisation
-    seconds: Mapping[str, float]
-    """Seconds per part of the work, see `clinit.headtrain.protocol.train.task_start`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Evaluated(Event):
     """The bank is evaluated after `iteration` updates of a task."""
@@ -86,11 +75,12 @@ class Stepped(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Started:
-    """The first rows of the next head are written; `seconds` as in `Initialised`."""
+    """The first rows of the next head are written."""
 
     phase: ClassVar[str] = "initialise"
     start: Initialisation
     seconds: Mapping[str, float]
+    """Seconds per part of the work, see `clinit.headtrain.protocol.train.task_start`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

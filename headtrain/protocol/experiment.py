@@ -40,7 +40,7 @@ from clinit.headtrain.protocol.record.info import (
 )
 from clinit.headtrain.protocol.record.task_log import class_table
 from clinit.headtrain.protocol.stream.buffer import LOSS_SAMPLE_ROWS
-from clinit.headtrain.protocol.stream.notes import data_notes
+from clinit.headtrain.protocol.stream.scenario import data_notes
 from clinit.headtrain.protocol.stream.source import Source, head_digest, no_base, starting_head
 from clinit.headtrain.protocol.stream.summed import Summed
 from clinit.headtrain.protocol.study.rules import PER_HEAD
@@ -135,11 +135,6 @@ class RunData:
     def descriptions(self) -> dict[str, dict[str, Any]]:
         """The facts for a record about the data of each side."""
         return {"base": self.base.description, "new": self.new.description}
-
-    @property
-    def by_head(self) -> dict[str, str]:
-        """The losses whose runs do not start from `head`, as `by_stream` takes them."""
-        return {loss: loss for loss in self.heads}
 
     @property
     def num_classes(self) -> int:

@@ -182,10 +182,8 @@ class Learner:
     def _take(self, fact: Fact, entry: TaskEntry) -> None:
         match fact:
             case events.Started(start, seconds):
-                name = self.ids[len(entry.starts)]
                 entry.starts.append(start.facts())  # a start can refer to rows on the device
                 entry.start_seconds.append(dict(seconds))
-                self.observer(events.Initialised(entry.task, name, start, seconds))
             case events.Stepped():
                 self.observer(fact)
             case events.Trained(first, losses):

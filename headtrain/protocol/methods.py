@@ -18,8 +18,7 @@ from jaxtyping import Float, Int
 
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import library, placed, torch_stream
-from clinit.headtrain.heads.closed.interface import Arrival, Solution
-from clinit.headtrain.heads.closed.solved import SOLVED
+from clinit.headtrain.heads.closed.interface import SOLVED, Arrival, Solution
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import random_task_rows
 from clinit.headtrain.heads.start.scale import Initialisation
@@ -41,8 +40,7 @@ from clinit.headtrain.protocol.train.anchor import (
 from clinit.headtrain.protocol.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.loop import TaskSteps
-from clinit.headtrain.protocol.train.old_classes import OldClasses
-from clinit.headtrain.protocol.train.past import Past, RunningStatistics
+from clinit.headtrain.protocol.train.past import OldClasses, Past, RunningStatistics
 from clinit.headtrain.protocol.train.task_start import TaskStart
 from clinit.machine import Stopwatch
 from clinit.observer import Observer, ignore
@@ -124,11 +122,8 @@ class GradientHeads(Method):
         return self._shared.draws_old_rows
 
     def _grow(self, task: Task) -> None:
-        self._bank.grow(
-            random_task_rows(
-                self._shared.stream.seed, task.number, len(task.classes), self._bank.dim
-            )
-        )
+        seed, classes = self._shared.stream.seed, len(task.classes)
+        self._bank.grow(random_task_rows(seed, task.number, classes, self._bank.dim))
 
     def started(self, lesson: Lesson) -> Iterator[Initialisation]:
         """Only start the heads of a task, without training; yield their initialisations."""

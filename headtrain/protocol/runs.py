@@ -6,7 +6,7 @@ always has the same folder and is never trained twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,18 @@ def _all_fields(side: Mapping[str, Any]) -> Fingerprint:
     return Fingerprint({**(side.get("fingerprint") or {}), **known})
 
 
+def train_banks(
+    data: RunData,
+    banks: Sequence[Sequence[Study]],
+    observer: Observer = ignore,
+    diagnose: Diagnose | None = None,
+) -> Iterator[tuple[Sequence[Study], list[RunRecord]]]:
+    """Train banks one after another; yield each with its records."""
+    for number, bank in enumerate(banks, start=1):
+        observer(BankStarted(bank, number, len(banks)))
+        yield bank, run_experiment(data, bank, observer=observer, diagnose=diagnose)
+
+
 def train_heads(
     data: RunData,
     studies: Sequence[Study],
@@ -174,12 +186,10 @@ def train_heads(
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
     wanted = {*studies} if left is None else left.keys()
-    streams = by_stream(studies, data.by_head)
+    streams = by_stream(studies, data.heads)
     banks = [bank for bank in streams if not wanted.isdisjoint(bank)]
     records: dict[Study, RunRecord] = {}
-    for number, bank in enumerate(banks, start=1):
-        observer(BankStarted(bank, number, len(banks)))
-        made = run_experiment(data, bank, observer=observer, diagnose=diagnose)
+    for bank, made in train_banks(data, banks, observer, diagnose):
         for study, record in zip(bank, made, strict=True):
             if study in wanted:
                 records[study] = record

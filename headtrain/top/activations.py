@@ -29,6 +29,7 @@ from clinit.extract.work.pipeline import Decoder
 from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.top.images import Storage
 from clinit.headtrain.top.network import Cut
+from clinit.machine import cpu_count
 
 FLOAT16 = torch.finfo(torch.float16)
 
@@ -157,7 +158,7 @@ class ImageRows:
         decoder = Decoder(
             images=images,
             transform=self._trunk.transform,
-            workers=self._storage.workers,
+            workers=self._storage.workers or cpu_count(),
             max_pixels=self._storage.max_pixels,
             pin_memory=self._trunk.config.device.startswith("cuda"),
         )

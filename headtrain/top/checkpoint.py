@@ -27,11 +27,11 @@ from clinit.files.documents import DocumentKind
 from clinit.files.paths import check_readable, is_file
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.scale import Initialisation
-from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.heads.statistics.solve import LambdaCurve
 from clinit.headtrain.protocol.events import FINISHED
 from clinit.headtrain.protocol.learner import Log
 from clinit.headtrain.protocol.record.task_log import Point, TaskEntry
-from clinit.headtrain.top.ewc import Quadratic
+from clinit.headtrain.top.methods import Quadratic
 
 _KEY = "clinit_checkpoint"
 _STORED = (Log, TaskEntry, Point, Initialisation, Rows, LambdaCurve, Quadratic)

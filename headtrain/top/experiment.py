@@ -22,9 +22,8 @@ from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.study import Study, by_stream, names_of
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, resumed_from
-from clinit.headtrain.top.derpp import Derpp
-from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
+from clinit.headtrain.top.methods import Derpp, Ewc
 from clinit.headtrain.top.training import Held, Rehearsal, TopMethod
 from clinit.observer import Noted, Observer, ignore
 
@@ -113,7 +112,7 @@ def train_top(
         CheckpointError: If a checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable, or a record cannot be written.
     """
-    for runs in by_stream(left, data.by_head):
+    for runs in by_stream(left, data.heads):
         inputs = prepare_runs(data, runs, observer=observer)
         for study in runs:
             place = left[study]
@@ -133,18 +132,13 @@ def train_top(
 
 def top_method(study: Study) -> TopMethod:
     """Return a new method for a resolved study; it reads only its own settings."""
-    strength, method = study.training.anchor_strength, _method(study)
+    name, loss, top = study.stream.method, study.training.loss, study.top or Top()
+    method: TopMethod = Rehearsal(loss)
+    if name == "ewc":
+        method = Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
+    elif name == "derpp":
+        method = Derpp.of(top.derpp, loss)
+    strength = study.training.anchor_strength
     if study.training.anchor == "l2" and isinstance(strength, int | float):
         return Held(method, strength)
     return method
-
-
-def _method(study: Study) -> TopMethod:
-    name, loss = study.stream.method, study.training.loss
-    top = study.top or Top()
-    if name in ("rehearsal", "naive", "joint"):
-        return Rehearsal(loss)
-    if name == "ewc":
-        return Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
-    assert name == "derpp"
-    return Derpp.of(top.derpp, loss)

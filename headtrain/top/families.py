@@ -15,22 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from timm.models.byobnet import ByobNet
-from timm.models.convnext import ConvNeXt
-from timm.models.davit import DaVit
-from timm.models.efficientnet import EfficientNet
-from timm.models.eva import Eva
-from timm.models.focalnet import FocalNet
+from timm import models
 from timm.models.mambaout import MambaOut
-from timm.models.maxxvit import MaxxVit
-from timm.models.mlp_mixer import MlpMixer
-from timm.models.mobilenetv3 import MobileNetV3
-from timm.models.nfnet import NormFreeNet
-from timm.models.regnet import RegNet
-from timm.models.resnet import ResNet
-from timm.models.swin_transformer import SwinTransformer
-from timm.models.swin_transformer_v2 import SwinTransformerV2
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
@@ -45,22 +31,23 @@ class Step:
     """Dotted name in the network if the step is a block, None for steps between blocks."""
 
 
+_VIT = ("patch_embed", "_pos_embed", "patch_drop", "norm_pre", "blocks", "norm")
 _CHAINS: dict[type[nn.Module], tuple[str, ...]] = {
-    VisionTransformer: ("patch_embed", "_pos_embed", "patch_drop", "norm_pre", "blocks", "norm"),
-    ConvNeXt: ("stem", "stages.*", "norm_pre"),
-    ResNet: ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3", "layer4"),
-    EfficientNet: ("conv_stem", "bn1", "blocks.*", "conv_head", "bn2"),
-    MobileNetV3: ("conv_stem", "bn1", "blocks.*"),
-    SwinTransformer: ("patch_embed", "layers.*", "norm"),
-    SwinTransformerV2: ("patch_embed", "layers.*", "norm"),
-    FocalNet: ("stem", "layers.*", "norm"),
-    DaVit: ("stem", "stages.*", "norm_pre"),
+    models.VisionTransformer: _VIT,
+    models.ConvNeXt: ("stem", "stages.*", "norm_pre"),
+    models.ResNet: ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3", "layer4"),
+    models.EfficientNet: ("conv_stem", "bn1", "blocks.*", "conv_head", "bn2"),
+    models.MobileNetV3: ("conv_stem", "bn1", "blocks.*"),
+    models.SwinTransformer: ("patch_embed", "layers.*", "norm"),
+    models.SwinTransformerV2: ("patch_embed", "layers.*", "norm"),
+    models.FocalNet: ("stem", "layers.*", "norm"),
+    models.DaVit: ("stem", "stages.*", "norm_pre"),
     MambaOut: ("stem", "stages.*"),
-    MaxxVit: ("stem", "stages.*", "norm"),
-    MlpMixer: ("stem", "blocks", "norm"),
-    RegNet: ("stem", "s1", "s2", "s3", "s4", "final_conv"),
-    NormFreeNet: ("stem", "stages.*", "final_conv", "final_act"),
-    ByobNet: ("stem", "stages.*", "final_conv"),
+    models.MaxxVit: ("stem", "stages.*", "norm"),
+    models.MlpMixer: ("stem", "blocks", "norm"),
+    models.RegNet: ("stem", "s1", "s2", "s3", "s4", "final_conv"),
+    models.NormFreeNet: ("stem", "stages.*", "final_conv", "final_act"),
+    models.ByobNet: ("stem", "stages.*", "final_conv"),
 }
 """Modules of `forward_features`; `.*` means the children, which are stages of blocks."""
 
@@ -93,7 +80,7 @@ def steps_of(network: nn.Module) -> tuple[Step, ...]:
     Raises:
         BackboneError: If the blocks of the network are not known.
     """
-    if isinstance(network, Eva):
+    if isinstance(network, models.Eva):
         return tuple(_eva_steps(network))
     for kind, chain in _CHAINS.items():
         if isinstance(network, kind):

@@ -5,11 +5,10 @@ Read by commands before they load PyTorch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.machine import cpu_count
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -19,8 +18,8 @@ class Storage:
     folder: Path
     budget: int
     """Maximum bytes in the folder; 0: compute all activations from the images each time."""
-    workers: int = field(default_factory=cpu_count)
-    """Threads that read and decode images."""
+    workers: int | None = None
+    """Threads that read and decode images; None: one per usable CPU."""
     max_pixels: int = MAX_PIXELS
     """Maximum number of pixels of an image that is decoded."""
 

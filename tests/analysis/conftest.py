@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from clinit.headtrain.protocol.record.format import RunRecord, write_record
-from clinit.headtrain.protocol.record.tables import TABLES
+from clinit.headtrain.protocol.record.info import TABLES
 
 MakeRun = Callable[..., RunRecord]
 BASE_CLASSES, NEW_CLASSES, IMAGES = 4, 3, 20

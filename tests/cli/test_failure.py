@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import torch
 
-from clinit.cli.frame.failure import fail
+from clinit.cli.main import fail
 
 LESS = "Free some, or give smaller --batch-size, --bank-size or --workers"
 

@@ -96,15 +96,13 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     import numpy as np
 
     from clinit.analysis.metrics.collapse import neural_collapse
-    from clinit.headtrain.heads.closed.interface import Arrival
-    from clinit.headtrain.heads.closed.solved import SOLVED
+    from clinit.headtrain.heads.closed.interface import SOLVED, Arrival
     from clinit.headtrain.heads.losses import LOSSES
     from clinit.headtrain.heads.start.initialise import initialise
     from clinit.headtrain.heads.start.new_rows import NewClasses
     from clinit.headtrain.heads.start.settings import INITS, SCALES, Start
     from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-    from clinit.headtrain.heads.statistics.lambda_curve import leave_one_out_curve
-    from clinit.headtrain.heads.statistics.solve import LambdaPath
+    from clinit.headtrain.heads.statistics.solve import LambdaPath, leave_one_out_curve
     from clinit.headtrain.protocol.closed_form import closed_form
     from clinit.headtrain.protocol.study.parts import CLOSED_METHODS
     from clinit.headtrain.protocol.study.study import Study

@@ -10,10 +10,9 @@ from clinit.extract.cache.read import open_cache
 from clinit.headtrain.probe.align import align
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
-from clinit.headtrain.protocol.record.compare import differences
-from clinit.headtrain.protocol.record.format import RunRecord
-from clinit.headtrain.protocol.stream import ram as memory_module
-from clinit.headtrain.protocol.stream.ram import is_resident
+from clinit.headtrain.protocol.record.format import RunRecord, differences
+from clinit.headtrain.protocol.stream import buffer as memory_module
+from clinit.headtrain.protocol.stream.buffer import is_resident
 from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
 from clinit.headtrain.protocol.study.study import Study
 from clinit.machine import cpu_has_bf16

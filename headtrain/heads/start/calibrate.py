@@ -189,10 +189,6 @@ class Objective:
             square += self.sample.weight[rows] @ self.logits[rows].square().sum(1)
         return np.array([float(square), self.logits.shape[1] if self.shifts else 0.0])
 
-    def value(self, point: Float[np.ndarray, " 2"]) -> float:
-        """Return F plus the prior at (s, t)."""
-        return self.expansion(point)[0]
-
     def penalty(self, point: Float[np.ndarray, " 2"]) -> float:
         """Return the prior at (s, t)."""
         return self.prior / 2 * float(point[0]) ** 2

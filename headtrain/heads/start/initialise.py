@@ -33,9 +33,8 @@ from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.scale import Initialisation, LeftOut, affine, scaled
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.heads.statistics.leave_one_out import Unit
-from clinit.headtrain.heads.statistics.solve import LambdaPath
+from clinit.headtrain.heads.statistics.solve import LambdaCurve, LambdaPath
 from clinit.machine import Stopwatch
 
 MAX_ROWS = 8192

@@ -34,7 +34,7 @@ from clinit.headtrain.heads.start.left_out import in_sample, judges_of, leave_on
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.heads.statistics.solve import LambdaCurve
 
 Ints = Int[np.ndarray, " _"]
 

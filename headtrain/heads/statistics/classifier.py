@@ -15,18 +15,38 @@ from clinit.headtrain.heads.groups import repeating
 from clinit.headtrain.heads.linear import NEVER, Rows
 from clinit.headtrain.heads.repeats import find_groups
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.lambda_curve import (
+from clinit.headtrain.heads.statistics.solve import (
+    LambdaPath,
     effective_rows,
     generalised_curve,
     leave_one_out_curve,
 )
-from clinit.headtrain.heads.statistics.solve import LambdaPath
 from clinit.headtrain.heads.temperature import fit_temperature
 
 _DRAWS = 2048
 
 
-class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """The answers of a head with a row per class, or with one row for two classes."""
+
+    def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Return scores (rows, classes); for two classes (rows,), above 0 for the second class."""
+        check_is_fitted(self, "coef_")
+        rows = validate_data(self, X, reset=False, dtype=np.float64)
+        scores: np.ndarray = rows @ self.coef_.T + self.intercept_
+        if len(self.classes_) != 2:
+            return scores
+        return scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0]
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Return the label of each row."""
+        scores = self.decision_function(X)
+        best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
+        named: np.ndarray = self.classes_[best]
+        return named
+
+
+class LeastSquaresClassifier(LinearClassifier):
     """Least squares with one-hot targets: the head of `clinit.least_squares`.
 
     It minimises 1/2 Ave |W h + b - onehot(y)|^2 + lam/2 (|W|^2 + |b|^2), in float64. Labels may be
@@ -134,20 +154,6 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             self.coef_ = head.weight[1:] - head.weight[:1]
             self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
         return self
-
-    def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Return scores (rows, classes); for two classes (rows,), above 0 for the second class."""
-        check_is_fitted(self, "coef_")
-        rows = validate_data(self, X, reset=False, dtype=np.float64)
-        scores: np.ndarray = rows @ self.coef_.T + self.intercept_
-        return scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Return the label of each row."""
-        scores = self.decision_function(X)
-        best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
-        named: np.ndarray = self.classes_[best]
-        return named
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:  # noqa: N803
         """Return the probability of each class, in the order of `classes_`."""

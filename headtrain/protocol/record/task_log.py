@@ -11,8 +11,7 @@ import polars as pl
 from jaxtyping import Bool, Float, Int
 
 from clinit.headtrain.heads.start.scale import Initialisation
-from clinit.headtrain.protocol.record.info import TaskInfo
-from clinit.headtrain.protocol.record.tables import TABLES
+from clinit.headtrain.protocol.record.info import TABLES, TaskInfo
 from clinit.headtrain.protocol.stream.scenario import Scenario
 from clinit.headtrain.protocol.stream.task_plan import Lesson
 
@@ -30,6 +29,14 @@ class Point:
     mistakes: Sequence[Int[np.ndarray, "3 _"]] = ()
     """Class, number in its class and predicted class of each wrongly labelled test image; one array
     per head, empty if they are not listed."""
+
+
+_LACKING = ("shrinkage", "quadratic", "init", "repeats")
+"""Facts of a start that are left out where they are None."""
+_OF_START = (
+    *("factor", "shift", "loss_before", "loss_after", "steps", "lam"),
+    *("shrinkage", "quadratic", "library", "init", "repeats"),
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,21 +80,12 @@ class TaskEntry:
     def description(self, head: int) -> TaskInfo:
         """Return the fields of run.json about the task in the run of one head."""
         start, seconds = self.starts[head], self.start_seconds[head]
+        told = {name: getattr(start, name) for name in _OF_START}
         description: dict[str, Any] = {
             "task": self.task,
             **self.facts,
             "initialisation": {
-                "factor": start.factor,
-                "shift": start.shift,
-                "loss_before": start.loss_before,
-                "loss_after": start.loss_after,
-                "steps": start.steps,
-                "lam": start.lam,
-                **({} if start.shrinkage is None else {"shrinkage": start.shrinkage}),
-                **({} if start.quadratic is None else {"quadratic": start.quadratic}),
-                "library": start.library,
-                **({} if start.init is None else {"init": start.init}),
-                **({} if start.repeats is None else {"repeats": start.repeats}),
+                **{k: v for k, v in told.items() if v is not None or k not in _LACKING},
                 "seconds": sum(seconds.values()),
                 **{f"{phase}_s": value for phase, value in seconds.items()},
             },

@@ -29,8 +29,7 @@ from clinit.extract.cache.read import (
 )
 from clinit.files.documents import Count, DocumentKind, Number, content_sha256
 from clinit.files.paths import is_file
-from clinit.headtrain.protocol.stream.buffer import Pool
-from clinit.headtrain.protocol.stream.ram import disk_note, left_on_disk
+from clinit.headtrain.protocol.stream.buffer import Pool, disk_note, left_on_disk
 from clinit.headtrain.protocol.stream.summed import Summed, joined_names, read_summed
 from clinit.machine import Stopwatch, free_memory
 from clinit.observer import Noted, Observer, ignore

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
+from clinit.headtrain.protocol.study import rules
 from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.parts import Parts
-from clinit.headtrain.protocol.study.rules import (
-    CLOSED,
-    DERPP,
-    EARLIER,
-    EWC,
-    LOW_RANK,
-    PER_HEAD,
-    PLACES,
-    By,
-    check,
-    defaults,
-    idle,
-    settings_of,
-)
+from clinit.headtrain.protocol.study.rules import EARLIER, PER_HEAD, settings_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,12 +76,12 @@ class Study(Parts):
         Raises:
             ValueError: If settings exclude each other.
         """
-        check(self)
+        rules.check(self)
         every = settings_of(top=self.top is not None)
         study = self.changed({name: every[name].default for name in self.idle("method")})
         settled = {
             name: value
-            for name, value in defaults(study).items()
+            for name, value in rules.defaults(study).items()
             if name in every and study.value(name) is None
         }
         if study.top is None:
@@ -118,9 +105,9 @@ class Study(Parts):
         every, study = settings_of(top=self.top is not None), self.resolved()
         return study.changed({name: every[name].default for name in study.idle()}).resolved()
 
-    def idle(self, *by: By) -> dict[str, str]:
+    def idle(self, *by: rules.By) -> dict[str, str]:
         """Return the idle settings, each with the reason, as `rules.idle`."""
-        return idle(self, *by)
+        return rules.idle(self, *by)
 
     def values(self) -> dict[str, Any]:
         """Return all settings by name; first the settings in which heads of one bank may differ.
@@ -137,9 +124,10 @@ class Study(Parts):
         The record omits settings that are idle because the head is solved, because blocks have
         full rank, or because they are settings of another method.
         """
-        absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP, *CLOSED}
+        others = {*PER_HEAD, *rules.LOW_RANK, *rules.EWC, *rules.DERPP, *rules.CLOSED}
+        absent = self.idle("method").keys() & others
         if self.stream.method == "ewc":
-            absent -= {*EWC}  # gamma is reported next to the mode that does not read it
+            absent -= {*rules.EWC}  # gamma is reported next to the mode that does not read it
         every, left_out = settings_of(top=self.top is not None), absent | self.unsaid
         return {
             name: value
@@ -175,14 +163,14 @@ def _identity(study: Study) -> str:
     differ from `EARLIER`, so that runs of earlier versions keep their identity.
     """
     reduced = study.reduced()
-    unread = ({*CLOSED} & study.idle("method").keys()) | reduced.unsaid
+    unread = ({*rules.CLOSED} & study.idle("method").keys()) | reduced.unsaid
     values = reduced.values().items()
     return identity_text({name: value for name, value in values if name not in unread})
 
 
 def identity_text(values: Mapping[str, Any]) -> str:
     """Return settings as a text, without settings that do not distinguish runs."""
-    kept = {name: value for name, value in values.items() if name not in PLACES}
+    kept = {name: value for name, value in values.items() if name not in rules.PLACES}
     return json.dumps(kept, sort_keys=True, default=str)
 
 
@@ -253,18 +241,16 @@ def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-_ONE_HEAD: Mapping[str, str] = MappingProxyType({})
-
-
-def by_stream(runs: Iterable[Study], heads: Mapping[str, str] = _ONE_HEAD) -> list[list[Study]]:
+def by_stream(runs: Iterable[Study], heads: Container[str]) -> list[list[Study]]:
     """Group runs that differ at most in their heads, in the given order.
 
     Args:
         runs: Resolved studies.
-        heads: Identifier of the pretrained head by loss, if losses start from different heads;
-            all runs of a group start from the same head.
+        heads: Losses whose runs start from a pretrained head of their own; all runs of a group
+            start from the same head.
     """
     groups: dict[tuple[Study, str], list[Study]] = {}
     for run in runs:
-        groups.setdefault((run.shared, heads.get(run.training.loss, "")), []).append(run)
+        loss = run.training.loss
+        groups.setdefault((run.shared, loss if loss in heads else ""), []).append(run)
     return list(groups.values())

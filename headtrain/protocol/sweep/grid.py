@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -39,18 +38,8 @@ _DIGITS = 6
 """Significant digits of the values of a range, so that names of runs contain the exact value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
-    """Values of several fields that vary together."""
-
-    names: tuple[str, ...]
-    rows: tuple[tuple[Value, ...], ...]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-Choice = tuple[Value, ...] | Together
+Choice = tuple[Any, ...]
+"""Values of a field, or rows of values of several fields that vary together."""
 Grid = Mapping[str, Choice]
 """Values by the name of a field, or by the names of several fields with commas between; all other
 fields have their default."""
@@ -173,7 +162,7 @@ def _add(grid: dict[str, Choice], names: str, content: Any, *, top: bool) -> Non
         found.append(
             tuple(parse(field, part.strip()) for field, part in zip(fields, row, strict=True))
         )
-    grid[key] = Together(tuple(key.split(",")), tuple(dict.fromkeys(found)))
+    grid[key] = tuple(dict.fromkeys(found))
 
 
 def _parts(content: Any) -> list[str]:
@@ -226,26 +215,28 @@ def names_in(grid: Grid) -> list[str]:
     return [name for key in grid for name in key.split(",")]
 
 
+def _rows(key: str, choice: Choice) -> list[dict[str, Value]]:
+    """Return the values of a choice by the name of their field."""
+    names = key.split(",")
+    rows = choice if len(names) > 1 else [(value,) for value in choice]
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
 def values_in(grid: Grid, name: str) -> tuple[Value, ...] | None:
     """Return the values that a field takes; None if the grid does not list them."""
     for key, choice in grid.items():
-        if isinstance(choice, Together) and name in choice.names:
-            place = choice.names.index(name)
-            return tuple(dict.fromkeys(row[place] for row in choice.rows))
-        if key == name and isinstance(choice, tuple):
-            return choice
+        if name in key.split(","):
+            return tuple(dict.fromkeys(row[name] for row in _rows(key, choice)))
     return None
 
 
 def only(grid: Grid, name: str, value: Value) -> dict[str, Choice]:
     """Return a grid in which a field has only one of its values."""
-    found = dict(grid)
     for key, choice in grid.items():
-        if isinstance(choice, Together) and name in choice.names:
-            place = choice.names.index(name)
-            rows = tuple(row for row in choice.rows if row[place] == value)
-            return found | {key: Together(choice.names, rows)}
-    return found | {name: (value,)}
+        if name in key.split(","):
+            rows = zip(choice, _rows(key, choice), strict=True)
+            return {**grid, key: tuple(each for each, row in rows if row[name] == value)}
+    return {**grid, name: (value,)}
 
 
 def merge(under: Grid, over: Grid) -> dict[str, Choice]:
@@ -310,14 +301,7 @@ def runs_of(grid: Grid, *, top: bool = False) -> Iterator[Study]:
 
 
 def _combinations(grid: Grid) -> Iterator[dict[str, Value]]:
-    choices: list[list[dict[str, Value]]] = []
-    for name, choice in grid.items():
-        if isinstance(choice, Together):
-            rows = [dict(zip(choice.names, row, strict=True)) for row in choice.rows]
-            choices.append(rows)
-        else:
-            choices.append([{name: value} for value in choice])
-    for parts in product(*choices):
+    for parts in product(*(_rows(key, choice) for key, choice in grid.items())):
         yield {name: value for part in parts for name, value in part.items()}
 
 

@@ -7,13 +7,12 @@ runs again, and refuses records of other data. Banks are trained here or as task
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clinit.headtrain.protocol.events import BankStarted, RunsRecorded
+from clinit.headtrain.protocol.events import RunsRecorded
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
 from clinit.headtrain.protocol.record.format import (
     RunRecord,
@@ -71,7 +70,7 @@ def compile_banks(runs: Iterable[Study], data: RunData, *, asked: int | None = N
         DeviceError: If the device is absent.
     """
     banks: list[Bank] = []
-    for group in by_stream(runs, data.by_head):
+    for group in by_stream(runs, data.heads):
         classes, dim = data.num_classes, data.base.train.dim
         limit = bank_limit(group[0], num_classes=classes, dim=dim, asked=asked)
         # Equal neighbours share a launch of the loss and of the optimizer.
@@ -135,8 +134,7 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
 
 
 Trained = Iterator[tuple[Bank, list[RunRecord]]]
-Train = Callable[[Sequence[Bank]], Trained]
-"""Trains banks and yields each with its records, in any order."""
+"""Banks with their records, in any order, each trained when it is asked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,15 +161,15 @@ def plan_sweep(
     return SweepPlan(names, banks)
 
 
-def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: Observer) -> None:
-    """Train the banks of `plan`; record each run as soon as its bank is trained.
+def run_sweep(plan: SweepPlan, folder: SweepFolder, banks: Trained, observer: Observer) -> None:
+    """Record each run of `plan` as soon as its bank is trained.
 
     Raises:
         RecordError: If a record cannot be written; earlier records are kept.
         ClinitError: If a bank cannot be trained; runs of earlier banks are recorded.
     """
     check_free(folder.path / name for name in plan.names.values())
-    for bank, records in train(plan.banks):
+    for bank, records in banks:
         trained = zip(bank, records, strict=True)
         fresh = {run: record for run, record in trained if folder.record_of(run) is None}
         for run, record in fresh.items():
@@ -179,17 +177,6 @@ def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: Obse
             write_record(replace(record, info={**record.info, "id": place.name}), place)
             folder.add(run, place)
         observer(RunsRecorded(len(fresh)))
-
-
-def train_here(data: RunData, observer: Observer) -> Train:
-    """Return the function that trains banks one after another in this process."""
-
-    def train(banks: Sequence[Bank]) -> Trained:
-        for number, bank in enumerate(banks, start=1):
-            observer(BankStarted(bank, number, len(banks)))
-            yield bank, run_experiment(data, bank, observer=observer)
-
-    return train
 
 
 _KEPT = (
@@ -256,9 +243,8 @@ SHARED = (
 )
 
 
-@contextmanager
-def train_on_ray(data: RunData, address: str) -> Iterator[Train]:
-    """Connect to a Ray cluster; yield a function that trains each bank on one GPU or one core.
+def train_on_ray(data: RunData, banks: Sequence[Bank], address: str) -> Trained:
+    """Connect to a Ray cluster; train each bank on one GPU or one core, and yield its records.
 
     Ray's object store sends the data once per node, and returns the records, so that no shared
     folder is needed. Only features that stay on disk must be readable by every node.
@@ -267,15 +253,10 @@ def train_on_ray(data: RunData, address: str) -> Iterator[Train]:
         ClusterError: If Ray is not installed, or if no cluster runs at `address`.
     """
     with connected(address) as ray:
-        share: dict[str, Any] = (
-            {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
-        )
-        stored = ray.put(data)
-
-        def train(banks: Sequence[Bank]) -> Trained:
-            return run_tasks(ray, _train_on_node, [(stored, bank) for bank in banks], **share)
-
-        yield train
+        kind = "num_gpus" if ray.cluster_resources().get("GPU") else "num_cpus"
+        stored, share = ray.put(data), {kind: 1}
+        calls = [(stored, bank) for bank in banks]
+        yield from run_tasks(ray, _train_on_node, calls, **share)  # type: ignore[arg-type]
 
 
 def _train_on_node(data: RunData, bank: Bank) -> tuple[Bank, list[RunRecord]]:

@@ -2,10 +2,9 @@
 
 heads        the bank: weights of many heads in one tensor
 losses       cross-entropy, squared error, squentropy, and losses from outside
-feeds        rows of a batch: stored, streamed from the disk, or drawn from statistics
-step         one update of AdamW; own_step: by a function of the user
+step         one update of AdamW, or by a function of the user
 anchor       penalties that hold a head near its start, and the choice of their strength
-old_classes  rows drawn from class means and one covariance; `past` keeps these statistics
-loop         all updates of a task
+past         statistics of earlier classes; rows drawn from their means and one covariance
+loop         all updates of a task, and their rows: stored, streamed, or drawn
 evaluate     correct answers and losses, class by class
 """

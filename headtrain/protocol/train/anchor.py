@@ -45,8 +45,7 @@ from clinit.headtrain.heads.groups import held_out_rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.train.heads import LabelledRows
-from clinit.headtrain.protocol.train.old_classes import OldClasses
-from clinit.headtrain.protocol.train.past import Past
+from clinit.headtrain.protocol.train.past import OldClasses, Past
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from clinit.errors import DeviceError
 from clinit.extract.cache.features import StoredRows
 from clinit.headtrain.heads.array import FeatureRows, StreamedRows, as_array, as_tensor, placed
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.protocol.stream.ram import is_resident
+from clinit.headtrain.protocol.stream.buffer import is_resident
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.machine import cpu_has_bf16
 

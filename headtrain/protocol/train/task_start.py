@@ -22,7 +22,7 @@ from clinit.headtrain.heads.array import (
     placed,
     torch_stream,
 )
-from clinit.headtrain.heads.closed.solved import Solve
+from clinit.headtrain.heads.closed.interface import Solve
 from clinit.headtrain.heads.groups import count_repeats, one_of_each
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.initialise import initialise
@@ -30,8 +30,7 @@ from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve, leave_one_out_curve
-from clinit.headtrain.heads.statistics.solve import LambdaPath
+from clinit.headtrain.heads.statistics.solve import LambdaCurve, LambdaPath, leave_one_out_curve
 from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.study import Study

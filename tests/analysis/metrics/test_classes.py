@@ -7,7 +7,7 @@ import pytest
 
 from clinit.analysis.metrics.accuracy import confusions
 from clinit.headtrain.protocol.record.format import RunRecord
-from clinit.headtrain.protocol.record.tables import TABLES
+from clinit.headtrain.protocol.record.info import TABLES
 
 MakeRun = Callable[..., RunRecord]
 SCHEMA: Any = TABLES["mistakes"]

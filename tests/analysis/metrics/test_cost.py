@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from clinit.analysis.metrics.efficiency import initialisation_seconds, spikes
 from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.protocol.record.format import RunRecord
-from clinit.headtrain.protocol.record.tables import TABLES
+from clinit.headtrain.protocol.record.info import TABLES
 
 MakeRun = Callable[..., RunRecord]
 losses = st.lists(st.floats(0, 1e4, width=32), min_size=1, max_size=40)

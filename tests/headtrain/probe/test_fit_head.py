@@ -14,8 +14,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.heads.groups import held_out_rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.lambda_curve import leave_one_out_curve
-from clinit.headtrain.heads.statistics.solve import least_squares
+from clinit.headtrain.heads.statistics.solve import least_squares, leave_one_out_curve
 from clinit.headtrain.probe.protocol import Probe, probe
 from clinit.headtrain.probe.settings import C, HeadFit, ProbeConfig
 from clinit.headtrain.protocol.stream.source import Source

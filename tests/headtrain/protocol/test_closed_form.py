@@ -8,8 +8,8 @@ import pytest
 
 from clinit.errors import MachineError
 from clinit.headtrain.heads.array import StreamedRows, to_numpy
-from clinit.headtrain.heads.closed.discriminants import SimpleCil
 from clinit.headtrain.heads.closed.interface import ClosedForm
+from clinit.headtrain.heads.closed.methods import SimpleCil
 from clinit.headtrain.protocol import closed_form as module
 from clinit.headtrain.protocol.closed_form import check_memory, closed_form, evaluate
 from clinit.headtrain.protocol.stream.scenario import Scenario, build_scenario

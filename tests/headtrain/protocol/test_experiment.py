@@ -13,8 +13,8 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
 from clinit.headtrain.protocol.record.format import RunRecord
-from clinit.headtrain.protocol.record.tables import TABLES
-from clinit.headtrain.protocol.stream import ram as residency
+from clinit.headtrain.protocol.record.info import TABLES
+from clinit.headtrain.protocol.stream import buffer as residency
 from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.study import Study

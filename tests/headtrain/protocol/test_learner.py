@@ -68,4 +68,4 @@ def test_facts_are_logged_timed_by_phase_and_told(monkeypatch: pytest.MonkeyPatc
     (note,) = [event.note for event in seen if isinstance(event, Noted)]  # once, not per task
     assert "has diverged: its loss is nan after 2 updates of task 1" in note
     kinds = [type(event).__name__ for event in seen if not isinstance(event, Noted)]
-    assert kinds == ["TaskStarted", "Initialised", "Stepped", "Evaluated"] * 2
+    assert kinds == ["TaskStarted", "Stepped", "Evaluated"] * 2

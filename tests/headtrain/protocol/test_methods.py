@@ -10,7 +10,7 @@ import pytest
 
 from clinit.errors import ExperimentError, HeadError
 from clinit.extract.cache.head import read_head
-from clinit.headtrain.heads.closed.moments import FeatureMap
+from clinit.headtrain.heads.closed.interface import FeatureMap
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
 from clinit.headtrain.protocol.record.format import (
     HEAD,

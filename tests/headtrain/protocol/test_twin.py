@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from clinit.headtrain.protocol.stream import ram
+from clinit.headtrain.protocol.stream import buffer as ram
 from clinit.headtrain.protocol.train import evaluate
-from clinit.headtrain.protocol.train.feeds import StreamedFeed
-from clinit.headtrain.protocol.train.loop import CaptureWarning
+from clinit.headtrain.protocol.train.loop import CaptureWarning, StreamedFeed
 from clinit.headtrain.protocol.train.step import Updates
 from tests.headtrain.protocol.test_experiment import run
 from tests.twin import Graph, Machine, twin

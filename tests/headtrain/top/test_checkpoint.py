@@ -15,7 +15,7 @@ from clinit.errors import CheckpointError
 from clinit.files.documents import content_sha256
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.scale import Initialisation
-from clinit.headtrain.heads.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.heads.statistics.solve import LambdaCurve
 from clinit.headtrain.protocol.learner import Log
 from clinit.headtrain.protocol.record.task_log import Point, TaskEntry
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint

@@ -10,7 +10,7 @@ from torch import Tensor
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.methods import DerppConfig
-from clinit.headtrain.top.derpp import Derpp
+from clinit.headtrain.top.methods import Derpp
 from clinit.headtrain.top.training import Rehearsal
 
 Make = Callable[..., Any]

@@ -11,7 +11,7 @@ from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.methods import EwcConfig
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.top.ewc import Ewc, diagonal_fisher
+from clinit.headtrain.top.methods import Ewc, diagonal_fisher
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import Rehearsal
 from tests.headtrain.top.networks import build

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.headtrain.protocol.study.methods import Top
-from clinit.headtrain.top.lora import LowRank, add_lora, layers, merge
-from clinit.headtrain.top.network import cut_network
+from clinit.headtrain.top.network import LowRank, add_lora, cut_network, layers, merge
 from tests.headtrain.top.networks import build, images, seeded
 
 LAYERS = {

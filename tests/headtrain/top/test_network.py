@@ -8,14 +8,16 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.headtrain.protocol.study.methods import Top
-from clinit.headtrain.top.lora import add_lora, layers, merge
 from clinit.headtrain.top.network import (
     Cut,
+    add_lora,
     block_names,
     check_cut,
     classifier_of,
     cut_network,
+    layers,
     make_plastic,
+    merge,
 )
 from tests.headtrain.top.networks import SMALL, build, images, seeded
 

@@ -10,8 +10,7 @@ from torch import nn
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.parts import Training
-from clinit.headtrain.top.lora import add_lora, layers
-from clinit.headtrain.top.network import cut_network, make_plastic
+from clinit.headtrain.top.network import add_lora, cut_network, layers, make_plastic
 from clinit.headtrain.top.training import Held, Rehearsal, sample_losses, top_optimizer
 from tests.headtrain.top.networks import build, seeded
 

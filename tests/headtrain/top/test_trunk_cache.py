@@ -17,9 +17,8 @@ from clinit.extract.work.recorded import reload
 from clinit.files.lock import claim_folder
 from clinit.headtrain.top.activations import ActivationRows, Trunk
 from clinit.headtrain.top.images import Storage
-from clinit.headtrain.top.inputs import Side, open_side
+from clinit.headtrain.top.inputs import Part, Side, TrunkCache, open_side
 from clinit.headtrain.top.network import cut_network
-from clinit.headtrain.top.trunk_cache import Part, TrunkCache
 from clinit.observer import Event, Noted, ignore
 
 Make = Callable[..., TrunkCache]
@@ -46,7 +45,7 @@ def trunk(side: Side) -> Trunk:
 @pytest.fixture
 def make_cache(trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     # Two rows a shard: more than one is read.
-    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.SHARD_BYTES", 1)
+    monkeypatch.setattr("clinit.headtrain.top.inputs.SHARD_BYTES", 1)
 
     def make(folder: str = "trunk") -> TrunkCache:
         storage = Storage(folder=tmp_path / folder, budget=10**9, workers=1)
@@ -71,7 +70,7 @@ def test_rows_in_memory_in_files_and_from_images_are_the_same(
     make_cache: Make, part: Part, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_memory = store(make_cache(), part)
-    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("clinit.headtrain.top.inputs.MEMORY_SHARE", 0.0)
     in_files = store(make_cache(), part)
     np.testing.assert_array_equal(in_memory, in_files)
     assert in_memory.dtype == np.float16
@@ -84,7 +83,7 @@ def test_rows_in_memory_in_files_and_from_images_are_the_same(
 def test_rows_for_a_cuda_device_are_written_into_pinned_memory(
     make_cache: Make, part: Part, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
-    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.MEMORY_SHARE", share)
+    monkeypatch.setattr("clinit.headtrain.top.inputs.MEMORY_SHARE", share)
     cache = make_cache()
     plain = store(cache, part)
     config = replace(cache.trunk.config, device="cuda:0")
@@ -107,11 +106,11 @@ def test_activations_that_float16_cannot_hold_are_kept_in_float32(
     make_cache: Make, part: Part, monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:
     plain = store(make_cache(), part).astype(np.float32)
-    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.check_images", lambda *_: None)
+    monkeypatch.setattr("clinit.headtrain.top.inputs.check_images", lambda *_: None)
     run = Trunk.features
     monkeypatch.setattr(Trunk, "features", lambda self, batch: factor * run(self, batch))
     for share in (0.4, 0.0):
-        monkeypatch.setattr("clinit.headtrain.top.trunk_cache.MEMORY_SHARE", share)
+        monkeypatch.setattr("clinit.headtrain.top.inputs.MEMORY_SHARE", share)
         found = store(make_cache("other"), part)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found / factor, plain, rtol=2e-3, atol=1e-3)

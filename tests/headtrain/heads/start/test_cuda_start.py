@@ -9,7 +9,7 @@ import torch
 
 from clinit.headtrain.heads.array import as_array, as_tensor, library, to_numpy, torch_stream
 from clinit.headtrain.protocol.record.format import RunRecord
-from clinit.headtrain.protocol.stream import ram as residency
+from clinit.headtrain.protocol.stream import buffer as residency
 from tests.headtrain.protocol.test_experiment import run as train
 
 HEADS = [

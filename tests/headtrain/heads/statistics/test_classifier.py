@@ -8,7 +8,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.classifier import LeastSquaresClassifier
-from clinit.headtrain.heads.statistics.lambda_curve import generalised_curve, leave_one_out_curve
+from clinit.headtrain.heads.statistics.solve import generalised_curve, leave_one_out_curve
 
 
 @parametrize_with_checks([LeastSquaresClassifier(), LeastSquaresClassifier(lam=0.05)])  # type: ignore[untyped-decorator]

@@ -5,8 +5,7 @@ import polars as pl
 import pytest
 
 from clinit.extract.cache.head import Head
-from clinit.headtrain.protocol.record.compare import differences
-from clinit.headtrain.protocol.record.format import RunRecord
+from clinit.headtrain.protocol.record.format import RunRecord, differences
 
 
 def record(weight: np.ndarray | None = None) -> RunRecord:

@@ -24,7 +24,7 @@ from clinit.headtrain.protocol.record.format import (
     study_toml,
     write_record,
 )
-from clinit.headtrain.protocol.record.tables import TABLES
+from clinit.headtrain.protocol.record.info import TABLES
 from clinit.headtrain.protocol.study.rules import settings_of
 from clinit.headtrain.protocol.study.study import Study
 

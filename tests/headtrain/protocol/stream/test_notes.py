@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from clinit.extract.cache.head import Head
-from clinit.headtrain.protocol.stream.notes import data_notes
-from clinit.headtrain.protocol.stream.scenario import build_scenario
+from clinit.headtrain.protocol.stream.scenario import build_scenario, data_notes
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.study import Study
 from tests.headtrain.protocol.stream.made_sides import BASE, HEAD, NEW, head_of, source

@@ -7,7 +7,6 @@ from clinit.errors import ExperimentError
 from clinit.headtrain.protocol.study.rules import settings_of
 from clinit.headtrain.protocol.sweep.grid import (
     LIMIT,
-    Together,
     check_size,
     field_named,
     grid_of,
@@ -124,9 +123,7 @@ def test_as_many_combinations_as_are_allowed_pass_and_one_more_is_refused_uncoun
 
 def test_fields_that_vary_together_are_rows_and_not_a_product() -> None:
     grid = parse_grid(["buffer,iterations=24000,600;192000,1200", "seed=0:2"])
-    assert grid["buffer,iterations"] == Together(
-        ("buffer", "iterations"), ((24_000, 600), (192_000, 1200))
-    )
+    assert grid["buffer,iterations"] == ((24_000, 600), (192_000, 1200))
     runs = [(run.stream.buffer, run.stream.iterations, run.stream.seed) for run in runs_of(grid)]
     assert runs == [(24_000, 600, 0), (24_000, 600, 1), (192_000, 1200, 0), (192_000, 1200, 1)]
     table = {"buffer,iterations": ["24000,600", "192000,1200"], "seed": "0:2"}

@@ -146,8 +146,8 @@ def test_a_missing_ray_is_reported_with_its_remedy(
     data: RunData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ClusterError, match="not installed") as caught, train_on_ray(data, "x"):
-        pass
+    with pytest.raises(ClusterError, match="not installed") as caught:
+        list(train_on_ray(data, [], "x"))
     assert 'pip install "clinit[ray]"' in caught.value.remedy
 
 
@@ -225,9 +225,10 @@ from clinit.headtrain.protocol.sweep.plan import plan_sweep, run_sweep
 
 data, out = pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2])
 runs = distinct(runs_of(parse_grid(sys.argv[3:])))
-with claim_folder(out), train_on_ray(data, cluster.address) as train:
+with claim_folder(out):
     folder = open_folder(out, data, {"ce"})
-    run_sweep(plan_sweep(runs, folder, data), folder, train, print)
+    plan = plan_sweep(runs, folder, data)
+    run_sweep(plan, folder, train_on_ray(data, plan.banks, cluster.address), print)
 """
 
 

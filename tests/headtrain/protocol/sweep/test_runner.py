@@ -15,6 +15,7 @@ from clinit.headtrain.protocol.record.format import (
     read_record,
     write_record,
 )
+from clinit.headtrain.protocol.runs import train_banks
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.sweep import plan as runner
@@ -23,7 +24,6 @@ from clinit.headtrain.protocol.sweep.plan import (
     open_folder,
     plan_sweep,
     run_sweep,
-    train_here,
 )
 from clinit.observer import Observer, ignore
 
@@ -42,7 +42,7 @@ def sweep(
     with claim_folder(out):
         folder = open_folder(out, data, {run.training.loss for run in runs})
         plan = plan_sweep(runs, folder, data, bank_size=bank_size)
-        run_sweep(plan, folder, train_here(data, observer), observer)
+        run_sweep(plan, folder, train_banks(data, plan.banks, observer), observer)
     return plan
 
 

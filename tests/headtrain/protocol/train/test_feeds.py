@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.protocol.train.feeds import DrawnFeed
 from clinit.headtrain.protocol.train.heads import LabelledRows
-from clinit.headtrain.protocol.train.old_classes import OldClasses
+from clinit.headtrain.protocol.train.loop import DrawnFeed
+from clinit.headtrain.protocol.train.past import OldClasses
 
 DIM, BATCH, STEPS = 6, 64, 200
 LABELS = np.repeat([0, 1, 3], [40, 7, 1])

@@ -14,12 +14,14 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.protocol.stream.task_plan import Schedule
 from clinit.headtrain.protocol.study.parts import RateSchedule, Training
 from clinit.headtrain.protocol.train import loop as loop_module
-from clinit.headtrain.protocol.train.feeds import Feed, ResidentFeed, StreamedFeed
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.loop import (
     WARM_UP_STEPS,
     CaptureWarning,
+    Feed,
     Replayed,
+    ResidentFeed,
+    StreamedFeed,
     TaskSteps,
     rate_shares,
 )

@@ -8,13 +8,13 @@ import torch
 from sklearn.neighbors import NearestCentroid
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.heads.closed.solved import SOLVED, Solve
+from clinit.headtrain.heads.closed.interface import SOLVED, Solve
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import SHRINKAGE, NewClasses
 from clinit.headtrain.heads.start.settings import Start, Weighting
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.lambda_curve import leave_one_out_curve
+from clinit.headtrain.heads.statistics.solve import leave_one_out_curve
 from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.study import Study
