@@ -17,7 +17,6 @@ from clinit.cli.frame.console import (
     note,
     print_csv,
     print_json,
-    replace_what_cannot_be_printed,
     say,
     warn,
 )
@@ -162,15 +161,3 @@ def test_an_unforeseen_error_is_a_traceback_without_control_characters(
     said = capsys.readouterr().err
     assert said.startswith("Traceback (most recent call last):\n")
     assert said.endswith(f"ZeroDivisionError: {SHOWN}\n")
-
-
-def test_streams_replace_what_they_lack_and_keep_what_they_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    content = io.BytesIO()
-    stream = io.TextIOWrapper(content, encoding="latin-1", errors="strict")
-    monkeypatch.setattr("sys.stdout", stream)
-    replace_what_cannot_be_printed()
-    stream.write("é ± → \udcff")
-    stream.flush()
-    assert content.getvalue() == b"\xe9 \xb1 ? ?"

@@ -11,7 +11,6 @@ from clinit.headtrain.protocol.sweep.grid import (
     check_size,
     field_named,
     grid_of,
-    merge,
     names_in,
     parse_grid,
     refuse_idle,
@@ -98,21 +97,6 @@ def test_a_word_that_is_no_part_of_a_grid_is_refused(word: str, fact: str, remed
 def test_a_table_that_is_no_grid_is_refused(table: dict[str, Any], fact: str) -> None:
     with pytest.raises(ExperimentError, match=fact):
         grid_of(table)
-
-
-def test_a_table_holds_words_numbers_and_lists() -> None:
-    table = {"init": ["random", "lda"], "seed": "0:2", "lr": 1e-3, "lambda": [1, "auto"]}
-    assert grid_of(table) == {
-        "init": ("random", "lda"),
-        "seed": (0, 1),
-        "lr": (1e-3,),
-        "lam": (1.0, "auto"),
-    }
-
-
-def test_the_grid_on_top_wins() -> None:
-    both = merge({"seed": (0, 1), "lr": (1e-3,)}, {"seed": (5,)})
-    assert both == {"seed": (5,), "lr": (1e-3,)}
 
 
 def test_as_many_combinations_as_are_allowed_pass_and_one_more_is_refused_uncounted() -> None:

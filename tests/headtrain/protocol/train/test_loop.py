@@ -129,19 +129,3 @@ def test_a_step_is_captured_once_and_a_failed_capture_is_said(
     after = "replayed" if error is None else "launched"
     expected = ["launched"] * WARM_UP_STEPS + ["captured"] + [after] * (20 - WARM_UP_STEPS)
     assert did == expected
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("feed", [ResidentFeed, streamed])
-@torch.no_grad()
-def test_captured_steps_are_those_of_the_cpu(
-    feed: Callable[[LabelledRows, torch.Tensor], Feed],
-) -> None:
-    """No warning: the capture has worked."""
-    bank, steps = make_steps(rate="one-cycle")
-    other, others = make_steps(feed, CUDA, "one-cycle")
-    for start in range(0, STEPS, 4):
-        steps.run(start, start + 4)
-        others.run(start, start + 4)
-    torch.testing.assert_close(other.weight.cpu(), bank.weight, atol=1e-4, rtol=1e-4)
-    np.testing.assert_allclose(others.losses, steps.losses, rtol=1e-4)
