@@ -134,7 +134,6 @@ def test_the_nearer_of_two_options_that_exclude_each_other_wins(
     ("text", "fact", "remedy"),
     [
         ("lamda = 1", "'lamda'", "'?lambda"),
-        ("trnsform = 1", "'trnsform'", "transform"),
         ("config = 'other.toml'", "'config'", "Known are: base, new, "),
         ("[train-top]\nranck = 1", "'ranck', which is no option", "rank"),
         ("[train-top]\ntransform = 'paper'", "'transform'", ""),
@@ -145,13 +144,11 @@ def test_the_nearer_of_two_options_that_exclude_each_other_wins(
         ("train-top = 1", "'train-top'", "Write .train-top."),
         ("tasks = [1, 2]", "'tasks'", "`tasks = ...`"),
         ("[train-top]\ninit = [['random']]", "'init'", "`init = ...`"),
-        ("tasks = 2026-11-21", "'tasks'", "`tasks = ...`"),
         ("[train-top.rehearsal]\ntasks = {value = 1}", "'tasks'", "`tasks = ...`"),
         ("tasks = ", "is not TOML", "one option per line"),
         ("a = " + "[" * 100_000, "is not TOML", ""),
         ("iterations = " + "9" * 5000, "is not TOML", ""),
         ("#" * (16 * 2**20 + 1), "larger than 16 MiB", ""),
-        ("a = 1\0", "it contains NUL", ""),
     ],
 )
 def test_what_no_option_takes_is_refused_with_the_nearest(

@@ -10,8 +10,6 @@ import torch
 
 from clinit.cli.frame.process import (
     BLAS_TIMEOUT,
-    KEPT_BYTES,
-    MAPPED_BYTES,
     SPIN_COUNT,
     TABLE_THREADS,
     set_thread_defaults,
@@ -117,15 +115,6 @@ thread.join()
     [
         ({}, "True", True),
         ({"MALLOC_MMAP_THRESHOLD_": "65536"}, "False", False),
-        (
-            {
-                "MALLOC_MMAP_THRESHOLD_": str(MAPPED_BYTES),
-                "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
-                "MALLOC_ARENA_MAX": "1",
-            },
-            "False",
-            True,
-        ),
     ],
 )
 def test_a_freed_array_is_the_next_one_without_a_page_from_the_system(

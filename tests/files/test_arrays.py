@@ -29,7 +29,7 @@ ORDER = np.argsort(LABELS, kind="stable")
 
 
 def npz(path: Path, **arrays: Any) -> None:
-    np.savez(path, **arrays)
+    np.savez(path, **{name: np.asfortranarray(array) for name, array in arrays.items()})
 
 
 def compressed(path: Path, **arrays: Any) -> None:
@@ -173,11 +173,6 @@ def test_other_types_of_numbers_and_labels_are_taken(tmp_path: Path) -> None:
         )
         check(split)
         assert split.class_names == ("ant", "bee", "cat")
-
-
-def test_an_archive_may_have_its_features_column_by_column(tmp_path: Path) -> None:
-    npz(tmp_path / "a.npz", features=np.asfortranarray(FEATURES), labels=LABELS)
-    check(imported(tmp_path / "a.npz"))
 
 
 @KINDS

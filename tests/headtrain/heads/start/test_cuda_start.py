@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain.heads.array import as_array, as_tensor, library, to_numpy, torch_stream
+from clinit.headtrain.heads.array import as_array, torch_stream
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.stream import ram as residency
 from tests.headtrain.protocol.test_experiment import run as train
@@ -73,23 +73,6 @@ def test_every_solved_head_is_that_of_the_cpu(device: str, method: str) -> None:
     assert near.head is not None
     assert far.head is not None
     np.testing.assert_allclose(far.head.weight, near.head.weight, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.gpu
-def test_arrays_and_tensors_share_memory_and_stream() -> None:
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        tensor = torch.arange(6.0, device="cuda").view(2, 3)
-        with torch_stream(tensor):
-            array = as_array(tensor)
-            assert library(array) == "cupy"
-            array += 1
-            back = as_tensor(array * 2)
-        assert back.device.type == "cuda"
-        assert tensor.data_ptr() == as_tensor(array).data_ptr()
-    stream.synchronize()
-    np.testing.assert_array_equal(back.cpu(), 2 * (np.arange(6.0).reshape(2, 3) + 1))
-    np.testing.assert_array_equal(to_numpy(array), tensor.cpu())
 
 
 @pytest.mark.gpu
