@@ -105,7 +105,6 @@ def test_the_head_of_a_run_is_exported(made: Path, record: Path, tmp_path: Path)
     text = done("export", record, "--out", tmp_path / "head.npz")
     assert "A head of 4 classes on 8 features of made" in text
     head = read_head(tmp_path / "head.npz")
-    assert head.origin is not None
     assert head.origin["tasks"] == [1, 1, 2, 2]
     np.save(tmp_path / "rows.npy", np.ones((2, 8), np.float32))
     done("predict", tmp_path / "head.npz", tmp_path / "rows.npy")

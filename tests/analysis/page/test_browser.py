@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,20 @@ Open = Callable[..., Any]
 MakeRun = Callable[..., RunRecord]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+@contextmanager
+def launched() -> Iterator[Any]:
     # Chromium refuses its sandbox to root, who runs containers.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with playwright.sync_playwright() as started:
         running = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield running
         running.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -98,8 +98,6 @@ def test_heads_that_share_the_start_of_the_first_task_go_on_as_they_would_alone(
 
 def test_mistakes_are_those_of_the_head_on_test_images_at_the_end(records: list[RunRecord]) -> None:
     record = records[1]
-    assert record.head is not None
-    assert record.mistakes is not None
     row_of = {name: row for row, name in enumerate(record.classes["name"])}
     found, end = [], CONFIG["iterations"]
     for side in (make_base().val, make_new().val):
@@ -115,7 +113,6 @@ def test_mistakes_are_those_of_the_head_on_test_images_at_the_end(records: list[
 
 def test_all_mistakes_are_those_that_every_evaluation_counts(records: list[RunRecord]) -> None:
     (record,) = run({**CONFIG, "mistakes": "all"}, HEADS[1:2])
-    assert record.mistakes is not None
     keys = ["task", "iteration", "row"]
     counts = record.mistakes.group_by(keys).agg(wrong=pl.len())
     told = record.evaluations.join(counts, on=keys, how="left").fill_null(0)
@@ -139,7 +136,6 @@ def test_a_stream_that_stops_early_gives_the_first_tasks_of_the_whole(width: str
         assert getattr(part, name).equals(first)
     assert part.classes.equals(whole.classes)
     assert [task["task"] for task in part.info["tasks"]] == [1, 2]
-    assert part.head is not None
     assert part.head.num_classes == BASE + (5 if width == "grow" else 7)
 
 

@@ -82,12 +82,8 @@ def assert_same_run(one: RunRecord, other: RunRecord) -> None:
     for table in ("classes", "steps", "evaluations"):
         assert getattr(one, table).equals(getattr(other, table)), table
     assert one.points.drop("elapsed_s").equals(other.points.drop("elapsed_s"))
-    assert one.head is not None
-    assert other.head is not None
     np.testing.assert_array_equal(one.head.weight, other.head.weight)
     np.testing.assert_array_equal(one.head.bias, other.head.bias)
-    assert one.top is not None
-    assert other.top is not None
     assert one.top.keys() == other.top.keys()
     for name, values in one.top.items():
         np.testing.assert_array_equal(values, other.top[name])

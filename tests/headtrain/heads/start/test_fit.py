@@ -120,7 +120,6 @@ def test_left_out_images_are_answered_by_rows_that_are_fitted_to_four_fifths() -
     assert found.left_out is not None
     assert found.lam is not None
     known = found.left_out()
-    assert data.groups is not None
     kinds = sorted({*zip(data.labels.tolist(), data.groups.tolist(), strict=True)})
     part_of = {group: number % 5 for number, (_, group) in enumerate(kinds)}
     parts = np.array([part_of[group] for group in data.groups.tolist()])

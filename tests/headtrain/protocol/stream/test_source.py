@@ -33,7 +33,6 @@ def test_classes_of_one_name_are_one_and_groups_stay_apart() -> None:
     )
     assert joined.class_names == ("a", "b", "c")
     assert joined.labels.tolist() == [1, 2, 0, 2]
-    assert joined.groups is not None
     assert joined.groups.tolist() == [0, 1, 2, 2]
     assert _concatenated([rows("ba", [1, 1]), rows("cd", [1, 1])]).class_names == tuple("bacd")
 
@@ -58,7 +57,6 @@ def test_several_caches_are_one_side(pair: list[Path], memory: int | None) -> No
         np.testing.assert_array_equal(joined.features[:], features)
         named = [part.class_names[label] for part in parts for label in part.labels]
         assert [joined.class_names[label] for label in joined.labels] == named
-    assert side.head is not None
     assert side.head.weight.tobytes() == one.head.weight.tobytes()  # type: ignore[union-attr]
     assert side.description["path"] == str(pair[0])
     assert side.description["other_paths"] == [str(pair[1])]

@@ -41,7 +41,6 @@ def test_values_go_in_and_come_out_by_name() -> None:
     values = {"seed": 3, "init": "zero", "lr": 0.5, "rank": 7, "ewc_lam": 2.0}
     found = Study.of(values, top=True)
     assert found.stream.seed == 3
-    assert found.top is not None
     assert found.top.ewc == EwcConfig(lam=2.0)
     assert found == Study(
         stream=Stream(seed=3),

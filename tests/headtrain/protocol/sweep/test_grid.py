@@ -122,9 +122,7 @@ def test_fields_that_vary_together_are_rows_and_not_a_product() -> None:
     ("words", "top", "message"),
     [
         (["method=ncm,ridge", "lr=1e-3,1e-2"], False, "--lr does not go with --method ncm"),
-        (["method=naive", "buffer=5"], False, "--buffer does not go with --method naive"),
         (["method,lam=lda,0.1;ncm,0.2"], False, "--lambda does not go with --method lda"),
-        (["method=ewc", "rank=3"], True, "--rank does not go with --method ewc"),
         (["ewc_lambda=1,2"], True, "--ewc-lambda does not go with --method rehearsal"),
     ],
 )
