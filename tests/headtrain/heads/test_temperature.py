@@ -68,7 +68,6 @@ def test_the_temperature_of_independent_classes_has_the_least_logistic_loss() ->
 def test_the_temperature_has_the_least_loss_that_scipy_finds(sure: float, unit: float) -> None:
     logits, labels = drawn(rows=500, sure=sure)
     found = fit_temperature(unit * logits, labels)
-    assert found is not None
     expected = scipy_temperature(logits, np.eye(7)[labels])
     assert found / unit == pytest.approx(expected, rel=1e-4)
 
@@ -79,7 +78,6 @@ def test_with_smoothed_labels_there_is_one_although_all_rows_are_right(right: bo
     if right:
         labels = logits.argmax(axis=1)
     found = fit_temperature(logits, labels, smoothed=True)
-    assert found is not None
     targets = np.full(logits.shape, 1 / 32 / 6)
     targets[np.arange(30), labels] = 1 - 1 / 32
 

@@ -117,8 +117,8 @@ def test_left_out_images_are_answered_by_rows_that_are_fitted_to_four_fifths() -
     data, start = arrival(), Start(init="fitted", new_share=0.2)
     data = replace(data, groups=np.arange(200) // 2 * 10 + data.labels)  # some pairs are one
     found = initialise(start, data)
-    assert found.left_out is not None
     assert found.lam is not None
+    assert found.left_out is not None
     known = found.left_out()
     kinds = sorted({*zip(data.labels.tolist(), data.groups.tolist(), strict=True)})
     part_of = {group: number % 5 for number, (_, group) in enumerate(kinds)}
