@@ -7,7 +7,7 @@ import pytest
 from typer.testing import Result
 
 from clinit.headtrain.protocol.record.format import read_info
-from tests.cli.calls import call, checked
+from tests.cli.calls import call, checked, sides
 
 FAST = ["--tasks=2", "--iterations=4", "--eval-every=2", "--batch-size=8", "--buffer=9"]
 FAST += ["--rank=2", "--no-probe"]
@@ -19,8 +19,7 @@ def train_top(tiny_run: Path, tmp_path: Path) -> Command:
     """Run the command on the tiny caches; later arguments win."""
 
     def run(*arguments: object, out: str = "runs", fast: list[str] = FAST) -> Result:
-        caches = tiny_run.parent / "caches"
-        places = [f"--base={caches / 'base'}", f"--new={caches / 'new'}", f"--out={tmp_path / out}"]
+        places = [*sides(tiny_run), f"--out={tmp_path / out}"]
         return call("train-top", *places, *fast, *arguments)
 
     return run

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +7,7 @@ from matplotlib.lines import Line2D
 from clinit.analysis.figures.curves import Switches, cumulative, draw, loss_lines, switches
 from clinit.analysis.figures.line import Line, Start, lines_of, starts_of
 from clinit.analysis.runs import Runs, load_runs, runs_of
-from clinit.headtrain.protocol.record.format import RunRecord
-
-MakeRun = Callable[..., RunRecord]
+from tests.analysis.conftest import MakeRun
 
 
 def accuracies(start: Start) -> dict[int, Line]:

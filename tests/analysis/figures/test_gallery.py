@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,8 +9,8 @@ from clinit.analysis.figures.gallery import FORMATS, figure_of
 from clinit.analysis.runs import Runs, runs_of
 from clinit.errors import RecordError
 from clinit.headtrain.protocol.record.format import RunRecord
+from tests.analysis.conftest import MakeRun
 
-MakeRun = Callable[..., RunRecord]
 HOSTILE = (
     "_a$\\frac{$ %_^",
     "[red]x[/red]",

@@ -17,6 +17,7 @@ from clinit.analysis.page.data import page_data
 from clinit.analysis.runs import runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.words import visible
+from tests.analysis.conftest import MakeRun
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 
@@ -29,7 +30,6 @@ DIFFERING = (0, 1, 3)
 """Charts in which the made runs differ: in what they know of earlier tasks they do not."""
 ORANGE, BLUE, GREEN = (213, 94, 0), (0, 114, 178), (0, 158, 115)
 Open = Callable[..., Any]
-MakeRun = Callable[..., RunRecord]
 
 
 @contextmanager

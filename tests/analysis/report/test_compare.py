@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,11 +8,10 @@ from clinit.analysis.report import View
 from clinit.analysis.report.compare import Difference, adjusted_by_holm
 from clinit.analysis.runs import Runs, runs_of
 from clinit.errors import RecordError
-from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.info import held_out_manifest
+from tests.analysis.conftest import MakeRun
 from tests.analysis.printed import unbroken
 
-MakeRun = Callable[..., RunRecord]
 HEIGHT = {"random": 0.5, "class-mean": 0.5, "least-square": 0.8}
 
 

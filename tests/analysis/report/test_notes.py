@@ -1,5 +1,4 @@
 import statistics
-from collections.abc import Callable
 from dataclasses import replace
 
 import polars as pl
@@ -8,8 +7,8 @@ from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusion, conclusions, rises
 from clinit.analysis.runs import runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
+from tests.analysis.conftest import MakeRun
 
-MakeRun = Callable[..., RunRecord]
 START = {"random": 0.0, "class-mean": 0.5, "least-square": 0.7}
 
 

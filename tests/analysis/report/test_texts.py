@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from clinit.analysis.report import View
 from clinit.analysis.report.measures import MEANS
 from clinit.analysis.runs import Runs, runs_of
-from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.words import escaped, visible
+from tests.analysis.conftest import MakeRun
 from tests.analysis.printed import shown
 
-MakeRun = Callable[..., RunRecord]
 HOSTILE = 'a|b_c & $x^2$ 50%\\#{~}[red] "<i>" *x* `y` \x1b[31m\n\u202e λ -- \''
 INITS = ("random", "class-mean", "least-square")
 

@@ -1,7 +1,6 @@
 import gc
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -210,26 +209,16 @@ RUNS = {
 }
 
 
-@contextmanager
-def without_cyclic_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 SIDES = make_base([75] * BASE, [20] * BASE), make_new([60] * NEW, [20] * NEW)
 
 
-def most_copies(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> float:
-    """Return the most that is copied at a time, as a share of the features."""
+@pytest.mark.slow
+@pytest.mark.parametrize("run", RUNS)
+def test_the_copies_that_a_run_holds_are_no_more_than_the_features(
+    run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = [part for side in SIDES for part in (side.train, side.val)]
-    size: int = sum(part.features.nbytes for part in parts)
-    copies: list[weakref.ref[np.ndarray]] = []
-    sizes = [0]
-    taken = Pool.take
+    copies, sizes, taken = list[weakref.ref[np.ndarray]](), [0], Pool.take
 
     def counted(pool: Pool, rows: np.ndarray) -> np.ndarray:
         copy = taken(pool, rows)
@@ -239,14 +228,10 @@ def most_copies(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> fl
         return copy
 
     monkeypatch.setattr(Pool, "take", counted)
-    with without_cyclic_collector():
-        run_experiment(RunData(*SIDES, make_head()), [Study.of(settings)])
-    return max(sizes) / size
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("run", RUNS)
-def test_the_copies_that_a_run_holds_are_no_more_than_the_features(
-    run: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert 0.3 < most_copies(RUNS[run], monkeypatch) <= 1
+    gc.collect()
+    gc.disable()  # nothing may wait for the collector of cycles
+    try:
+        run_experiment(RunData(*SIDES, make_head()), [Study.of(RUNS[run])])
+    finally:
+        gc.enable()
+    assert 0.3 < max(sizes) / sum(part.features.nbytes for part in parts) <= 1
