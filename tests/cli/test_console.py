@@ -12,14 +12,7 @@ from rich.panel import Panel
 from rich.segment import Segment
 from rich.text import Text
 
-from clinit.cli.frame.console import (
-    Console,
-    note,
-    print_csv,
-    print_json,
-    say,
-    warn,
-)
+from clinit.cli.frame.console import Console, note, print_csv, print_json, say, warn
 from clinit.words import visible
 from tests.cli.test_main import run
 

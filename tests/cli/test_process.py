@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clinit.cli.frame.process import (
-    BLAS_TIMEOUT,
-    SPIN_COUNT,
-    TABLE_THREADS,
-    set_thread_defaults,
-)
+from clinit.cli.frame.process import BLAS_TIMEOUT, SPIN_COUNT, TABLE_THREADS, set_thread_defaults
 
 OTHERS = {"OPENBLAS_THREAD_TIMEOUT": str(BLAS_TIMEOUT), "POLARS_MAX_THREADS": str(TABLE_THREADS)}
 OURS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", *OTHERS)

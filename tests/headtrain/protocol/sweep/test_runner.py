@@ -9,38 +9,19 @@ from clinit.errors import RecordError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.files.lock import claim_folder
 from clinit.headtrain.protocol.experiment import RunData
-from clinit.headtrain.protocol.record.format import (
-    RunRecord,
-    find_records,
-    read_record,
-)
+from clinit.headtrain.protocol.record.format import RunRecord, find_records, read_record
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.protocol.sweep.plan import (
-    SweepPlan,
-    open_folder,
-    plan_sweep,
-    run_sweep,
-    train_here,
-)
-from clinit.observer import Observer, ignore
+from clinit.headtrain.protocol.sweep.plan import open_folder, plan_sweep, run_sweep, train_here
+from clinit.observer import ignore
 
 MakeRuns = Callable[..., list[Study]]
 
 
-def sweep(
-    runs: Sequence[Study],
-    data: RunData,
-    out: Path,
-    *,
-    bank_size: int | None = None,
-    observer: Observer = ignore,
-) -> SweepPlan:
+def sweep(runs: Sequence[Study], data: RunData, out: Path) -> None:
     with claim_folder(out):
         folder = open_folder(out, data, {run.training.loss for run in runs})
-        plan = plan_sweep(runs, folder, data, bank_size=bank_size)
-        run_sweep(plan, folder, train_here(data, observer), observer)
-    return plan
+        run_sweep(plan_sweep(runs, folder, data), folder, train_here(data, ignore), ignore)
 
 
 def by_id(out: Path) -> dict[str, RunRecord]:

@@ -25,15 +25,15 @@ from clinit.headtrain.protocol.train.loop import (
 )
 from clinit.headtrain.protocol.train.step import Updates
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
 DIM, CLASSES, ROWS, BATCH, STEPS = 10, 6, 50, 8, 12
 HEADS = [Training(lr=1e-2), Training(lr=1e-3, loss="sqen")]
 
 
-def make_rows(device: torch.device = CPU, *, resident: bool = True) -> LabelledRows:
+def make_rows(*, resident: bool = True) -> LabelledRows:
     random = np.random.default_rng(0)
     features = random.normal(size=(ROWS, DIM)).astype(np.float16)
-    rows = LabelledRows.on(device, features, random.integers(CLASSES, size=ROWS))
+    rows = LabelledRows.on(CPU, features, random.integers(CLASSES, size=ROWS))
     return rows if resident else replace(rows, features=torch.from_numpy(features))
 
 
@@ -47,14 +47,13 @@ def make_schedule() -> Schedule:
 
 def make_steps(
     feed: Callable[[LabelledRows, torch.Tensor], Feed] = ResidentFeed,
-    device: torch.device = CPU,
     rate: RateSchedule = "constant",
 ) -> tuple[Bank, TaskSteps]:
     random = np.random.default_rng(2)
     head = Rows(random.normal(size=(CLASSES, DIM)), random.normal(size=CLASSES))
-    bank, schedule = Bank(head, HEADS, device), make_schedule()
+    bank, schedule = Bank(head, HEADS, CPU), make_schedule()
     batches = torch.from_numpy(schedule.batches)
-    rows, shares = make_rows(device, resident=feed is ResidentFeed), rate_shares(rate, STEPS)
+    rows, shares = make_rows(resident=feed is ResidentFeed), rate_shares(rate, STEPS)
     return bank, TaskSteps(Updates(bank, BATCH), feed(rows, batches), schedule, shares)
 
 
