@@ -279,19 +279,12 @@ def test_the_sweep_has_the_places_of_its_runs_and_options_of_its_own() -> None:
 # The documentation.
 
 
-def examples() -> tuple[str, str]:
-    """Return the file of options and the study of a sweep that the guide shows."""
-    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
-    first, second = (block.split("```")[0] for block in page.split("```toml")[1:])
-    return first, second
-
-
 def test_the_files_of_the_documentation_are_read_by_the_commands_that_it_names() -> None:
     page = (DOCS / "experiments.md").read_text(encoding="utf-8")
     (line,) = (each for each in page.splitlines() if "accept `--config FILE`" in each)
     said = line.split(" accept ")[0].replace("clinit ", "")
     assert set(COMMANDS) == set(PLACES) == set(re.findall("`([^`]+)`", said))
-    text, study = examples()
+    text, study = (block.split("```")[0] for block in page.split("```toml")[1:])
     for command in COMMANDS:
         options(command, text)
     assert options("train-top", text)["lr"] == 1.5e-3

@@ -70,16 +70,6 @@ def tables(record: RunRecord) -> list[pl.DataFrame]:
     return [getattr(record, name).drop("elapsed_s", strict=False) for name in TABLES]
 
 
-@pytest.mark.parametrize("head_width", ["grow", "full"])
-def test_a_head_alone_gives_what_it_gives_in_a_bank(head_width: str) -> None:
-    config = {**CONFIG, "head_width": head_width}
-    among = run(config)[2]
-    alone = run(config, HEADS[2:])[0]
-    assert among.classes.equals(alone.classes)
-    for column in ("loss", "loss_new", "loss_old"):
-        np.testing.assert_allclose(among.steps[column], alone.steps[column], atol=1e-4)
-
-
 @pytest.mark.parametrize("init", ["least-square", "class-mean"])
 def test_heads_that_share_the_start_of_the_first_task_go_on_as_they_would_alone(init: str) -> None:
     heads = [{"init": init, "lr": lr} for lr in (1e-4, 3e-2)]

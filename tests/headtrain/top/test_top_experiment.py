@@ -117,21 +117,16 @@ class KilledError(Exception):
     pass
 
 
-def kill_after(steps: int) -> Callable[[Event], None]:
+def killed(inputs: TopInputs, path: Path, steps: int) -> None:
     done = [0]
 
     def observe(event: Event) -> None:
-        if isinstance(event, Stepped):
-            done[0] += event.steps
-            if done[0] >= steps:
-                raise KilledError
+        done[0] += event.steps if isinstance(event, Stepped) else 0
+        if done[0] >= steps:
+            raise KilledError
 
-    return observe
-
-
-def killed(inputs: TopInputs, path: Path, steps: int) -> None:
     with pytest.raises(KilledError):
-        trained(inputs, checkpoint=path, checkpoint_every=2, observer=kill_after(steps))
+        trained(inputs, checkpoint=path, checkpoint_every=2, observer=observe)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The curve that lambda is chosen by, beside leave-one-out logits and a general solver."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -28,14 +29,6 @@ def arrival(rows: int = 8, noise: float = 2.0, seed: int = 0) -> NewClasses:
     return NewClasses(features, labels, Rows(centres, rng.normal(size=OLD + NEW)), OLD, OLD + NEW)
 
 
-def few_rows(*counts: int) -> NewClasses:
-    """Return data with so many rows of each new class."""
-    data = arrival(rows=8, seed=1)
-    ends = [8] * OLD + list(counts)
-    kept = np.concatenate([np.flatnonzero(data.labels == c)[:end] for c, end in enumerate(ends)])
-    return NewClasses(data.features[kept], data.labels[kept], data.head, OLD, OLD + NEW)
-
-
 def curve_of(data: NewClasses, loss: str = "ce", **options: Any) -> Any:
     path = LambdaPath.of(data.statistics())
     return loss_curve(CalibrationSet.of(data, LOSSES[loss]), path, **options)
@@ -61,7 +54,10 @@ def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: A
 
 
 def test_classes_of_a_single_image_judge_lambda_too() -> None:
-    data = few_rows(1, 8)
+    data = arrival(seed=1)
+    kept = np.ones(len(data.labels), dtype=bool)
+    kept[np.flatnonzero(data.labels == OLD)[1:]] = False
+    data = replace(data, features=data.features[kept], labels=data.labels[kept])
     path = LambdaPath.of(data.statistics())
     around = CalibrationSet.of(data, LOSSES["ce"])
     found = initialise(Start(lam="auto"), data)

@@ -53,16 +53,6 @@ def base(tmp_path: Path) -> Path:
     return cache
 
 
-def group(base: Path) -> FeatureSet:
-    """Record that every ninth image shows the same; return the rows with what they are."""
-    split = open_split(base / "train")
-    table = pl.DataFrame({"path": split.manifest.table["path"]}).with_row_index("row")
-    values = table.select("path", video=pl.col("row") % 9)
-    values.write_csv(base.parent / "videos.csv")
-    write_groups(split.path, split.manifest, base.parent / "videos.csv", "video")
-    return read_source(base).train
-
-
 def assert_same(found: ClassStatistics, expected: ClassStatistics, rtol: float = 1e-12) -> None:
     np.testing.assert_array_equal(found.totals, expected.totals)
     for name in ("mean", "class_means", "total_covariance", "within_covariance"):
@@ -94,7 +84,12 @@ def test_the_file_holds_what_numpy_finds(base: Path, tmp_path: Path, weighting: 
 def test_grouped_rows_are_summed_as_in_memory(
     base: Path, tmp_path: Path, weighting: Weighting
 ) -> None:
-    rows, progress = group(base), list[Event]()
+    split, progress = open_split(base / "train"), list[Event]()
+    table = pl.DataFrame({"path": split.manifest.table["path"]}).with_row_index("row")
+    values = table.select("path", video=pl.col("row") % 9)  # every ninth image shows the same
+    values.write_csv(tmp_path / "videos.csv")
+    write_groups(split.path, split.manifest, tmp_path / "videos.csv", "video")
+    rows = read_source(base).train
     given = {"num_classes": CLASSES, "weighting": weighting, "groups": groups_of(rows)}
     expected = ClassStatistics.of(rows.features, rows.labels, **given)  # type: ignore[arg-type]
     out = tmp_path / "all.safetensors"

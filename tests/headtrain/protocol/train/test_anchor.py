@@ -37,17 +37,13 @@ def bank_of(*heads: Training) -> Bank:
     return bank
 
 
-def second_moment() -> np.ndarray:
-    z = np.column_stack([FEATURES, np.ones(len(FEATURES))]).astype(np.float64)
-    return (z * WEIGHTS[:, None]).T @ z
-
-
 def penalty(anchor: Anchor, weight: Tensor, bias: Tensor, start: tuple[Tensor, Tensor]) -> Tensor:
     """As the module defines it."""
     change = torch.cat([weight - start[0], (bias - start[1])[:, None]], dim=1)
     if anchor.old is None:
         return anchor.strength / 2 * change.square().sum()
-    values, vectors = np.linalg.eigh(second_moment())
+    z = np.column_stack([FEATURES, np.ones(len(FEATURES))]).astype(np.float64)
+    values, vectors = np.linalg.eigh((z * WEIGHTS[:, None]).T @ z)
     known = values.copy()
     known[:-1] = values[:-1].mean()  # of 13 eigenvectors one is kept
     directions = torch.from_numpy(vectors * np.sqrt(known))
