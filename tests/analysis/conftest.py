@@ -12,6 +12,7 @@ from clinit.headtrain.protocol.record.format import RunRecord, write_record
 from clinit.headtrain.protocol.record.info import TABLES
 
 MakeRun = Callable[..., RunRecord]
+WriteRuns = Callable[..., Path]
 BASE_CLASSES, NEW_CLASSES, IMAGES = 4, 3, 20
 HEIGHT = {"random": 0.80, "class-mean": 0.82, "least-square": 0.86}
 HEAD_START = {"random": 0.0, "class-mean": 0.55, "least-square": 0.75}

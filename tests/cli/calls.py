@@ -1,5 +1,7 @@
 """Commands that are called as a user types them."""
 
+from pathlib import Path
+
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
@@ -8,6 +10,11 @@ from clinit.errors import ClinitError
 NETWORK = ["--backbone=convnextv2_atto", "--input-size=32", "--device=cpu"]
 NETWORK += ["--model-arg=depths=(1,1,1,1)", "--model-arg=dims=(4,8,8,12)"]
 """The options of the network of `tiny_weights`."""
+
+
+def sides(run: Path) -> list[str]:
+    """Return the options that name the caches of `tiny_run`."""
+    return [f"--{side}={run.parent / 'caches' / side}" for side in ("base", "new")]
 
 
 def call(*words: object) -> Result:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from clinit.headtrain.model.model import load_model
-from tests.cli.calls import call, done, refused
+from tests.cli.calls import call, done, refused, sides
 
 SMALL = {
     "ranpac": ["--ranpac-width", "40"],
@@ -15,11 +15,10 @@ SMALL = {
 @pytest.fixture(scope="module")
 def runs(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of each closed form on the caches of `tiny_run`, by the name of its method."""
-    out, caches = tmp_path_factory.mktemp("closed"), tiny_run.parent / "caches"
-    sides = ("--base", caches / "base", "--new", caches / "new", "--out", out)
+    out = tmp_path_factory.mktemp("closed")
     for method, small in SMALL.items():
         words = ("--tasks=2", "--device=cpu", "--method", method, *small)
-        assert method in done("train-head", *sides, *words)
+        assert method in done("train-head", *sides(tiny_run), "--out", out, *words)
     return out
 
 

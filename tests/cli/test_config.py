@@ -134,7 +134,6 @@ def test_the_nearer_of_two_options_that_exclude_each_other_wins(
     ("text", "fact", "remedy"),
     [
         ("lamda = 1", "'lamda'", "'?lambda"),
-        ("trnsform = 1", "'trnsform'", "transform"),
         ("config = 'other.toml'", "'config'", "Known are: base, new, "),
         ("[train-top]\nranck = 1", "'ranck', which is no option", "rank"),
         ("[train-top]\ntransform = 'paper'", "'transform'", ""),
@@ -145,13 +144,11 @@ def test_the_nearer_of_two_options_that_exclude_each_other_wins(
         ("train-top = 1", "'train-top'", "Write .train-top."),
         ("tasks = [1, 2]", "'tasks'", "`tasks = ...`"),
         ("[train-top]\ninit = [['random']]", "'init'", "`init = ...`"),
-        ("tasks = 2026-11-21", "'tasks'", "`tasks = ...`"),
         ("[train-top.rehearsal]\ntasks = {value = 1}", "'tasks'", "`tasks = ...`"),
         ("tasks = ", "is not TOML", "one option per line"),
         ("a = " + "[" * 100_000, "is not TOML", ""),
         ("iterations = " + "9" * 5000, "is not TOML", ""),
         ("#" * (16 * 2**20 + 1), "larger than 16 MiB", ""),
-        ("a = 1\0", "it contains NUL", ""),
     ],
 )
 def test_what_no_option_takes_is_refused_with_the_nearest(
@@ -282,19 +279,12 @@ def test_the_sweep_has_the_places_of_its_runs_and_options_of_its_own() -> None:
 # The documentation.
 
 
-def examples() -> tuple[str, str]:
-    """Return the file of options and the study of a sweep that the guide shows."""
-    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
-    first, second = (block.split("```")[0] for block in page.split("```toml")[1:])
-    return first, second
-
-
 def test_the_files_of_the_documentation_are_read_by_the_commands_that_it_names() -> None:
     page = (DOCS / "experiments.md").read_text(encoding="utf-8")
     (line,) = (each for each in page.splitlines() if "accept `--config FILE`" in each)
     said = line.split(" accept ")[0].replace("clinit ", "")
     assert set(COMMANDS) == set(PLACES) == set(re.findall("`([^`]+)`", said))
-    text, study = examples()
+    text, study = (block.split("```")[0] for block in page.split("```toml")[1:])
     for command in COMMANDS:
         options(command, text)
     assert options("train-top", text)["lr"] == 1.5e-3

@@ -56,7 +56,6 @@ def started(
         text=True,
         preexec_fn=dispose,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 
@@ -88,7 +87,6 @@ def test_a_signal_within_a_second_of_the_first_leaves_the_clean_up_alone(
 ) -> None:
     process = started(clean=CLEAN.format(after_s))
     process.send_signal(signal.SIGHUP)
-    assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["cleaned\n", "cleaning\n"]
     process.send_signal(second)
     assert process.communicate("\n" if code > 0 else None, timeout=60) == rest
@@ -122,8 +120,6 @@ m.main()
 def test_a_signal_that_the_parent_ignores_stays_ignored() -> None:
     process = started('print("ready", flush=True); input()', ignored=(signal.SIGHUP,))
     process.send_signal(signal.SIGHUP)
-    assert process.stdin is not None
-    assert process.stdout is not None
     process.stdin.write("\n")
     process.stdin.flush()
     assert process.stdout.readline() == "ready\n"  # it goes on

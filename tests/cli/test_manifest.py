@@ -2,16 +2,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from clinit.cli.commands.manifest import app
-from clinit.errors import ManifestError
 from clinit.extract.dataset.manifest import read_manifest
+from tests.cli.calls import call, refused
 from tests.extract.dataset.made import make_tar
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -26,7 +21,7 @@ def root(tmp_path: Path) -> Path:
 def build(root: Path, *more: str, dataset: str = "folder") -> tuple[Result, Path]:
     file = root / "a rather long name of a folder" / "that would be wrapped" / "train.parquet"
     arguments = ("--root", root, "--split", "train", "--out", file)
-    return run("build", dataset, *arguments, *more), file
+    return call("manifest", "build", dataset, *arguments, *more), file
 
 
 def test_build_writes_a_manifest_and_says_what_is_in_it(root: Path) -> None:
@@ -41,9 +36,9 @@ def test_build_writes_a_manifest_and_says_what_is_in_it(root: Path) -> None:
         *(f"digest {manifest.digest}", "0  ant  1,500 B  train/ant/1.png"),
     ):
         assert shown in result.stdout
-    assert result.stdout == run("show", file).stdout + f"Wrote {file}\n"
+    assert result.stdout == call("manifest", "show", file).stdout + f"Wrote {file}\n"
     assert "Warning: 1 of 3 classes have no image in train (for example cat)" in result.stderr
-    assert run("show", file, "--classes").stdout == "ant\nbee\ncat\n"
+    assert call("manifest", "show", file, "--classes").stdout == "ant\nbee\ncat\n"
 
 
 @pytest.mark.parametrize(
@@ -77,10 +72,9 @@ def test_columns_of_parquet_files_may_be_named(tmp_path: Path) -> None:
     table = pl.DataFrame({"a": [b"1"], "b": [b"2"], "fine": [0], "coarse": ["insect"]})
     table.write_parquet(tmp_path / "train.parquet")
     out = ("--root", tmp_path, "--split", "train", "--out", tmp_path / "out" / "m")
-    refused = run("build", "huggingface", *out).exception
-    assert isinstance(refused, ManifestError)
-    assert "`--image-column` of `clinit manifest build`" in refused.remedy
+    error = refused(call("manifest", "build", "huggingface", *out))
+    assert "`--image-column` of `clinit manifest build`" in error.remedy
     named = ("--image-column", "b", "--label-column", "coarse")
-    result = run("build", "huggingface", *out, *named)
+    result = call("manifest", "build", "huggingface", *out, *named)
     assert "0  insect  train.parquet/0" in result.stdout
     assert read_manifest(tmp_path / "out" / "m").table["column"].to_list() == ["b"]

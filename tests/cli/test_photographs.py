@@ -3,30 +3,23 @@
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+from tests.analysis.page import test_browser
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+pytestmark = test_browser.pytestmark
 
 
 def ticked(page: Path, above: str) -> str:
     """Tick all photographs of a section; return the lines for a shell."""
-    # Chromium refuses its sandbox to root, who runs containers.
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     told = list[str]()
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
+    with test_browser.launched() as browser:
         shown = browser.new_page(viewport={"width": 1280, "height": 900})
         shown.on("request", lambda request: told.append(request.url))
         shown.on("console", lambda message: told.append(message.text))
@@ -38,7 +31,6 @@ def ticked(page: Path, above: str) -> str:
         for width in (1280, 400):
             shown.set_viewport_size({"width": width, "height": 900})
             assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        browser.close()
     assert [each for each in told if not each.startswith(("file:", "data:"))] == []
     return script
 

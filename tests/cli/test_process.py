@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clinit.cli.frame.process import (
-    BLAS_TIMEOUT,
-    KEPT_BYTES,
-    MAPPED_BYTES,
-    SPIN_COUNT,
-    TABLE_THREADS,
-    set_thread_defaults,
-)
+from clinit.cli.frame.process import BLAS_TIMEOUT, SPIN_COUNT, TABLE_THREADS, set_thread_defaults
 
 OTHERS = {"OPENBLAS_THREAD_TIMEOUT": str(BLAS_TIMEOUT), "POLARS_MAX_THREADS": str(TABLE_THREADS)}
 OURS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", *OTHERS)
@@ -117,15 +110,6 @@ thread.join()
     [
         ({}, "True", True),
         ({"MALLOC_MMAP_THRESHOLD_": "65536"}, "False", False),
-        (
-            {
-                "MALLOC_MMAP_THRESHOLD_": str(MAPPED_BYTES),
-                "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
-                "MALLOC_ARENA_MAX": "1",
-            },
-            "False",
-            True,
-        ),
     ],
 )
 def test_a_freed_array_is_the_next_one_without_a_page_from_the_system(

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from clinit.cli.frame.config import grids_of, recipe, recipe_names
 from clinit.cli.main import app
 from clinit.headtrain.protocol.sweep.grid import distinct, runs_of
+from tests.cli.calls import done
 
 ROOT: Any = typer.main.get_command(app)
 ORDER = [
@@ -91,15 +91,11 @@ def test_the_commands_of_a_recipe_are_commands(name: str) -> None:
 # The command.
 
 
-def run(*words: str) -> Any:
-    return CliRunner().invoke(app, ["recipe", *words], env={"COLUMNS": "80"})
-
-
 def test_recipes_are_listed_with_their_titles_and_shown_as_they_are() -> None:
-    shown = run("list").output
+    shown = done("recipe", "list")
     assert [name for name in ORDER if name in shown] == ORDER
     assert "Table 4: EWC and DER++" in shown
-    assert run("show", ORDER[1]).output == recipe(ORDER[1])
+    assert done("recipe", "show", ORDER[1]) == recipe(ORDER[1])
 
 
 def test_a_file_of_the_name_of_a_recipe_comes_first_and_a_folder_does_not() -> None:

@@ -16,9 +16,8 @@ from typer.testing import CliRunner, Result
 from clinit.analysis.paper.commands import overlay
 from clinit.analysis.paper.tables import TABLES, table_named
 from clinit.cli.main import app
-from clinit.errors import ClinitError, ExperimentError
 from clinit.extract.cache.head import read_head, write_head
-from tests.cli.calls import checked
+from tests.cli.calls import checked, refused, sides
 
 SCALED = ["tasks=2", "batch_size=64", "eval_every=8"]
 
@@ -30,12 +29,6 @@ def reproduce(tmp_path: Path) -> Callable[..., Result]:
         return CliRunner().invoke(app, ["reproduce", *words, *places], env={"COLUMNS": "100"})
 
     return call
-
-
-@pytest.fixture
-def caches(tiny_run: Path) -> list[str]:
-    folder = tiny_run.parent / "caches"
-    return ["--base", str(folder / "base"), "--new", str(folder / "new")]
 
 
 def test_a_dry_run_prints_the_commands(reproduce: Callable[..., Result], tmp_path: Path) -> None:
@@ -56,12 +49,11 @@ def test_a_dry_run_prints_the_commands(reproduce: Callable[..., Result], tmp_pat
 def test_images_that_are_not_there_are_named_with_what_to_do(
     reproduce: Callable[..., Result], tmp_path: Path
 ) -> None:
-    error = reproduce("resnet18").exception
-    assert isinstance(error, ExperimentError)
+    error = refused(reproduce("resnet18"))
     assert "ImageNet-1K (ILSVRC2012: image-net.org" in str(error)
     assert str(tmp_path / "out" / "caches") in str(error)
     assert "`--imagenet FOLDER --places FOLDER`" in error.remedy
-    error = reproduce("resnet18", "--imagenet", "/data/imagenet").exception
+    error = refused(reproduce("resnet18", "--imagenet", "/data/imagenet"))
     assert str(error).startswith("there are no features of Places365-Standard")
 
 
@@ -118,18 +110,18 @@ def test_all_tables_and_figures_are_made_of_the_digits_in_a_reduced_setting(tmp_
 
 
 def test_records_and_heads_of_other_caches_are_refused(
-    reproduce: Callable[..., Result], caches: list[str], tmp_path: Path, tiny_run: Path
+    reproduce: Callable[..., Result], tmp_path: Path, tiny_run: Path
 ) -> None:
+    base = tiny_run.parent / "caches" / "base"
+    caches = sides(tiny_run)
     small = ["--scale-down", "--seeds", "1", "--set", "tasks=2", "--set", "batch_size=6"]
     assert reproduce("first-task", *small, *caches).exit_code == 0
-    swapped = [caches[0], caches[1], caches[2], caches[1]]  # the base classes as new ones
-    error = reproduce("first-task", *small, *swapped).exception
-    assert isinstance(error, ClinitError)
+    swapped = [caches[0], f"--new={base}"]  # the base classes as new ones
+    error = refused(reproduce("first-task", *small, *swapped))
     assert "holds the records of other data" in str(error) or "new" in str(error)
     head = min((tmp_path / "out" / "heads").iterdir())
     found = read_head(head)
     write_head(replace(found, alignment={**(found.alignment or {}), "started_from": "ab"}), head)
-    error = reproduce("first-task", *small, *caches).exception
-    assert isinstance(error, ExperimentError)
-    assert str(error) == f"{head} was aligned from another head than the one in {caches[1]}"
+    error = refused(reproduce("first-task", *small, *caches))
+    assert str(error) == f"{head} was aligned from another head than the one in {base}"
     assert error.remedy == "Choose another --out for these caches, or remove that file."

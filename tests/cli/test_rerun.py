@@ -9,7 +9,7 @@ import pytest
 from clinit.headtrain.protocol.record.format import read_info, read_record
 from clinit.headtrain.top.images import Images
 from clinit.headtrain.top.inputs import ImageData, prepare_runs
-from tests.cli.calls import call, done
+from tests.cli.calls import call, done, sides
 
 
 def test_a_run_of_heads_gives_the_same_bits_and_leaves_nothing(tiny_run: Path) -> None:
@@ -27,8 +27,7 @@ def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
         read.append(data.images)
         return prepare_runs(data, *rest, **more)
 
-    caches = tiny_run.parent / "caches"
-    words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
+    words = [*sides(tiny_run), "--out", tmp_path / "runs"]
     words += ["--tasks=2", "--iterations=3", "--batch-size=6", "--buffer=9", "--device=cpu"]
     done("train-top", *words, "--rank=3", "--no-probe", "--init=least-square")
     run = tmp_path / "runs" / "least-square-calibrated"
@@ -85,8 +84,7 @@ def test_other_data_and_a_taken_folder_are_refused(
 def test_heads_of_a_bank_are_trained_beside_each_other_again(
     tiny_run: Path, tmp_path: Path
 ) -> None:
-    caches = tiny_run.parent / "caches"
-    words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
+    words = [*sides(tiny_run), "--out", tmp_path / "runs"]
     small = ["--tasks=2", "--iterations=20", "--eval-every=10", "--buffer=9", "--batch-size=8"]
     done("train-head", *words, *small, "--device=cpu")
     runs = sorted(path.parent for path in (tmp_path / "runs").glob("*/run.json"))

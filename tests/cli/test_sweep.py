@@ -6,7 +6,7 @@ from typer.testing import Result
 
 from clinit.headtrain.protocol.record.format import find_records, read_info, read_record
 from clinit.headtrain.top.checkpoint import Checkpoint
-from tests.cli.calls import call, checked
+from tests.cli.calls import call, checked, sides
 from tests.cli.made_cache import write_cache
 
 SMALL = ("device=cpu", "tasks=2", "iterations=4", "eval_every=2", "batch_size=8", "buffer=10")
@@ -52,9 +52,7 @@ TOP = ("--top", *SIZES, "probe=false", "device=cpu")
 
 @pytest.fixture
 def sweep(tiny_run: Path, tmp_path: Path) -> Callable[..., Result]:
-    caches = tiny_run.parent / "caches"
-    places = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "out"]
-    return lambda *words: call("sweep", *places, *words)
+    return lambda *words: call("sweep", *sides(tiny_run), "--out", tmp_path / "out", *words)
 
 
 def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
@@ -65,12 +63,10 @@ def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
     found = {path.name: read_info(path)["id"] for path in find_records(tmp_path / "out")}
     assert found == {name: name for name in ("random", "least-square-calibrated")}
     assert not list((tmp_path / "out").glob("*.checkpoint"))
-    caches = tiny_run.parent / "caches"
-    words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "alone"]
+    words = [*sides(tiny_run), "--out", tmp_path / "alone"]
     options = [f"--{word.replace('_', '-')}" for word in SIZES]
     options += ["--no-probe", "--rank=2", "--init=least-square", "--device=cpu"]
-    alone = call("train-top", *words, *options)
-    assert alone.exit_code == 0, alone.output
+    checked(call("train-top", *words, *options))
     one = read_record(tmp_path / "alone" / "least-square-calibrated")
     other = read_record(tmp_path / "out" / "least-square-calibrated")
     assert one.steps.equals(other.steps)

@@ -1,10 +1,8 @@
-import errno
 import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import Result
@@ -15,7 +13,6 @@ from clinit.analysis.runs import load_runs
 from clinit.errors import DeviceError, ExperimentError, RecordError
 from clinit.extract.cache.head import read_head, write_head
 from clinit.headtrain.protocol import runs as runs_module
-from clinit.headtrain.protocol.record import format as record_module
 from clinit.headtrain.protocol.record.format import find_records, read_info, read_record
 from clinit.headtrain.protocol.record.info import settings_of
 from clinit.headtrain.protocol.stream.source import head_digest, read_base_head
@@ -136,18 +133,15 @@ def test_records_of_every_method_are_found_again(
     ("names", "fact"),
     [
         ("new0 new1 new2", "1 class not named (new3)"),
-        ("new0 new1 new2 new3 new4", "1 class not in the new data (new4)"),
         ("new0 new1 new2 new3 new3", "'new3' is in lines 4 and 5"),
         ("", "the file contains no name"),
-        (None, "No such file"),
     ],
 )
 def test_a_class_order_that_does_not_fit_is_refused(
-    names: str | None, fact: str, train: Train, tmp_path: Path
+    names: str, fact: str, train: Train, tmp_path: Path
 ) -> None:
     file = tmp_path / "order.txt"
-    if names is not None:
-        file.write_text(names.replace(" ", "\n"), encoding="utf-8")
+    file.write_text(names.replace(" ", "\n"), encoding="utf-8")
     error = refused(train("runs", "--class-order", str(file)))
     assert isinstance(error, ExperimentError)
     assert fact in str(error)
@@ -218,28 +212,6 @@ def test_facts_beside_or_in_a_head_are_read_and_damaged_ones_reported(
 
 
 # The same command again.
-
-
-def test_records_that_are_missing_get_the_numbers_of_the_uninterrupted_call(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checked(train("whole"))
-    write, count = record_module._write_files, [0]
-
-    def full(*arguments: Any) -> None:
-        count[0] += 1
-        if count[0] == 3:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(*arguments)
-
-    monkeypatch.setattr(record_module, "_write_files", full)
-    error = refused(train("cut"))
-    assert "No space left on device" in str(error)
-    assert "run the same command again" in error.remedy
-    assert len(find_records(tmp_path / "cut")) == 2
-    with unwritten(*tmp_path.glob("cut/*/run.json")):
-        checked(train("cut"))
-    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import Result
 
-from tests.cli.calls import call, checked
+from clinit.headtrain.protocol.record.format import read_info
+from tests.cli.calls import call, checked, sides
 
 FAST = ["--tasks=2", "--iterations=4", "--eval-every=2", "--batch-size=8", "--buffer=9"]
 FAST += ["--rank=2", "--no-probe"]
@@ -19,25 +19,13 @@ def train_top(tiny_run: Path, tmp_path: Path) -> Command:
     """Run the command on the tiny caches; later arguments win."""
 
     def run(*arguments: object, out: str = "runs", fast: list[str] = FAST) -> Result:
-        caches = tiny_run.parent / "caches"
-        places = [f"--base={caches / 'base'}", f"--new={caches / 'new'}", f"--out={tmp_path / out}"]
+        places = [*sides(tiny_run), f"--out={tmp_path / out}"]
         return call("train-top", *places, *fast, *arguments)
 
     return run
 
 
-@pytest.fixture
-def info_of(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
-    def read(name: str) -> dict[str, Any]:
-        info: dict[str, Any] = json.loads((tmp_path / "runs" / name / "run.json").read_text())
-        return info
-
-    return read
-
-
-def test_runs_are_trained_and_reported(
-    train_top: Command, info_of: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_runs_are_trained_and_reported(train_top: Command, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     (runs / f".random.tmp-{0:016x}").mkdir(parents=True)  # of a process that was killed
     (runs / f".random.checkpoint.tmp-{0:016x}").write_bytes(b"too")
@@ -46,7 +34,7 @@ def test_runs_are_trained_and_reported(
     assert f"2 run records at {runs}" in shown
     left = [".lock", "least-square-calibrated", "random", "trunk-cache"]
     assert sorted(path.name for path in runs.iterdir()) == left
-    info = info_of("random")
+    info = read_info(runs / "random")
     config = {"method": "rehearsal", "rank": 2, "lr": 1.5e-3}
     assert {name: info["config"][name] for name in config} == config
     assert info["top"]["blocks"] == ["stages.2.blocks.0", "stages.3.blocks.0"]

@@ -117,10 +117,6 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from places(each)
 
 
-def change_text(content: bytes, rng: random.Random, twin: bytes) -> bytes:
-    return json.dumps(change_json(json.loads(content), rng)).encode()
-
-
 def change_metadata(content: bytes, rng: random.Random, twin: bytes) -> bytes:
     """Change a value of the documents in the metadata of a safetensors file."""
     (length,) = struct.unpack("<Q", content[:8])
@@ -172,7 +168,7 @@ DAMAGES: dict[str, Damage] = {
     "another file": lambda content, rng, twin: twin,
 }
 CHANGES: dict[str, Damage] = {
-    ".json": change_text,
+    ".json": lambda text, rng, twin: json.dumps(change_json(json.loads(text), rng)).encode(),
     ".safetensors": change_metadata,
     ".checkpoint": change_metadata,
     ".parquet": change_table,

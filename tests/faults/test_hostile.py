@@ -251,12 +251,8 @@ BYTES: dict[tuple[str, str], dict[str, Callable[[Scene], bytes]]] = {
     ("arrays/features.npy", "cache import"): {
         "pickle": lambda scene: npy(OBJECTS, evil_pickle(scene)),
         "a header that runs": lambda scene: npy(f"__import__('os').mkdir({str(marker(scene))!r})"),
-        "a header of brackets": lambda scene: npy("[" * 100_000),
-        "a header of 4 GB": lambda scene: b"\x93NUMPY\x02\x00\xff\xff\xff\xff{}",
     },
     ("settings.toml", "train-head --config"): {
-        "deep": lambda scene: b"a = " + b"[" * 20_000 + b"]" * 20_000,
-        "a setting that is none": lambda scene: b"[train-head]\nnope = 1\n",
         "an order of /dev/zero": lambda scene: b'[train-head]\nclass-order = "/dev/zero"\n',
         "an escape": lambda scene: b'[train-head]\ninit = "\\u001b[2J"\n',
     },
@@ -277,7 +273,6 @@ OPTIONS = {
         *("--buffer=1000000000000000000", "--out=work/caches/base/train/plan.json/x"),
     ),
     "train-top": ("--rank=1000000000",),
-    "report --plot": ("--plot=out/x.exe",),
     "cache import": (f"--backbone={ESCAPE}",),
     "sweep": (
         *("seed=0:100000000000", "lr=1e-4..1e-1:log99999999", "seed=nan", "=1", "lr=nan..1:lin5"),

@@ -1,6 +1,5 @@
 """Records that hold what each figure shows."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +7,7 @@ import polars as pl
 import pytest
 
 from clinit.headtrain.protocol.record.format import RunRecord
-
-MakeRun = Callable[..., RunRecord]
+from tests.analysis.conftest import MakeRun
 
 
 @pytest.fixture

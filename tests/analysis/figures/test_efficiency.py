@@ -1,14 +1,11 @@
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from clinit.analysis.figures.efficiency import races
 from clinit.analysis.runs import runs_of
 from clinit.errors import RecordError
-from clinit.headtrain.protocol.record.format import RunRecord
+from tests.analysis.conftest import MakeRun
 
-MakeRun = Callable[..., RunRecord]
 INITS = ("random", "class-mean")
 
 

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
@@ -14,9 +14,7 @@ from clinit.analysis.figures.line import (
     starts_of,
 )
 from clinit.analysis.runs import runs_of
-from clinit.headtrain.protocol.record.format import RunRecord
-
-MakeRun = Callable[..., RunRecord]
+from tests.analysis.conftest import MakeRun
 
 
 def line_of(at: Sequence[float], seeds: Sequence[Sequence[float]]) -> Line:
@@ -26,14 +24,10 @@ def line_of(at: Sequence[float], seeds: Sequence[Sequence[float]]) -> Line:
         return Line(np.array(at, dtype=np.float64), values.mean(axis=0), low, high)
 
 
-def noisy(points: int, seeds: int = 3) -> Line:
-    rng = np.random.default_rng(points)
-    return line_of(list(range(points)), list(rng.normal(2.0, 1.0, (seeds, points))))
-
-
 @pytest.mark.parametrize("columns", [1, 7, 100])
 def test_thinning_keeps_the_least_and_the_greatest_point_of_each_column(columns: int) -> None:
-    line = noisy(1000)
+    values = np.random.default_rng(1000).normal(2.0, 1.0, (3, 1000))
+    line = line_of(range(1000), list(values))
     thin = line.thinned(0, 1000, columns)
     assert len(thin.at) <= 2 * columns + 2
     kept = set(zip(thin.at.tolist(), thin.mean.tolist(), strict=True))

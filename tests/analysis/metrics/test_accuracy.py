@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -15,9 +15,8 @@ from clinit.analysis.metrics.accuracy import (
     transfers,
 )
 from clinit.analysis.report.run import RunSummary
-from clinit.headtrain.protocol.record.format import RunRecord
+from tests.analysis.conftest import MakeRun
 
-MakeRun = Callable[..., RunRecord]
 ORIGINS = (0, 0, 1, 1, 2)
 CLASSES = pl.DataFrame(
     {"row": range(5), "task": ORIGINS}, schema={"row": pl.Int32, "task": pl.Int16}

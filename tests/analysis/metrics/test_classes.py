@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -6,10 +5,8 @@ import polars as pl
 import pytest
 
 from clinit.analysis.metrics.accuracy import confusions
-from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.info import TABLES
 
-MakeRun = Callable[..., RunRecord]
 SCHEMA: Any = TABLES["mistakes"]
 CLASSES = pl.DataFrame(
     {

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from clinit.analysis.metrics.efficiency import initialisation_seconds, spikes
 from clinit.analysis.report.run import RunSummary
-from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.info import TABLES
+from tests.analysis.conftest import MakeRun
 
-MakeRun = Callable[..., RunRecord]
 losses = st.lists(st.floats(0, 1e4, width=32), min_size=1, max_size=40)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from clinit.analysis.page.data import page_data
 from clinit.analysis.runs import runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.words import visible
+from tests.analysis.conftest import MakeRun
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 
@@ -28,17 +30,22 @@ DIFFERING = (0, 1, 3)
 """Charts in which the made runs differ: in what they know of earlier tasks they do not."""
 ORANGE, BLUE, GREEN = (213, 94, 0), (0, 114, 178), (0, 158, 115)
 Open = Callable[..., Any]
-MakeRun = Callable[..., RunRecord]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+@contextmanager
+def launched() -> Iterator[Any]:
     # Chromium refuses its sandbox to root, who runs containers.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with playwright.sync_playwright() as started:
         running = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield running
         running.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

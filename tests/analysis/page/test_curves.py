@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from clinit.analysis.page.data import curves, thin
 from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.protocol.record.format import RunRecord
+from tests.analysis.conftest import MakeRun
 
-MakeRun = Callable[..., RunRecord]
 numbers = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=300)
 
 

@@ -1,5 +1,5 @@
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from clinit.analysis.page.data import page_data
 from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.words import visible
+from tests.analysis.conftest import MakeRun
 
-MakeRun = Callable[..., RunRecord]
 INITS = ("random", "class-mean", "least-square")
 
 

@@ -2,7 +2,6 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from clinit.analysis.page.page import escaped_json
 from clinit.analysis.runs import load_runs, runs_of
 from clinit.errors import RecordError
 from clinit.headtrain.protocol.record.format import RunRecord
-
-MakeRun = Callable[..., RunRecord]
+from tests.analysis.conftest import MakeRun
 
 
 class Elements(HTMLParser):
@@ -69,7 +67,6 @@ def test_the_policy_allows_the_scripts_and_styles_of_the_page_alone(three_inits:
         for tag, attributes in page.tags
         if attributes.get("http-equiv") == "Content-Security-Policy"
     )
-    assert policy is not None
     assert policy.startswith("default-src 'none'; ")
     assert "unsafe" not in policy
     style, _data, *scripts = page.raw

@@ -1,12 +1,8 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-from clinit.headtrain.protocol.record.format import RunRecord
+from tests.analysis.conftest import MakeRun, WriteRuns
 from tests.analysis.printed import call, shown
-
-MakeRun = Callable[..., RunRecord]
-WriteRuns = Callable[..., Path]
 
 
 def test_tables_curves_and_what_the_start_is_worth_are_printed(three_inits: Path) -> None:

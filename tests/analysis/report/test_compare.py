@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,11 +8,10 @@ from clinit.analysis.report import View
 from clinit.analysis.report.compare import Difference, adjusted_by_holm
 from clinit.analysis.runs import Runs, runs_of
 from clinit.errors import RecordError
-from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.info import held_out_manifest
+from tests.analysis.conftest import MakeRun
 from tests.analysis.printed import unbroken
 
-MakeRun = Callable[..., RunRecord]
 HEIGHT = {"random": 0.5, "class-mean": 0.5, "least-square": 0.8}
 
 
@@ -26,8 +24,6 @@ def test_without_rounding_the_interval_is_that_of_the_paired_t_test() -> None:
     test: Any = ttest_rel(ones, others)
     assert found.number == 5
     assert found.p_value == pytest.approx(test.pvalue)
-    assert found.mean is not None
-    assert found.half_width is not None
     ends = [found.mean - found.half_width, found.mean + found.half_width]
     np.testing.assert_allclose(ends, test.confidence_interval(0.95))
 
@@ -70,38 +66,6 @@ def test_p_values_are_adjusted_by_holm(seed: int) -> None:
     np.testing.assert_allclose(adjusted, _naive_holm(p_values))
     results = ["higher" if each < 0.05 else "open" for each in adjusted]
     assert [each.result for each in found[1:]] == results
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
-@pytest.mark.parametrize("images", [250, 1000, 7300])
-def test_of_pages_without_an_effect_few_find_one_and_a_true_effect_is_found(
-    seeds: int, images: int
-) -> None:
-    """24 tests on a page; starts that differ in some images by chance, as random starts do."""
-    rng = np.random.default_rng(images + seeds)
-
-    def page(effect: float) -> list[Difference]:
-        made = []
-        for _ in range(24):
-            share = rng.choice([0.004, 0.02, 0.1])  # of images on which two runs disagree
-            right = rng.binomial(images, share, (2, seeds)) / images
-            moved = 100 * (right[0] - right[1]) + effect
-            made.append(
-                Difference.of(
-                    dict(enumerate(np.round(moved * images / 100) * 100 / images)),
-                    dict.fromkeys(range(seeds), 0.0),
-                    step=100 / images,
-                )
-            )
-        return adjusted_by_holm(made)
-
-    false = sum(any(each.result in ("higher", "lower") for each in page(0.0)) for _ in range(300))
-    assert false <= 0.07 * 300
-    found = [each.result == "higher" for _ in range(40) for each in page(4.5)]
-    if seeds >= (10 if images < 1000 else 5):
-        assert np.mean(found) >= 0.95
-    assert seeds > 2 or not any(found), "two seeds have no verdict"
 
 
 def several(make_run: MakeRun, inits: tuple[str, ...] = tuple(HEIGHT), **more: Any) -> list[Any]:

@@ -1,5 +1,4 @@
 import statistics
-from collections.abc import Callable
 from dataclasses import replace
 
 import polars as pl
@@ -8,8 +7,8 @@ from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusion, conclusions, rises
 from clinit.analysis.runs import runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
+from tests.analysis.conftest import MakeRun
 
-MakeRun = Callable[..., RunRecord]
 START = {"random": 0.0, "class-mean": 0.5, "least-square": 0.7}
 
 
@@ -27,10 +26,6 @@ def test_a_terminal_has_two_notes_and_the_number_of_the_others(make_run: MakeRun
     assert "1 more note: clinit report --html FILE" in shown
 
 
-def nothing(task: int, iteration: int) -> float:
-    return -0.05
-
-
 def test_a_missing_gain_has_its_reason(make_run: MakeRun) -> None:
     def reason(random: RunRecord, **settings: object) -> str:
         return runs_of([random, make_run("least-square", **settings)]).notes[0]
@@ -38,7 +33,7 @@ def test_a_missing_gain_has_its_reason(make_run: MakeRun) -> None:
     alone = runs_of([make_run("random"), make_run("least-square", seed=1)]).notes
     assert any("`--init random`" in note for note in alone)
     # Random rows recognise nothing before the first step: that is not the reason.
-    unstepped = make_run("random", iterations=0, accuracy=nothing)
+    unstepped = make_run("random", iterations=0, accuracy=lambda task, i: -0.05)
     assert reason(unstepped, iterations=0) == (
         "No gain over random in tasks 1, 2, 3: there is no evaluation after the start."
     )

@@ -2,7 +2,6 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,9 @@ from clinit.analysis.report.tables import run_table
 from clinit.analysis.runs import load_runs, runs_of
 from clinit.errors import RecordError
 from clinit.headtrain.protocol.record.format import RunRecord
+from tests.analysis.conftest import MakeRun, WriteRuns
 from tests.analysis.printed import printed
 
-MakeRun = Callable[..., RunRecord]
-WriteRuns = Callable[..., Path]
 INITS = ("random", "class-mean", "least-square")
 
 

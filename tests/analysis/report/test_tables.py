@@ -1,5 +1,4 @@
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +14,10 @@ from clinit.analysis.report.tables import (
 )
 from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.errors import RecordError
-from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.info import held_out_manifest, held_out_share
+from tests.analysis.conftest import MakeRun
 from tests.analysis.printed import printed, unbroken
 
-MakeRun = Callable[..., RunRecord]
 INITS = ("random", "class-mean", "least-square")
 FURTHER = (
     "backward_transfer",

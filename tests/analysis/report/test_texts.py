@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from clinit.analysis.report import View
 from clinit.analysis.report.measures import MEANS
 from clinit.analysis.runs import Runs, runs_of
-from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.words import escaped, visible
+from tests.analysis.conftest import MakeRun
 from tests.analysis.printed import shown
 
-MakeRun = Callable[..., RunRecord]
 HOSTILE = 'a|b_c & $x^2$ 50%\\#{~}[red] "<i>" *x* `y` \x1b[31m\n\u202e λ -- \''
 INITS = ("random", "class-mean", "least-square")
 
@@ -45,18 +44,9 @@ def markdown_cells(text: str) -> list[list[str]]:
     return [[re.sub(r"\\(.)", r"\1", cell.strip()) for cell in cells] for cells in parts]
 
 
-def spread_of(cell: str) -> tuple[float, float]:
-    mean, deviation = re.findall(r"[-\d.,]+", cell)
-    return float(mean.replace(",", "")), float(deviation.replace(",", ""))
-
-
-def expected(report: Runs, init: str, note: str, name: str) -> tuple[float, float]:
-    rows = [
-        row[name]
-        for row in report.rows()
-        if row["init"] == init and row["config"]["note"] == note and row[name] is not None
-    ]
-    return statistics.mean(rows), statistics.stdev(rows)
+def spread_of(cell: str) -> list[float]:
+    """Return mean and deviation."""
+    return [float(each.replace(",", "")) for each in re.findall(r"[-\d.,]+", cell)]
 
 
 def test_markdown_holds_the_means_and_deviations(seeded: Runs) -> None:
@@ -68,13 +58,12 @@ def test_markdown_holds_the_means_and_deviations(seeded: Runs) -> None:
     assert rule == ["---"] * 2 + ["---:"] * 11
     assert len(lines) == 6
     assert {len(cells) for cells in (head, rule, *lines)} == {13}
+    means = {(row["init"], visible(row["note"])): row for row in seeded.means().to_dicts()}
     for init, note, seeds, *numbers in lines:
         assert seeds == "3"
-        told = HOSTILE if note == visible(HOSTILE) else note
         for name, digits, cell in (("acc_all", 2, numbers[0]), ("loss_new", 3, numbers[8])):
-            assert spread_of(cell) == pytest.approx(
-                expected(seeded, init, told, name), abs=0.51 * 10**-digits
-            )
+            own = [means[init, note][each] for each in (name, f"{name}_deviation")]
+            assert spread_of(cell) == pytest.approx(own, abs=0.51 * 10**-digits)
 
 
 def test_the_best_of_comparable_runs_is_bold(seeded: Runs) -> None:

@@ -1,5 +1,6 @@
 """Rows that repeat each other, found in the features; rows drawn by class."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,6 @@ def crops(rng: Rng, images: Images, times: int, noise: float) -> Images:
     return np.repeat(features, times, axis=0) + crop, np.repeat(labels, times)
 
 
-@pytest.mark.parametrize("each", [1, 2, 3, 20, 60])
-def test_different_photographs_are_groups_of_one(rng: Rng, each: int) -> None:
-    features, labels = photographs(rng, each=each)
-    np.testing.assert_array_equal(find_groups(features, labels), np.arange(len(labels)))
-
-
 @pytest.mark.parametrize(("times", "noise"), [(2, 0.0), (2, 0.2), (8, 0.0), (8, 0.4)])
 @pytest.mark.parametrize("each", [1, 2, 5])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -64,27 +59,34 @@ def test_copies_and_crops_are_found_in_any_order(
     assert (found <= np.arange(len(kept))).all()
 
 
-@pytest.mark.parametrize("each", [2, 3, 5, 20])
-@pytest.mark.parametrize("dim", [2, 3, 8])
-def test_distinct_rows_of_few_dimensions_or_of_a_narrow_class_are_no_groups(
-    rng: Rng, each: int, dim: int
-) -> None:
+def narrow(rng: Rng, each: int, dim: int) -> Images:
+    """Rows of few dimensions, one class of which is narrow."""
     labels = np.repeat(np.arange(20), each)
-    features = rng.normal(size=(len(labels), dim))
-    features[labels == 0] *= 0.5
-    np.testing.assert_array_equal(find_groups(features, labels), np.arange(len(labels)))
+    return rng.normal(size=(len(labels), dim)) * np.where(labels == 0, 0.5, 1)[:, None], labels
 
 
-def test_one_class_of_distant_sub_kinds_has_no_groups(rng: Rng) -> None:
+def distant_kinds(rng: Rng) -> Images:
     features, labels = photographs(rng, classes=10, each=20, dim=64)
     features[:20] += np.repeat(4 * rng.normal(size=(4, 64)), 5, axis=0)
-    np.testing.assert_array_equal(find_groups(features, labels), np.arange(200))
+    return features, labels
 
 
-@pytest.mark.parametrize("outlier", [3, 30, 300])
-def test_an_outlier_makes_no_group_of_the_others(rng: Rng, outlier: float) -> None:
+def outliers(rng: Rng, distance: float) -> Images:
     features, labels = photographs(rng)
-    features[::5] += outlier
+    features[::5] += distance
+    return features, labels
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(partial(photographs, each=each) for each in (1, 2, 3, 20, 60)),
+        *(partial(narrow, each=each, dim=dim) for each in (2, 3, 5, 20) for dim in (2, 3, 8)),
+        *(distant_kinds, *(partial(outliers, distance=each) for each in (3, 30, 300))),
+    ],
+)
+def test_rows_of_different_photographs_are_groups_of_one(rng: Rng, made: Any) -> None:
+    features, labels = made(rng)
     np.testing.assert_array_equal(find_groups(features, labels), np.arange(len(labels)))
 
 

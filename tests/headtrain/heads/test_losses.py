@@ -56,7 +56,8 @@ def test_a_value_is_the_same_with_and_without_its_gradient_at_any_size(
     name: str, size: float, logits: Tensor, labels: Tensor
 ) -> None:
     single = (size * logits).float()
-    value, _ = LOSSES[name].value_and_gradient(single, labels)
+    value, gradient = LOSSES[name].value_and_gradient(single, labels)
+    assert gradient.isfinite().all()
     exact = LOSSES[name].value(single.double(), labels)
     torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=1e-6)
 
@@ -84,10 +85,3 @@ def test_local_terms_are_value_gradient_and_hessian_in_the_new_logits(
         )
         expected = local.diagonal[row].diag() - torch.outer(local.outer[row], local.outer[row])
         torch.testing.assert_close(expected, hessian[is_new][:, is_new])
-
-
-def test_logits_of_hundreds_stay_finite() -> None:
-    logits = torch.tensor([[900.0, -900.0, 0.0]])
-    value, gradient = LOSSES["ce"].value_and_gradient(logits, torch.tensor([1]))
-    torch.testing.assert_close(value, torch.tensor([1800.0]))
-    torch.testing.assert_close(gradient, torch.tensor([[1.0, -1.0, 0.0]]))

@@ -68,7 +68,6 @@ def test_the_temperature_of_independent_classes_has_the_least_logistic_loss() ->
 def test_the_temperature_has_the_least_loss_that_scipy_finds(sure: float, unit: float) -> None:
     logits, labels = drawn(rows=500, sure=sure)
     found = fit_temperature(unit * logits, labels)
-    assert found is not None
     expected = scipy_temperature(logits, np.eye(7)[labels])
     assert found / unit == pytest.approx(expected, rel=1e-4)
 
@@ -79,7 +78,6 @@ def test_with_smoothed_labels_there_is_one_although_all_rows_are_right(right: bo
     if right:
         labels = logits.argmax(axis=1)
     found = fit_temperature(logits, labels, smoothed=True)
-    assert found is not None
     targets = np.full(logits.shape, 1 / 32 / 6)
     targets[np.arange(30), labels] = 1 - 1 / 32
 
@@ -120,7 +118,6 @@ def test_rows_of_a_class_that_the_head_rules_out_are_left_out() -> None:
     weight, bias = head.weight.copy(), head.bias.copy()
     weight[2], bias[2] = 0.0, NEVER
     found = temperature_of(Head(weight, bias), rows)
-    assert found is not None
     assert found == expected
     assert found.value == pytest.approx(4.0, rel=0.3)
     few = np.concatenate([np.flatnonzero(some)[: LEAST_ROWS - 1], np.flatnonzero(~some)])
@@ -131,7 +128,6 @@ def test_rows_of_a_class_that_the_head_rules_out_are_left_out() -> None:
 def test_one_half_fits_and_the_other_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     head, rows = features_of(1001)
     found = temperature_of(head, rows)
-    assert found is not None
     assert (found.fitted_rows, found.measured_rows) == (501, 500)
     order = np.argsort(rows.labels, kind="stable")
     fit, judge = order[::2], order[1::2]
@@ -143,7 +139,6 @@ def test_one_half_fits_and_the_other_measures(monkeypatch: pytest.MonkeyPatch) -
     assert after < 0.5 * found.ece_before  # type: ignore[operator]
     monkeypatch.setattr("clinit.headtrain.heads.temperature.MOST_ROWS", 200)
     of_many = temperature_of(head, rows)
-    assert of_many is not None
     assert (of_many.fitted_rows, of_many.measured_rows) == (100, 100)
 
 

@@ -57,7 +57,6 @@ def test_counts_and_mistakes_are_those_of_every_row_looked_at_alone(
             mistakes.append([label, number, best])
     assert found.correct.tolist() == [correct]
     assert found.correct_in_task.tolist() == [in_task]
-    assert found.mistakes is not None
     assert found.mistakes[0].T.tolist() == mistakes
     assert found.mistakes[0].dtype == np.int32
 

@@ -1,7 +1,6 @@
 """Whole runs on a device that executes (`tests.twin`), next to the CPU's."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,8 @@ from torch import Tensor
 
 from clinit.headtrain.protocol.stream import buffer as ram
 from clinit.headtrain.protocol.train import evaluate
-from clinit.headtrain.protocol.train.loop import CaptureWarning, StreamedFeed
-from clinit.headtrain.protocol.train.step import Updates
 from tests.headtrain.protocol.test_experiment import run
-from tests.twin import Graph, Machine, twin
+from tests.twin import Machine, twin
 
 __all__ = ["twin"]
 SMALL = {"tasks": 2, "iterations": 12, "eval_every": 6, "batch_size": 16, "buffer": 60}
@@ -78,36 +75,3 @@ def test_the_same_run_gives_the_same_bits_twice(twin: Machine) -> None:
         one, two = trained("cuda", "drawn"), trained("cuda", "drawn")
     assert one[0].head.weight.tobytes() == two[0].head.weight.tobytes()
     assert one[0].steps["loss"].equals(two[0].steps["loss"])
-
-
-def waits(update: Any) -> Any:
-    return lambda self, share=1.0: (update(self, share), float(self.losses.sum()))
-
-
-def moves(prepare: Any) -> Any:
-    def prepared(self: Any, start: int, stop: int) -> None:
-        self.features = self.features.clone()
-        prepare(self, start, stop)
-
-    return prepared
-
-
-@pytest.mark.parametrize(
-    ("where", "name", "planted"),
-    [
-        (Graph, "replay", lambda real: lambda self: None),
-        (StreamedFeed, "prepare", moves),
-        (Updates, "update", waits),
-    ],
-)
-def test_the_device_notices_what_a_gpu_would_suffer_from(
-    twin: Machine, monkeypatch: pytest.MonkeyPatch, where: type, name: str, planted: Any
-) -> None:
-    near = trained("cpu", "linear")
-    monkeypatch.setattr(ram, "DEVICE_SHARE", 0.0)
-    monkeypatch.setattr(where, name, planted(getattr(where, name)))
-    is_told = pytest.warns(CaptureWarning, match="stream is capturing")
-    with twin, is_told if where is Updates else nullcontext():
-        far = trained("cuda", "linear")
-    is_wrong = np.abs(far[0].head.weight - near[0].head.weight).max() > 1e-3
-    assert is_wrong == (where is not Updates)

@@ -56,7 +56,6 @@ def checkpoint(path: Path, *entries: TaskEntry) -> Checkpoint:
 
 def plain(found: Checkpoint | None) -> object:
     """All that a checkpoint holds, to be compared."""
-    assert found is not None
     parts = [
         [(name, str(t.dtype), t.shape, t.float().tolist()) for name, t in sorted(part.items())]
         for part in (found.model, found.optimizer)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from clinit.headtrain.heads.linear import Rows
@@ -20,12 +19,13 @@ from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top import blocks
-from clinit.headtrain.top.activations import Batch, ImageRows, PoolActivations, TaskReader
+from clinit.headtrain.top.activations import Batch, PoolActivations, TaskReader
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.methods import Ewc, Quadratic
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import TopMethod, top_optimizer, train_steps
 from tests.headtrain.top.networks import build
+from tests.headtrain.top.test_evaluate import Held
 from tests.twin import CUDA, Machine, twin
 
 __all__ = ["twin"]
@@ -47,25 +47,11 @@ LABELS = np.arange(40) % TASK.stop
 STEPS = 3
 
 
-class Held(ImageRows):
-    """Activations on the host."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        self.values = values
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def stream(self, batches: Sequence[np.ndarray]) -> Generator[Float[Tensor, "batch ..."]]:
-        for rows in batches:
-            yield torch.from_numpy(self.values[rows])
-
-
-def make_network(key: str) -> tuple[nn.Module, np.ndarray]:
+def make_network(key: str) -> tuple[nn.Module, Tensor]:
     """Return a network on the host, and activations in float16."""
     network = build(key)
     values = cut_network(network, 2).trunk(torch.randn(len(LABELS), 3, 32, 32))
-    return network, values.half().numpy()
+    return network, values.half()
 
 
 def study_of(settings: Mapping[str, Any]) -> Study:
@@ -80,7 +66,7 @@ def make_model(network: nn.Module, top: Mapping[str, Any]) -> PlasticModel:
     return model
 
 
-def make_reader(values: np.ndarray, device: torch.device) -> TaskReader:
+def make_reader(values: Tensor, device: torch.device) -> TaskReader:
     """Two parts, so that batches are merged."""
     parts = PoolActivations([Held(values[:15]), Held(values[15:])], device)
     pool = Pool((np.zeros((len(LABELS), 1), np.float32), LABELS))

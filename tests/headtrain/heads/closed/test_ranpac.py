@@ -70,7 +70,6 @@ def test_lambda_has_the_least_error_on_the_last_fifth_of_the_task(width: int) ->
     assert base.curve is None
     for solution, start, stop, task in ((first, 4, 6, 1), (second, 6, 9, 2)):
         errors = naive_curve(start, stop, task, width)
-        assert solution.curve is not None
         assert solution.curve.lams == LAMBDAS
         assert len(LAMBDAS) == 17
         large = np.array(LAMBDAS) >= 1e-4  # below, the naive solve has lost its digits
@@ -79,7 +78,6 @@ def test_lambda_has_the_least_error_on_the_last_fifth_of_the_task(width: int) ->
         )
         assert solution.lam == solution.curve.best
     head = form.head()
-    assert head is not None
     assert second.lam is not None
     np.testing.assert_allclose(
         head.rows.weight, naive_head(width, second.lam), rtol=1e-3, atol=1e-4
@@ -94,8 +92,6 @@ def test_a_lambda_that_rounding_would_drown_is_not_chosen_and_refused_if_given()
     arrival = Arrival(1, features, labels, 2)
     form = learner(60)
     solution = form.learn(arrival)
-    assert solution.curve is not None
-    assert solution.lam is not None
     assert solution.lam > solution.curve.best
     assert form.scores(features).argmax(1).tolist() == labels.tolist()
     with pytest.raises(StatisticsError, match="singular at lambda = 1e-12, with 40 rows") as error:
@@ -111,6 +107,4 @@ def test_rows_that_are_held_out_are_mapped_block_by_block(monkeypatch: pytest.Mo
     # of many.
     rtol = np.linalg.cond(mapped(rows_of(0, len(COUNTS))[0], 5)) * np.finfo(np.float32).eps
     for one, other in zip(expected, found, strict=True):
-        assert one is not None
-        assert other is not None
         np.testing.assert_allclose(other.errors, one.errors, rtol=rtol)

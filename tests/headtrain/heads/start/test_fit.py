@@ -15,18 +15,7 @@ from clinit.headtrain.heads.start.calibration_set import CalibrationSet
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.settings import Start
-
-OLD, NEW, UNSEEN, DIM = 4, 3, 2, 5
-NAMES = ["ce", "mse", "sqen", "bce"]
-
-
-def arrival() -> NewClasses:
-    rng = np.random.default_rng(5)
-    centres = rng.normal(size=(OLD + NEW, DIM))
-    labels = rng.choice(OLD + NEW, size=200, p=np.arange(1, 8) / 28)
-    features = 4 * (centres[labels] + rng.normal(size=(200, DIM)))
-    weight = np.r_[centres, rng.normal(size=(UNSEEN, DIM))] / 4
-    return NewClasses(features, labels, Rows(weight, rng.normal(size=9)), OLD, OLD + NEW)
+from tests.headtrain.heads.start.test_calibrate import DIM, NAMES, NEW, OLD, arrival
 
 
 def start_rows() -> Rows:
@@ -115,16 +104,16 @@ def test_the_start_of_a_task_lowers_the_loss_of_calibrated_rows(name: str) -> No
 
 def test_left_out_images_are_answered_by_rows_that_are_fitted_to_four_fifths() -> None:
     data, start = arrival(), Start(init="fitted", new_share=0.2)
-    data = replace(data, groups=np.arange(200) // 2 * 10 + data.labels)  # some pairs are one
+    pairs = np.arange(len(data.labels)) // 2
+    data = replace(data, groups=10 * pairs + data.labels)  # some pairs are one
     found = initialise(start, data)
-    assert found.left_out is not None
     assert found.lam is not None
+    assert found.left_out is not None
     known = found.left_out()
-    assert data.groups is not None
     kinds = sorted({*zip(data.labels.tolist(), data.groups.tolist(), strict=True)})
     part_of = {group: number % 5 for number, (_, group) in enumerate(kinds)}
     parts = np.array([part_of[group] for group in data.groups.tolist()])
-    np.testing.assert_array_equal(known.drawn, np.arange(200))
+    np.testing.assert_array_equal(known.drawn, np.arange(len(data.labels)))
     for part in range(5):
         kept = parts != part
         fewer = replace(

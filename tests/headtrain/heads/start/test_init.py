@@ -90,9 +90,8 @@ def test_least_square_rows_are_those_of_the_head_over_all_data() -> None:
 def test_lambda_from_data_is_the_best_of_its_curve() -> None:
     data = arrival()
     found = initialise(Start(lam="auto", scale="none"), data)
-    assert found.curve is not None
     assert found.lam == found.curve.best
-    fixed = initialise(Start(lam=found.lam, scale="none"), data)
+    fixed = initialise(Start(lam=found.curve.best, scale="none"), data)
     np.testing.assert_array_equal(found.rows.weight, fixed.rows.weight)
     assert fixed.curve is None
 
@@ -142,8 +141,6 @@ def test_calibrated_rows_are_affine_in_the_raw_ones_and_lose_less(
     found = initialise(Start(init=init, lam=0.05, calibration=calibration), data)
     np.testing.assert_allclose(found.rows.weight, found.factor * raw.weight)
     np.testing.assert_allclose(found.rows.bias, found.factor * raw.bias + found.shift)
-    assert found.loss_before is not None
-    assert found.loss_after is not None
     assert found.loss_after <= found.loss_before
 
 

@@ -1,5 +1,6 @@
 """The curve that lambda is chosen by, beside leave-one-out logits and a general solver."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -28,14 +29,6 @@ def arrival(rows: int = 8, noise: float = 2.0, seed: int = 0) -> NewClasses:
     return NewClasses(features, labels, Rows(centres, rng.normal(size=OLD + NEW)), OLD, OLD + NEW)
 
 
-def few_rows(*counts: int) -> NewClasses:
-    """Return data with so many rows of each new class."""
-    data = arrival(rows=8, seed=1)
-    ends = [8] * OLD + list(counts)
-    kept = np.concatenate([np.flatnonzero(data.labels == c)[:end] for c, end in enumerate(ends)])
-    return NewClasses(data.features[kept], data.labels[kept], data.head, OLD, OLD + NEW)
-
-
 def curve_of(data: NewClasses, loss: str = "ce", **options: Any) -> Any:
     path = LambdaPath.of(data.statistics())
     return loss_curve(CalibrationSet.of(data, LOSSES[loss]), path, **options)
@@ -61,7 +54,10 @@ def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: A
 
 
 def test_classes_of_a_single_image_judge_lambda_too() -> None:
-    data = few_rows(1, 8)
+    data = arrival(seed=1)
+    kept = np.ones(len(data.labels), dtype=bool)
+    kept[np.flatnonzero(data.labels == OLD)[1:]] = False
+    data = replace(data, features=data.features[kept], labels=data.labels[kept])
     path = LambdaPath.of(data.statistics())
     around = CalibrationSet.of(data, LOSSES["ce"])
     found = initialise(Start(lam="auto"), data)
@@ -105,7 +101,6 @@ def test_a_lambda_of_negative_factor_is_not_chosen() -> None:
             continue
         assert curve.errors == tuple(min(error, search.without) for error in curve.errors)
         found = initialise(Start(new_share="classes"), data)
-        assert found.factor is not None
         assert found.factor > 0
         assert found.lam == curve.best
         chosen_negative += search.without in curve.errors
@@ -138,6 +133,5 @@ def test_the_search_finds_the_best_lambda_of_the_whole_grid(near: float | None) 
             continue
         assert min(curve.errors) <= 1.001 * least + 1e-9
         warm = loss_curve(around, path, near=curve.best)
-        assert warm is not None
         assert min(warm.errors) <= 1.001 * least + 1e-9
         assert len(warm.lams) <= 9  # flat curves let it wander

@@ -1,5 +1,6 @@
 """Leave-one-out logits beside n explicit computations, each without the row, or its group."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +21,22 @@ DIM, START, STOP = 7, 3, 6
 COUNTS = (4, 9, 1, 5, 2, 12)
 
 
-def made(seed: int = 0, shift: float = 0.0, *, repeats: bool = False) -> NewClasses:
-    """Return unbalanced random data: old classes 0 to 2, new ones 3 to 5, some in groups."""
+def made(
+    seed: int = 0,
+    shift: float = 0.0,
+    *,
+    repeats: bool = False,
+    counts: Sequence[int] = COUNTS,
+    start: int = START,
+) -> NewClasses:
+    """Return unbalanced random data: old classes before `start`, then new ones, some in groups."""
+    stop = len(counts)
     rng = np.random.default_rng(seed)
-    labels = rng.permutation(np.repeat(np.arange(STOP), COUNTS))
-    means = rng.normal(size=(STOP, DIM))
+    labels = rng.permutation(np.repeat(np.arange(stop), counts))
+    means = rng.normal(size=(stop, DIM))
     features = means[labels] + rng.normal(size=(len(labels), DIM)) + shift
-    head = Rows(rng.normal(size=(STOP, DIM)), rng.normal(size=STOP))
-    data = NewClasses(features, labels, head, START, STOP)
+    head = Rows(rng.normal(size=(stop, DIM)), rng.normal(size=stop))
+    data = NewClasses(features, labels, head, start, stop)
     if not repeats:
         return data
     place = np.array(

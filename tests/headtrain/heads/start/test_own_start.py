@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.heads.array import to_numpy
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.losses import LOSSES
-from clinit.headtrain.heads.start.calibration_set import CalibrationSet
 from clinit.headtrain.heads.start.initialise import initialise
-from clinit.headtrain.heads.start.left_out import leave_one_out
-from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
+from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.protocol.study.study import Study, run_name
 from clinit.setting import Imported
+from tests.headtrain.heads.start import test_left_out as left_out
+from tests.headtrain.heads.start.test_left_out import DIM
 
-DIM, START, STOP, ROWS = 5, 2, 4, 26
+START, STOP, ROWS = 2, 4, 26
 
 
 def class_means(features: Any, labels: Any, head: Rows, statistics: Any) -> Any:
@@ -43,19 +41,12 @@ def from_statistics(features: Any, labels: Any, head: Rows, statistics: Any) -> 
     return means, np.ones(len(means))
 
 
-def made(counts: tuple[int, ...] = (5, 6, 7, 8)) -> NewClasses:
-    rng = np.random.default_rng(0)
-    labels = rng.permutation(np.repeat(np.arange(STOP), counts))
-    features = rng.normal(size=(STOP, DIM))[labels] + rng.normal(size=(len(labels), DIM))
-    head = Rows(rng.normal(size=(STOP, DIM)), rng.normal(size=STOP))
-    return NewClasses(features, labels, head, START, STOP)
+def made(*counts: int) -> NewClasses:
+    return left_out.made(counts=counts or (5, 6, 7, 8), start=START)
 
 
 def logits(start: Start, data: NewClasses) -> np.ndarray:
-    statistics = data.statistics(start.weighting)
-    rows = raw_rows(start, data, statistics, 0.3)
-    sample = CalibrationSet.of(data, LOSSES["ce"])
-    return to_numpy(leave_one_out(start, rows, sample, statistics, 0.3))
+    return left_out.left_out_logits(start, data, 0.3)
 
 
 @pytest.mark.parametrize("bias", ["write", "keep"])
@@ -92,7 +83,7 @@ def test_images_that_repeat_each_other_are_left_out_together() -> None:
 
 
 def test_with_many_images_each_of_a_class_of_32_is_still_left_out_alone() -> None:
-    data = made((40, 50, 32, 20))
+    data = made(40, 50, 32, 20)
     inits: Any = (class_means, "class-mean")
     own, built_in = (logits(Start(init=init), data) for init in inits)
     at = data.labels >= START
@@ -101,7 +92,7 @@ def test_with_many_images_each_of_a_class_of_32_is_still_left_out_alone() -> Non
 
 
 def test_new_classes_of_one_image_start_at_the_norm_of_the_old_rows() -> None:
-    data = made((5, 6, 1, 1))
+    data = made(5, 6, 1, 1)
     inits: Any = (class_means, "class-mean")
     own, built_in = (initialise(Start(init=init), data) for init in inits)
     np.testing.assert_allclose(own.rows.weight, built_in.rows.weight, rtol=1e-6)
@@ -149,7 +140,7 @@ def not_finite(*given: Any) -> Any:
     ("function", "fact"),
     [
         (one_number, "returned int, expected weight and bias"),
-        (too_few, r"weight float64 \(1, 5\), expected floats \(2, 5\)"),
+        (too_few, r"weight float64 \(1, 7\), expected floats \(2, 7\)"),
         (integers, "weight int64"),
         (not_finite, "bias that is not finite"),
     ],

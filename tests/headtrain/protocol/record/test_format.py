@@ -1,6 +1,5 @@
 import json
 import re
-import shutil
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -70,7 +69,7 @@ def make_record(**info: Any) -> RunRecord:
 
 
 def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
-    record = make_record(notes=["größer [b]"])
+    record = make_record(notes=["größer [b]"], later=[1, {"a": None}])
     write_record(record, tmp_path / "runs [old]" / "random")
     read = read_record(tmp_path / "runs [old]" / "random")
     assert read.path == tmp_path / "runs [old]" / "random"
@@ -97,17 +96,14 @@ def test_an_existing_record_is_never_overwritten(tmp_path: Path) -> None:
         check_free([tmp_path / "other", tmp_path / "random"])
 
 
-@pytest.mark.parametrize("where", ["flush_file", "write_head"])
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_write_that_fails_leaves_no_half_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: BaseException
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*arguments: object) -> None:
-        raise error
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(record_module, where, fails)
-    message = r"cannot write .*random: No space left" if isinstance(error, OSError) else None
-    with pytest.raises((RecordError, KeyboardInterrupt), match=message):
+    monkeypatch.setattr(record_module, "write_head", full)
+    with pytest.raises(RecordError, match=r"cannot write .*random: No space left"):
         write_record(replace(make_record(), head=HEAD), tmp_path / "random")
     assert list(tmp_path.iterdir()) == []
 
@@ -138,17 +134,12 @@ def test_what_is_no_record_is_refused(tmp_path: Path, content: str | None, messa
         read_record(tmp_path)
 
 
-def as_earlier_versions_wrote_it(folder: Path) -> None:
-    """Take seal and digests off a stored record."""
-    info = json.loads((folder / "run.json").read_text())
-    del info["sha256"], info["files"]
-    (folder / "run.json").write_text(json.dumps({**info, "format": "clinit-run/1"}))
-
-
 def test_a_missing_a_damaged_and_a_foreign_table_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "random"
     write_record(make_record(), folder)
-    as_earlier_versions_wrote_it(folder)
+    info = json.loads((folder / "run.json").read_text())
+    del info["sha256"], info["files"]  # as earlier versions wrote it
+    (folder / "run.json").write_text(json.dumps({**info, "format": "clinit-run/1"}))
     steps = folder / "steps.parquet"
     pl.DataFrame({"task": [1]}).write_parquet(steps)
     with pytest.raises(RecordError, match=r"steps.parquet has the columns task, expected task, it"):
@@ -161,6 +152,13 @@ def test_a_missing_a_damaged_and_a_foreign_table_are_reported(tmp_path: Path) ->
         read_record(folder)
 
 
+def everything(folder: Path) -> object:
+    record = read_record(folder)
+    head, top = final_head(record), changed_parameters(record)
+    tables = [getattr(record, name).write_csv() for name in TABLES]
+    return record.info, tables, head.weight.tolist(), head.class_names, top["w"].tolist()
+
+
 @pytest.mark.parametrize(
     "name", ["run.json", "classes", "steps", "evaluations", "points", "head", "top"]
 )
@@ -169,31 +167,16 @@ def test_no_flipped_bit_of_a_record_is_believed(tmp_path: Path, name: str) -> No
     write_record(replace(make_record(), head=HEAD, top={"w": np.ones(2, np.float32)}), folder)
     (path,) = folder.glob(f"{name}*")
     written, random = path.read_bytes(), np.random.default_rng(0)
-    reference = everything(folder)
+    reference, said = everything(folder), list[str]()
     for place in random.choice(len(written), 60, replace=False):
         changed = bytearray(written)
         changed[place] ^= 1 << int(random.integers(8))
         path.write_bytes(changed)
-        assert outcome(folder) in (reference, "refused"), place
-
-
-def outcome(folder: Path) -> object:
-    try:
-        return everything(folder)
-    except RecordError as error:
-        assert_says_what_is_wrong(str(error))
-        return "refused"
-
-
-def assert_says_what_is_wrong(text: str) -> None:
-    assert "is damaged: " in text or "is not the record of a run" in text
-
-
-def everything(folder: Path) -> object:
-    record = read_record(folder)
-    head, top = final_head(record), changed_parameters(record)
-    tables = [getattr(record, name).write_csv() for name in TABLES]
-    return record.info, tables, head.weight.tolist(), head.class_names, top["w"].tolist()
+        try:
+            assert everything(folder) == reference, place
+        except RecordError as error:
+            said.append(str(error))
+    assert all(re.search("is damaged: |is not the record of a run", each) for each in said)
 
 
 def test_other_files_are_left_alone_and_lost_ones_are_told(tmp_path: Path) -> None:
@@ -219,17 +202,6 @@ def test_a_record_without_run_json_is_not_passed_over(tmp_path: Path) -> None:
         find_records(tmp_path)
 
 
-def test_the_head_of_another_record_is_not_taken_for_its_own(tmp_path: Path) -> None:
-    other = replace(HEAD, weight=2 * HEAD.weight)
-    for name, head in (("one", HEAD), ("two", other)):
-        write_record(replace(make_record(), head=head), tmp_path / name)
-    record = read_record(tmp_path / "one")
-    shutil.copy(tmp_path / "two" / "head.safetensors", tmp_path / "one" / "head.safetensors")
-    message = r"head\.safetensors is damaged: it has changed since it was written"
-    with pytest.raises(RecordError, match=message):
-        final_head(record)
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -251,11 +223,6 @@ def test_a_wrong_field_is_named(
         read_record(tmp_path / "random")
     assert str(caught.value).startswith(f"{path} is damaged: ")
     assert message in str(caught.value)
-
-
-def test_a_field_that_is_not_read_is_kept(tmp_path: Path) -> None:
-    write_record(make_record(later=[1, {"a": None}]), tmp_path / "random")
-    assert read_record(tmp_path / "random").info["later"] == [1, {"a": None}]
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,18 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError
-from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, write_head
 from clinit.headtrain.protocol.stream.source import Source, _concatenated, read_source, read_sources
 from tests.headtrain.protocol.stream.made_caches import DIM, write_base, write_new, write_split
-
-
-def rows(names: str, dim: int = 4) -> FeatureSet:
-    return FeatureSet(np.zeros((2, dim), np.float16), np.arange(2), tuple(names))
+from tests.headtrain.protocol.stream.made_sides import rows
 
 
 def test_what_a_record_says_of_a_side_names_its_data_and_no_more() -> None:
     told = Fingerprint({"backbone": "vit", "manifest": "m"})
-    side = Source(rows("ab"), rows("ab"), path="x", fingerprint=told, val_manifest="v")
+    side = Source(
+        rows("ab", [1, 1]), rows("ab", [1, 1]), path="x", fingerprint=told, val_manifest="v"
+    )
     assert side.description == {
         "path": "x",
         "fingerprint": {"backbone": "vit"},
@@ -30,12 +28,13 @@ def test_what_a_record_says_of_a_side_names_its_data_and_no_more() -> None:
 
 
 def test_classes_of_one_name_are_one_and_groups_stay_apart() -> None:
-    joined = _concatenated([rows("bc"), replace(rows("ac"), groups=np.array([7, 7]))])
+    joined = _concatenated(
+        [rows("bc", [1, 1]), replace(rows("ac", [1, 1]), groups=np.array([7, 7]))]
+    )
     assert joined.class_names == ("a", "b", "c")
     assert joined.labels.tolist() == [1, 2, 0, 2]
-    assert joined.groups is not None
     assert joined.groups.tolist() == [0, 1, 2, 2]
-    assert _concatenated([rows("ba"), rows("cd")]).class_names == tuple("bacd")
+    assert _concatenated([rows("ba", [1, 1]), rows("cd", [1, 1])]).class_names == tuple("bacd")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,6 @@ def test_several_caches_are_one_side(pair: list[Path], memory: int | None) -> No
         np.testing.assert_array_equal(joined.features[:], features)
         named = [part.class_names[label] for part in parts for label in part.labels]
         assert [joined.class_names[label] for label in joined.labels] == named
-    assert side.head is not None
     assert side.head.weight.tobytes() == one.head.weight.tobytes()  # type: ignore[union-attr]
     assert side.description["path"] == str(pair[0])
     assert side.description["other_paths"] == [str(pair[1])]

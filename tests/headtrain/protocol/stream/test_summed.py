@@ -53,16 +53,6 @@ def base(tmp_path: Path) -> Path:
     return cache
 
 
-def group(base: Path) -> FeatureSet:
-    """Record that every ninth image shows the same; return the rows with what they are."""
-    split = open_split(base / "train")
-    table = pl.DataFrame({"path": split.manifest.table["path"]}).with_row_index("row")
-    values = table.select("path", video=pl.col("row") % 9)
-    values.write_csv(base.parent / "videos.csv")
-    write_groups(split.path, split.manifest, base.parent / "videos.csv", "video")
-    return read_source(base).train
-
-
 def assert_same(found: ClassStatistics, expected: ClassStatistics, rtol: float = 1e-12) -> None:
     np.testing.assert_array_equal(found.totals, expected.totals)
     for name in ("mean", "class_means", "total_covariance", "within_covariance"):
@@ -94,7 +84,12 @@ def test_the_file_holds_what_numpy_finds(base: Path, tmp_path: Path, weighting: 
 def test_grouped_rows_are_summed_as_in_memory(
     base: Path, tmp_path: Path, weighting: Weighting
 ) -> None:
-    rows, progress = group(base), list[Event]()
+    split, progress = open_split(base / "train"), list[Event]()
+    table = pl.DataFrame({"path": split.manifest.table["path"]}).with_row_index("row")
+    values = table.select("path", video=pl.col("row") % 9)  # every ninth image shows the same
+    values.write_csv(tmp_path / "videos.csv")
+    write_groups(split.path, split.manifest, tmp_path / "videos.csv", "video")
+    rows = read_source(base).train
     given = {"num_classes": CLASSES, "weighting": weighting, "groups": groups_of(rows)}
     expected = ClassStatistics.of(rows.features, rows.labels, **given)  # type: ignore[arg-type]
     out = tmp_path / "all.safetensors"
@@ -141,9 +136,6 @@ def test_a_head_from_the_file_is_the_head_from_the_cache(
     clinit.sum_caches([base], out := tmp_path / "all.safetensors", weighting)
     one, other = train(base), train(out, base)
     alone = train(out, head=base / "head.safetensors")
-    assert one.head is not None
-    assert other.head is not None
-    assert alone.head is not None
     np.testing.assert_allclose(other.head.weight, one.head.weight, rtol=1e-5, atol=1e-5)
     assert other.evaluations.equals(one.evaluations)
     assert other.classes.equals(one.classes)
@@ -173,7 +165,6 @@ def test_a_model_draws_the_rows_of_classes_it_remembers_nothing_of(
     memory = Memory.of(rows.named(names), model.depends_on)
     expected = added(replace(model, memory=memory), arriving(), AddConfig()).model
     np.testing.assert_array_equal(given.head.weight, expected.head.weight)
-    assert given.memory is not None
     assert given.memory.known.tolist() == [True, True, *[False] * (len(names) - 2), True, True]
 
 
@@ -192,7 +183,6 @@ def flipped(base: Path, new: Path, out: Path) -> object:
 
 def fewer_classes(base: Path, new: Path, out: Path) -> object:
     head = clinit.load_head(base / "head.safetensors")
-    assert head.class_names is not None
     less = replace(
         head, weight=head.weight[1:], bias=head.bias[1:], class_names=head.class_names[1:]
     )

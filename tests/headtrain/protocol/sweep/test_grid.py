@@ -10,7 +10,6 @@ from clinit.headtrain.protocol.sweep.grid import (
     check_size,
     field_named,
     grid_of,
-    merge,
     names_in,
     parse_grid,
     refuse_idle,
@@ -99,21 +98,6 @@ def test_a_table_that_is_no_grid_is_refused(table: dict[str, Any], fact: str) ->
         grid_of(table)
 
 
-def test_a_table_holds_words_numbers_and_lists() -> None:
-    table = {"init": ["random", "lda"], "seed": "0:2", "lr": 1e-3, "lambda": [1, "auto"]}
-    assert grid_of(table) == {
-        "init": ("random", "lda"),
-        "seed": (0, 1),
-        "lr": (1e-3,),
-        "lam": (1.0, "auto"),
-    }
-
-
-def test_the_grid_on_top_wins() -> None:
-    both = merge({"seed": (0, 1), "lr": (1e-3,)}, {"seed": (5,)})
-    assert both == {"seed": (5,), "lr": (1e-3,)}
-
-
 def test_as_many_combinations_as_are_allowed_pass_and_one_more_is_refused_uncounted() -> None:
     allowed = parse_grid([f"seed=0:{LIMIT // 4}", "init=random,class-mean", "loss=ce,mse"])
     check_size([allowed])
@@ -135,9 +119,7 @@ def test_fields_that_vary_together_are_rows_and_not_a_product() -> None:
     ("words", "top", "message"),
     [
         (["method=ncm,ridge", "lr=1e-3,1e-2"], False, "--lr does not go with --method ncm"),
-        (["method=naive", "buffer=5"], False, "--buffer does not go with --method naive"),
         (["method,lam=lda,0.1;ncm,0.2"], False, "--lambda does not go with --method lda"),
-        (["method=ewc", "rank=3"], True, "--rank does not go with --method ewc"),
         (["ewc_lambda=1,2"], True, "--ewc-lambda does not go with --method rehearsal"),
     ],
 )

@@ -9,41 +9,21 @@ from clinit.errors import RecordError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.files.lock import claim_folder
 from clinit.headtrain.protocol.experiment import RunData
-from clinit.headtrain.protocol.record.format import (
-    RunRecord,
-    find_records,
-    read_record,
-    write_record,
-)
+from clinit.headtrain.protocol.record.format import RunRecord, find_records, read_record
 from clinit.headtrain.protocol.runs import train_banks
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.protocol.sweep import plan as runner
-from clinit.headtrain.protocol.sweep.plan import (
-    SweepPlan,
-    open_folder,
-    plan_sweep,
-    run_sweep,
-)
-from clinit.observer import Observer, ignore
+from clinit.headtrain.protocol.sweep.plan import open_folder, plan_sweep, run_sweep
+from clinit.observer import ignore
 
 MakeRuns = Callable[..., list[Study]]
-GRID = ("init=random,least-square", "loss=ce,sqen", "seed=0:2")
 
 
-def sweep(
-    runs: Sequence[Study],
-    data: RunData,
-    out: Path,
-    *,
-    bank_size: int | None = None,
-    observer: Observer = ignore,
-) -> SweepPlan:
+def sweep(runs: Sequence[Study], data: RunData, out: Path) -> None:
     with claim_folder(out):
         folder = open_folder(out, data, {run.training.loss for run in runs})
-        plan = plan_sweep(runs, folder, data, bank_size=bank_size)
-        run_sweep(plan, folder, train_banks(data, plan.banks, observer), observer)
-    return plan
+        plan = plan_sweep(runs, folder, data)
+        run_sweep(plan, folder, train_banks(data, plan.banks, ignore), ignore)
 
 
 def by_id(out: Path) -> dict[str, RunRecord]:
@@ -112,44 +92,3 @@ def test_each_loss_starts_from_its_own_head(
         for record in by_id(tmp_path).values()
     }
     assert right["ce"] > 40 > right["sqen"]
-
-
-def interrupted_at(record: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a sweep die where it is about to write its record number `record`."""
-    write, count = write_record, [0]
-
-    def stop(*arguments: object, **named: object) -> None:
-        count[0] += 1
-        if count[0] == record:
-            monkeypatch.setattr(runner, "write_record", write)
-            raise KeyboardInterrupt
-        write(*arguments, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(runner, "write_record", stop)
-
-
-def bits(out: Path) -> dict[str, object]:
-    return {
-        name: (
-            record.steps.write_csv(),
-            record.points.drop("elapsed_s").write_csv(),
-            record.evaluations.write_csv(),
-            (out / name / "head.safetensors").read_bytes(),
-        )
-        for name, record in by_id(out).items()
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("record", [2, 4])
-def test_a_sweep_that_resumes_equals_an_uninterrupted_one(
-    data: RunData, make_runs: MakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: int
-) -> None:
-    runs = make_runs(*GRID)
-    sweep(runs, data, tmp_path / "whole", bank_size=3)
-    interrupted_at(record, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        sweep(runs, data, tmp_path / "cut", bank_size=3)
-    assert len(find_records(tmp_path / "cut")) == record - 1
-    sweep(runs, data, tmp_path / "cut", bank_size=3)
-    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
