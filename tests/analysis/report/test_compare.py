@@ -68,6 +68,38 @@ def test_p_values_are_adjusted_by_holm(seed: int) -> None:
     assert [each.result for each in found[1:]] == results
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+@pytest.mark.parametrize("images", [250, 1000, 7300])
+def test_of_pages_without_an_effect_few_find_one_and_a_true_effect_is_found(
+    seeds: int, images: int
+) -> None:
+    """24 tests on a page; starts that differ in some images by chance, as random starts do."""
+    rng = np.random.default_rng(images + seeds)
+
+    def page(effect: float) -> list[Difference]:
+        made = []
+        for _ in range(24):
+            share = rng.choice([0.004, 0.02, 0.1])  # of images on which two runs disagree
+            right = rng.binomial(images, share, (2, seeds)) / images
+            moved = 100 * (right[0] - right[1]) + effect
+            made.append(
+                Difference.of(
+                    dict(enumerate(np.round(moved * images / 100) * 100 / images)),
+                    dict.fromkeys(range(seeds), 0.0),
+                    step=100 / images,
+                )
+            )
+        return adjusted_by_holm(made)
+
+    false = sum(any(each.result in ("higher", "lower") for each in page(0.0)) for _ in range(300))
+    assert false <= 0.07 * 300
+    found = [each.result == "higher" for _ in range(40) for each in page(4.5)]
+    if seeds >= (10 if images < 1000 else 5):
+        assert np.mean(found) >= 0.95
+    assert seeds > 2 or not any(found), "two seeds have no verdict"
+
+
 def several(make_run: MakeRun, inits: tuple[str, ...] = tuple(HEIGHT), **more: Any) -> list[Any]:
     """Three seeds; class means equal random rows up to an image, which one of them has."""
     return [
