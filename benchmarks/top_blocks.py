@@ -115,12 +115,7 @@ def racers(options: argparse.Namespace, avalanche: str | None) -> list[Racer]:
     def clinit(
         title: str, parts: Mapping[str, float], rival: str | None = None, **own: Any
     ) -> Racer:
-        settings = {
-            "kind": "clinit",
-            "method": "rehearsal",
-            "rows": "stored",
-            **own,
-        }
+        settings = {"kind": "clinit", "method": "rehearsal", "rows": "stored", **own}
         settings["full_rank"] = "full rank" in parts
         return Racer(f"clinit, {title}", {**shared, **settings}, parts, rival)
 

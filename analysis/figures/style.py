@@ -16,14 +16,7 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from clinit.analysis.figures.line import (
-    Line,
-    Real,
-    Start,
-    finite_values,
-    round_ticks,
-    shortened,
-)
+from clinit.analysis.figures.line import Line, Real, Start, finite_values, round_ticks, shortened
 
 # M. Okabe, K. Ito, "Color universal design", 2008: distinct with any colour vision; its
 # without yellow, which is invisible on white paper.

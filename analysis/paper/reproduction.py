@@ -140,10 +140,7 @@ def reproduction(
 
 
 def _lines(
-    table: Table,
-    paper: pl.DataFrame,
-    used: Sequence[tuple[RunSummary, Row]],
-    collapse: Collapse,
+    table: Table, paper: pl.DataFrame, used: Sequence[tuple[RunSummary, Row]], collapse: Collapse
 ) -> pl.DataFrame:
     rows: list[Row] = []
     places = paper.select(PLACE)

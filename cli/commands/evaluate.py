@@ -18,14 +18,7 @@ from clinit.cli.frame.model_source import (
     command_data,
     save_csv,
 )
-from clinit.cli.frame.options import (
-    AsJson,
-    CompileOption,
-    DeviceOption,
-    Labels,
-    Workers,
-    described,
-)
+from clinit.cli.frame.options import AsJson, CompileOption, DeviceOption, Labels, Workers, described
 from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import print_content

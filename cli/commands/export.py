@@ -11,11 +11,7 @@ import typer
 
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, given, refuse_idle
-from clinit.cli.frame.model_source import (
-    FILE_SUFFIXES,
-    check_onnx_out,
-    looks_like_model,
-)
+from clinit.cli.frame.model_source import FILE_SUFFIXES, check_onnx_out, looks_like_model
 from clinit.cli.frame.options import Overwrite, RecordedBase, RecordedNew, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing

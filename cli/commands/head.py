@@ -11,14 +11,7 @@ import typer
 
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, out, say
-from clinit.cli.frame.options import (
-    AsJson,
-    CacheArgument,
-    Memory,
-    Overwrite,
-    Split,
-    described,
-)
+from clinit.cli.frame.options import AsJson, CacheArgument, Memory, Overwrite, Split, described
 from clinit.cli.frame.process import claimed_head, keeps
 from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import print_content

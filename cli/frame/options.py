@@ -121,10 +121,7 @@ CompileOption = Annotated[
 Workers = Annotated[
     int | None,
     described(
-        _EXTRACTION["workers"].help,
-        default="usable CPUs",
-        min=1,
-        rich_help_panel="Computation",
+        _EXTRACTION["workers"].help, default="usable CPUs", min=1, rich_help_panel="Computation"
     ),
 ]
 MaxPixels = Annotated[int, described(_EXTRACTION["max_pixels"].help, min=1, rich_help_panel="Data")]

@@ -105,11 +105,7 @@ def add(model: M, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) 
 
 
 def merge(
-    model: M,
-    other: M,
-    config: AddConfig,
-    data: Mapping[str, Any] = {},
-    observe: Observer = ignore,
+    model: M, other: M, config: AddConfig, data: Mapping[str, Any] = {}, observe: Observer = ignore
 ) -> Addition[M]:
     """Return a model that contains the classes of two models.
 

@@ -115,11 +115,7 @@ def of_torch(engine: Any, images: Sequence[Any], reading: Reading) -> Iterator[A
 
 
 def load_files(
-    paths: Sequence[Path],
-    transform: Any,
-    reading: Reading,
-    *,
-    pin_memory: bool = False,
+    paths: Sequence[Path], transform: Any, reading: Reading, *, pin_memory: bool = False
 ) -> Iterable[Any]:
     """Yield the pixels of existing files, resized for the model."""
     from clinit.extract.dataset.images import ImageFiles

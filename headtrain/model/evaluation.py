@@ -40,13 +40,7 @@ from clinit.headtrain.model.classifier import (
     Reading,
     same_network,
 )
-from clinit.headtrain.model.inputs import (
-    FeatureInput,
-    features_in,
-    is_features,
-    questions,
-    tellers,
-)
+from clinit.headtrain.model.inputs import FeatureInput, features_in, is_features, questions, tellers
 from clinit.headtrain.model.predict import (
     Rejection,
     as_trained,
@@ -264,11 +258,7 @@ class Questions:
 
     @classmethod
     def of(
-        cls,
-        given: Any,
-        labels: Any = None,
-        observe: Observer = ignore,
-        without: Path | None = None,
+        cls, given: Any, labels: Any = None, observe: Observer = ignore, without: Path | None = None
     ) -> Questions:
         """List a folder of images or read features: the split val if it exists, else train.
 

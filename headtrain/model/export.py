@@ -24,12 +24,7 @@ from clinit.extract.cache.read import CacheSplit, open_cache, open_split
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.files.paths import exists, is_folder
-from clinit.headtrain.heads.temperature import (
-    LEAST_ROWS,
-    Activation,
-    Temperature,
-    temperature_of,
-)
+from clinit.headtrain.heads.temperature import LEAST_ROWS, Activation, Temperature, temperature_of
 from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory

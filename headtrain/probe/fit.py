@@ -129,11 +129,7 @@ class LogisticRegression:
         return float(total) / len(self.rows), both.cpu().numpy()
 
     def minimum(
-        self,
-        c: float,
-        start: Float[np.ndarray, " parameters"] | None = None,
-        *,
-        most: int = 1000,
+        self, c: float, start: Float[np.ndarray, " parameters"] | None = None, *, most: int = 1000
     ) -> tuple[Fitted, Float[np.ndarray, " parameters"]]:
         """Search from `start`, or from zeros; return the head and its parameters.
 

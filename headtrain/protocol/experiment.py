@@ -350,10 +350,7 @@ def records_of(
             "base": cast(SideInfo, data.base.description) or None,
             "new": cast(SideInfo, data.new.description),
             "head": cast(BaseHead, dict(first)) if data.base.class_names else None,
-            "notes": [
-                *notes,
-                *([diverged[name]] if name in diverged else []),
-            ],
+            "notes": [*notes, *([diverged[name]] if name in diverged else [])],
             "bank_size": len(bank),
             "loss_sample_rows": LOSS_SAMPLE_ROWS,
             **provenance(),  # type: ignore[typeddict-item]

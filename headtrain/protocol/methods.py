@@ -50,10 +50,7 @@ class GradientHeads(Method):
     """A bank of heads that are initialised and trained, or solved as a whole at each task."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        diagnose: Diagnose | None = None,
-        came_with: int | None = None,
+        self, experiment: Experiment, diagnose: Diagnose | None = None, came_with: int | None = None
     ) -> None:
         """Begin with copies of the head.
 
@@ -177,12 +174,7 @@ class GradientHeads(Method):
         return found
 
     def _chosen(
-        self,
-        lesson: Lesson,
-        data: LabelledRows,
-        index: int,
-        old: OldClasses | None,
-        before: Rows,
+        self, lesson: Lesson, data: LabelledRows, index: int, old: OldClasses | None, before: Rows
     ) -> dict[str, Any]:
         """Choose the strength of the anchor of a head; return it with the loss of each strength."""
         study, watch, task = self._experiment.studies[index], Stopwatch(self.device), lesson.task
@@ -255,10 +247,7 @@ class ClosedHeads(Method):
     """One closed form; its studies differ at most in the loss by which scores are measured."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        diagnose: Diagnose | None = None,
-        observer: Observer = ignore,
+        self, experiment: Experiment, diagnose: Diagnose | None = None, observer: Observer = ignore
     ) -> None:
         """Begin without classes; `observer` is told of the progress within a task."""
         self.device = experiment.device

@@ -67,11 +67,7 @@ def places_of(studies: Sequence[Study], out: Path, *, overwrite: bool = False) -
 
 
 def left_of(
-    places: Mapping[Study, Path],
-    data: RunData,
-    *,
-    diagnosed: bool = False,
-    overwrite: bool = False,
+    places: Mapping[Study, Path], data: RunData, *, diagnosed: bool = False, overwrite: bool = False
 ) -> dict[Study, Path]:
     """Return the runs to train: the runs whose folder does not contain their record.
 

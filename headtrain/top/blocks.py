@@ -85,12 +85,7 @@ def features(
 
 
 def measure(
-    model: PlasticModel,
-    inputs: TopInputs,
-    study: Study,
-    lesson: Lesson,
-    *,
-    all_mistakes: bool,
+    model: PlasticModel, inputs: TopInputs, study: Study, lesson: Lesson, *, all_mistakes: bool
 ) -> tuple[Evaluation, Float[np.ndarray, " 1"]]:
     """Return the correct answers on test rows of classes seen, and the new-task loss.
 

@@ -369,11 +369,7 @@ def prepare_runs(
         for split in ("train", "val")
     }
     inputs = TopInputs(
-        data=data,
-        experiment=experiment,
-        network=backbone.network,
-        **pools,
-        parts=tuple(facts),
+        data=data, experiment=experiment, network=backbone.network, **pools, parts=tuple(facts)
     )
     for text in data.notes(replace(experiment, studies=tuple(studies))):
         observer(Noted(text))

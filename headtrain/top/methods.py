@@ -168,11 +168,7 @@ SampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def diagonal_fisher(
-    model: PlasticModel,
-    batches: Iterable[Batch],
-    *,
-    classes: int,
-    loss_name: str = "ce",
+    model: PlasticModel, batches: Iterable[Batch], *, classes: int, loss_name: str = "ce"
 ) -> dict[str, Tensor]:
     """Return the diagonal for each trained parameter, by its name.
 

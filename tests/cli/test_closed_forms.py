@@ -5,11 +5,7 @@ import pytest
 from clinit.headtrain.model.model import load_model
 from tests.cli.calls import call, done, refused, sides
 
-SMALL = {
-    "ranpac": ["--ranpac-width", "40"],
-    "slda": [],
-    "simplecil": [],
-}
+SMALL = {"ranpac": ["--ranpac-width", "40"], "slda": [], "simplecil": []}
 
 
 @pytest.fixture(scope="module")

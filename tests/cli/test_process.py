@@ -107,10 +107,7 @@ thread.join()
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not that of glibc")
 @pytest.mark.parametrize(
     ("own", "kept", "few"),
-    [
-        ({}, "True", True),
-        ({"MALLOC_MMAP_THRESHOLD_": "65536"}, "False", False),
-    ],
+    [({}, "True", True), ({"MALLOC_MMAP_THRESHOLD_": "65536"}, "False", False)],
 )
 def test_a_freed_array_is_the_next_one_without_a_page_from_the_system(
     own: dict[str, str], kept: str, few: bool

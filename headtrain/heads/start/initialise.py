@@ -149,11 +149,7 @@ def choose_lambda(
 
 
 def loss_curve(
-    sample: CalibrationSet,
-    path: LambdaPath,
-    *,
-    with_bias: bool = True,
-    near: float | None = None,
+    sample: CalibrationSet, path: LambdaPath, *, with_bias: bool = True, near: float | None = None
 ) -> LambdaCurve | None:
     """Return the leave-one-out loss of calibrated rows at the lambdas that the search has tried.
 

@@ -120,11 +120,7 @@ def judges_of(
 
 
 def _of_other_images(
-    start: Start,
-    rows: Rows,
-    sample: CalibrationSet,
-    statistics: ClassStatistics,
-    lam: float | None,
+    start: Start, rows: Rows, sample: CalibrationSet, statistics: ClassStatistics, lam: float | None
 ) -> Float[Tensor, "alone new"]:
     """Return the logits to expect of another image of each class of a single one (`sample`)."""
     data, xp = sample.data, namespace(statistics.gram)

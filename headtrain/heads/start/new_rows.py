@@ -45,11 +45,7 @@ from clinit.headtrain.heads.groups import one_of_each, shares_of
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.heads.statistics.class_statistics import (
-    ARRAYS,
-    ClassStatistics,
-    Weighting,
-)
+from clinit.headtrain.heads.statistics.class_statistics import ARRAYS, ClassStatistics, Weighting
 from clinit.headtrain.heads.statistics.moments import add_by_class, cut
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.setting import Imported

@@ -78,8 +78,7 @@ class Start(Part):
         " (sample).",
     )
     class_mean: Literal["raw", "unit"] = setting(
-        "raw",
-        "Class mean of the features (the paper's), or of the features scaled to unit length.",
+        "raw", "Class mean of the features (the paper's), or of the features scaled to unit length."
     )
     bias: Literal["write", "keep"] = setting(
         "write", "Bias of a new row: written by the initialisation, or kept random."

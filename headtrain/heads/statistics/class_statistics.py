@@ -28,14 +28,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.heads.array import (
-    FeatureRows,
-    beside,
-    float64_of,
-    namespace,
-    take,
-    to_numpy,
-)
+from clinit.headtrain.heads.array import FeatureRows, beside, float64_of, namespace, take, to_numpy
 from clinit.headtrain.heads.groups import one_of_each, shares_of
 from clinit.headtrain.heads.statistics.moments import Block, MomentSums, cut, symmetric
 

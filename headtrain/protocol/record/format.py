@@ -110,8 +110,7 @@ def check_free(folders: Iterable[Path], *, overwrite: bool | None = None) -> Non
         occupied.check_free(folder, "run record", _foreign, RecordError, overwrite=overwrite)
         if why := obstacle(folder):
             raise RecordError(
-                f"cannot write the record {folder}: {why}",
-                remedy="Choose another --out.",
+                f"cannot write the record {folder}: {why}", remedy="Choose another --out."
             )
 
 
@@ -370,10 +369,7 @@ def differences(one: RunRecord, other: RunRecord) -> list[str]:
         one: A record, including its head and changed parameters.
         other: Another record, including its head and changed parameters.
     """
-    return [
-        *_of_tables(one, other),
-        *_of_arrays(_arrays(one), _arrays(other)),
-    ]
+    return [*_of_tables(one, other), *_of_arrays(_arrays(one), _arrays(other))]
 
 
 def _of_tables(one: RunRecord, other: RunRecord) -> Iterator[str]:

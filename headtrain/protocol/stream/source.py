@@ -231,11 +231,7 @@ def _one_head(sources: Sequence[Source]) -> Head | None:
 
 
 def _source(
-    cache: Cache,
-    stored: Set[CacheSplit],
-    memory: int | None,
-    *,
-    with_train: bool = True,
+    cache: Cache, stored: Set[CacheSplit], memory: int | None, *, with_train: bool = True
 ) -> Source:
     watch = Stopwatch()
     first = cache.split("train") if with_train else next(iter(cache.splits.values()))

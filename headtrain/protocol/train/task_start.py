@@ -15,13 +15,7 @@ import torch
 from jaxtyping import Int
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.heads.array import (
-    FeatureRows,
-    library,
-    library_for,
-    placed,
-    torch_stream,
-)
+from clinit.headtrain.heads.array import FeatureRows, library, library_for, placed, torch_stream
 from clinit.headtrain.heads.closed.interface import Solve
 from clinit.headtrain.heads.groups import count_repeats, one_of_each
 from clinit.headtrain.heads.linear import Rows

@@ -43,10 +43,7 @@ def seeds(make_run: MakeRun) -> dict[str, Any]:
 def test_the_tables_are_those_of_the_report(seeds: dict[str, Any], make_run: MakeRun) -> None:
     means, runs = seeds["tables"]
     assert ("means" in means["of"], runs["of"]) == (True, "runs"), "by which the page finds one"
-    assert [each["title"] for each in (means, runs)] == [
-        "Means over seeds",
-        "Runs",
-    ]
+    assert [each["title"] for each in (means, runs)] == ["Means over seeds", "Runs"]
     assert [cell[0] for cell in cells(means, "seeds")] == ["3", "3", "3"]
     assert "±" in cells(means, "A_all")[0][0]
     found = runs_of([make_run(init) for init in INITS])

@@ -68,9 +68,7 @@ def record(make_run: MakeRun, init: str, *, add: float = 0.0, **settings: object
     return make_run(init, accuracy=learnt, **settings)
 
 
-def test_a_conclusion_has_the_start_of_random_rows_and_others(
-    make_run: MakeRun,
-) -> None:
+def test_a_conclusion_has_the_start_of_random_rows_and_others(make_run: MakeRun) -> None:
     report = runs_of([record(make_run, init) for init in START])
     rows = {row["init"]: row for row in report.rows()}
     start = {init: f"{row['acc_new_start']:.1f} %" for init, row in rows.items()}

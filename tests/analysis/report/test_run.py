@@ -143,9 +143,7 @@ def test_a_place_without_records_is_refused(tmp_path: Path, place: str) -> None:
     assert "clinit train-head --base" in caught.value.remedy
 
 
-def test_runs_are_compared_across_initialisations_and_places_only(
-    make_run: MakeRun,
-) -> None:
+def test_runs_are_compared_across_initialisations_and_places_only(make_run: MakeRun) -> None:
     key = RunSummary.of(make_run("random")).key
     alike = make_run("least-square", "norm", lam=5.0, bias="keep", class_mean="unit", device="cuda")
     assert RunSummary.of(alike).key == key

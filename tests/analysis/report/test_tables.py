@@ -6,12 +6,7 @@ import pytest
 
 from clinit.analysis.report import View
 from clinit.analysis.report.settings import by_data
-from clinit.analysis.report.tables import (
-    collapse_table,
-    ranking,
-    run_table,
-    task_table,
-)
+from clinit.analysis.report.tables import collapse_table, ranking, run_table, task_table
 from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.errors import RecordError
 from clinit.headtrain.protocol.record.info import held_out_manifest, held_out_share

@@ -151,10 +151,7 @@ def test_scale_and_shift_are_the_least_of_loss_and_prior(independent: bool) -> N
 
 
 BALANCE = Balance(
-    room=np.array([-1.0, 0.5, 1.0, 2.0, 4.0]),
-    judged=10,
-    needed=np.array([0.7, 1.5]),
-    untested=0.0,
+    room=np.array([-1.0, 0.5, 1.0, 2.0, 4.0]), judged=10, needed=np.array([0.7, 1.5]), untested=0.0
 )
 
 

@@ -3,11 +3,7 @@ import pytest
 
 from clinit.headtrain.heads.repeats import find_groups
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.heads.statistics.solve import (
-    LambdaPath,
-    leave_one_out_curve,
-    squared_error,
-)
+from clinit.headtrain.heads.statistics.solve import LambdaPath, leave_one_out_curve, squared_error
 
 LAMS = (1e-4, 1e-2, 1.0)
 
