@@ -355,6 +355,7 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Machine:
         **{"Stream": Stream, "Event": Event, "CUDAGraph": Graph, "graph": captured},
         **{"stream": on_stream, "current_stream": lambda device=None: machine.stream},
         **{"synchronize": lambda device=None: machine.stream.synchronize()},
+        **{"is_current_stream_capturing": lambda: machine.tape is not None},
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch, "tensor", tensor)

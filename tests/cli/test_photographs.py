@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
+
+pytest.importorskip("playwright", reason="needs playwright")  # else the next import is half done
 
 from tests.analysis.page import test_browser
 

@@ -32,6 +32,9 @@ from clinit.headtrain.protocol.train.heads import Bank
 from clinit.headtrain.protocol.train.task_start import TaskStart
 
 DEVICE = strict.Device("device1")
+pytestmark = pytest.mark.skipif(
+    np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="array-api-strict needs NumPy 2.1"
+)
 OLD, NEW, UNSEEN, DIM, ROWS = 5, 3, 2, 6, 400
 WEIGHTINGS: list[Weighting] = ["class", "sample"]
 Place = Callable[[np.ndarray], Any]
