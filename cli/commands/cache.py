@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -89,26 +89,23 @@ def _top1(head: HeadFacts) -> str:
 def verify(cache: CacheArgument) -> None:
     """Compare everything in a cache with its digests: features, manifests, head and views.
 
-    For damaged parts, the recorded commands that write them again are printed.
+    The first problem of each part is printed, and the recorded commands that write
+    damaged parts again.
     """
-    from clinit.errors import CacheError
+    from clinit.errors import CacheError, ClinitError
     from clinit.extract.cache.verify import recorded_commands
     from clinit.extract.cache.verify import verify as check
 
-    remedies: list[str] = []
-    damaged: list[Path | None] = []
+    found: dict[Path, ClinitError] = {}
     with counting() as count:
-        for part in check(cache, on_shard=count):
-            if part.told:
-                say(part.told)
-            for problem in part.problems:
-                say(f"  {problem}")
-                remedies.append(problem.remedy)
-                damaged.append(part.folder)
-    if damaged:
-        remedies += (f"The command was: {each}" for each in recorded_commands(cache, damaged))
+        for place, problem in check(cache, on_shard=count):
+            say(f"  {problem}")
+            found[place] = problem
+    if found:
+        remedies = [problem.remedy for problem in found.values()]
+        remedies += (f"The command was: {each}" for each in recorded_commands(cache, found))
         raise CacheError(
-            f"{number_of(len(damaged), 'problem')} in {cache}",
+            f"{number_of(len(found), 'problem')} in {cache}",
             remedy="\n".join(dict.fromkeys(remedies)),
         )
     say("Nothing has changed since the cache was written.")
@@ -168,21 +165,16 @@ def import_(
 def group(
     cache: CacheArgument,
     table: Annotated[
-        Path | None,
+        Path,
         typer.Argument(
             help="CSV or Parquet file with a row per image: `path`, as in the manifest, and the"
             " column of the groups. For imported features, `path` may be absent if the rows have"
             " the order of the imported file."
         ),
-    ] = None,
+    ],
     column: Annotated[
-        str | None,
-        described("Column with equal values for images of one group: video, patient, burst."),
-    ] = None,
-    groups: Annotated[
-        Literal["found", "none"] | None,
-        described("Groups as found in the features, or no groups, in place of a column."),
-    ] = None,
+        str, described("Column with equal values for images of one group: video, patient, burst.")
+    ],
 ) -> None:
     """Record groups of training images that repeat each other, such as frames of a video.
 
@@ -192,26 +184,11 @@ def group(
     imported features have no groups.
 
     clinit cache group caches/scenes frames.csv --column video
-
-    clinit cache group caches/imported --groups found
     """
-    import numpy as np
+    from clinit.extract.cache.groups import write_groups
+    from clinit.extract.cache.read import open_cache
 
-    from clinit.extract.cache.groups import record_groups, write_groups
-    from clinit.extract.cache.read import open_cache, stored_features
-    from clinit.headtrain.heads.repeats import find_groups
-
-    if (table is None) != (column is None) or (column is None) == (groups is None):
-        raise typer.BadParameter("give a table and --column, or --groups", param_hint="--groups")
     split = open_cache(cache).split("train")
-    if table is not None and column is not None:
-        repeating, count = write_groups(split.path, split.manifest, table, column)
-    else:
-        numbers = -1 - np.arange(split.num_rows)
-        if groups == "found":
-            rows = stored_features(split)
-            numbers[split.valid] = find_groups(rows.features, rows.labels)
-        repeating, count = record_groups(split.path, split.manifest, numbers, str(groups))
-    how = f" by {column}" if column else " found" if groups == "found" else ""
+    repeating, count = write_groups(split.path, split.manifest, table, column)
     rows_told, of = number_of(split.num_rows, "image"), number_of(count, "group")
-    say(f"Of {rows_told}, {repeating:,} repeat other images: {of}{how}")
+    say(f"Of {rows_told}, {repeating:,} repeat other images: {of} by {column}")
