@@ -249,7 +249,7 @@ class Commands(TyperGroup):
 
     table: ClassVar[Mapping[str, str]] = {
         "demo": "Run the whole pipeline on handwritten digits, offline, in about a minute.",
-        "doctor": "Check what clinit needs: packages, GPU, CuPy, storage, limits.",
+        "doctor": "Check what clinit needs: packages, GPU, CuPy, compiler, limits.",
         "extract": "Run a frozen backbone once over a data set and store its penultimate features.",
         "head": "Fit and align heads on all rows of a cache.",
         "train-head": "Train heads on new classes that arrive in tasks, with a frozen backbone.",
