@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -165,16 +165,21 @@ def import_(
 def group(
     cache: CacheArgument,
     table: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="CSV or Parquet file with a row per image: `path`, as in the manifest, and the"
             " column of the groups. For imported features, `path` may be absent if the rows have"
             " the order of the imported file."
         ),
-    ],
+    ] = None,
     column: Annotated[
-        str, described("Column with equal values for images of one group: video, patient, burst.")
-    ],
+        str | None,
+        described("Column with equal values for images of one group: video, patient, burst."),
+    ] = None,
+    groups: Annotated[
+        Literal["found", "none"] | None,
+        described("Groups as found in the features, or no groups, in place of a column."),
+    ] = None,
 ) -> None:
     """Record groups of training images that repeat each other, such as frames of a video.
 
@@ -184,11 +189,26 @@ def group(
     imported features have no groups.
 
     clinit cache group caches/scenes frames.csv --column video
-    """
-    from clinit.extract.cache.groups import write_groups
-    from clinit.extract.cache.read import open_cache
 
+    clinit cache group caches/imported --groups found
+    """
+    import numpy as np
+
+    from clinit.extract.cache.groups import record_groups, write_groups
+    from clinit.extract.cache.read import open_cache, stored_features
+    from clinit.headtrain.heads.repeats import find_groups
+
+    if (table is None) != (column is None) or (column is None) == (groups is None):
+        raise typer.BadParameter("give a table and --column, or --groups", param_hint="--groups")
     split = open_cache(cache).split("train")
-    repeating, count = write_groups(split.path, split.manifest, table, column)
+    if table is not None and column is not None:
+        repeating, count = write_groups(split.path, split.manifest, table, column)
+    else:
+        numbers = -1 - np.arange(split.num_rows)
+        if groups == "found":
+            rows = stored_features(split)
+            numbers[split.valid] = find_groups(rows.features, rows.labels)
+        repeating, count = record_groups(split.path, split.manifest, numbers, str(groups))
+    how = f" by {column}" if column else " found" if groups == "found" else ""
     rows_told, of = number_of(split.num_rows, "image"), number_of(count, "group")
-    say(f"Of {rows_told}, {repeating:,} repeat other images: {of} by {column}")
+    say(f"Of {rows_told}, {repeating:,} repeat other images: {of}{how}")

@@ -59,7 +59,7 @@ def test_a_column_groups_the_rows_of_a_class(
     assert {**after, "groups_digest": None} == {**before, "groups_digest": None} != after
 
 
-def test_imported_rows_do_not_repeat_each_other(tmp_path: Path) -> None:
+def test_imported_rows_repeat_each_other_only_on_request(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32)
     np.save(tmp_path / "x.npy", np.concatenate([rows, rows[:2]]))
     np.save(tmp_path / "y.npy", np.concatenate([np.arange(20) % 2, [0, 1]]))
@@ -68,6 +68,10 @@ def test_imported_rows_do_not_repeat_each_other(tmp_path: Path) -> None:
     train = read_source(out).train
     assert len(np.unique(groups_of(train))) == 22
     assert train.named(("1",)).groups is not None
+    assert "2 repeat other images: 2 groups found" in run("group", out, "--groups", "found")
+    assert len(np.unique(groups_of(read_source(out).train))) == 20
+    assert "0 repeat other images: 0 groups" in run("group", out, "--groups", "none")
+    assert len(np.unique(groups_of(read_source(out).train))) == 22
 
 
 def test_what_does_not_fit_is_refused(imported: Path, tmp_path: Path) -> None:
