@@ -168,10 +168,8 @@ def _causes(error: BaseException) -> list[BaseException]:
 QUIET = "Print no progress and no notes; warnings, errors and results remain."
 
 
-_FILES = {**dict.fromkeys(("add", "remember", "remove", "rename"), "model"), "align": "head"}
+_FILES = dict.fromkeys(("add", "remember", "remove", "rename"), "model")
 """Command -> file of `clinit.cli.commands`, if their names differ."""
-_EARLIER = ("align",)
-"""Commands of 0.1 that are now in a group; the help lists them there alone."""
 
 
 class _Commands(dict[str, Any]):
@@ -180,7 +178,6 @@ class _Commands(dict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if isinstance(found := super().__getitem__(name), str):
             self[name] = found = _built(name)
-            found.hidden = name in _EARLIER
         return found
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -252,7 +249,7 @@ class Commands(TyperGroup):
 
     table: ClassVar[Mapping[str, str]] = {
         "demo": "Run the whole pipeline on handwritten digits, offline, in about a minute.",
-        "doctor": "Check what clinit needs: packages, GPU, CuPy, storage, limits.",
+        "doctor": "Check what clinit needs: packages, GPU, CuPy, compiler, limits.",
         "extract": "Run a frozen backbone once over a data set and store its penultimate features.",
         "head": "Fit and align heads on all rows of a cache.",
         "train-head": "Train heads on new classes that arrive in tasks, with a frozen backbone.",
@@ -277,14 +274,14 @@ class Commands(TyperGroup):
         "rename": "Give classes of a model other names.",
         "model": "Show a model, or merge two.",
         "manifest": "Build and show manifests of data sets.",
-        "cache": "Show, verify, import, export and group feature caches.",
+        "cache": "Show, verify, import and group feature caches.",
         "recipe": "Settings of the paper's tables and of the comparison of starts, for --config.",
     }
     """Name of each command, and its line in the help."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Commands({**self.table, **dict.fromkeys(_EARLIER, ""), **self.commands})
+        self.commands = _Commands({**self.table, **self.commands})
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the lines of the table into the help, without building commands."""

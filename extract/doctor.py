@@ -5,23 +5,19 @@ A check that raises an exception is a fault too, because a broken installation c
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import importlib.util
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from packaging.requirements import Requirement
 
-from clinit.errors import reason
 from clinit.machine import cpu_count, free_memory, visible_cpus
 
 if TYPE_CHECKING:
@@ -62,17 +58,12 @@ def fault(subject: str, told: str, remedy: str) -> Finding:
     return Finding(subject, "fault", told, remedy)
 
 
-def examine(out: Path) -> Iterator[Finding]:
-    """Run all checks; yield their findings.
-
-    Args:
-        out: Folder for caches.
-    """
+def examine() -> Iterator[Finding]:
+    """Run all checks; yield their findings."""
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "versions": check_versions,
         "CUDA": check_cuda,
         "CuPy": check_cupy,
-        "storage": partial(check_storage, out),
         "programs": check_programs,
         "limits": check_limits,
     }
@@ -175,43 +166,6 @@ def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
         yield fault("CuPy", f"it cannot be used: {_first_line(problem)}", extra)
     else:
         yield ok("CuPy", "it solves and compiles a kernel")
-
-
-def nearest(folder: Path) -> Path:
-    """Return `folder` if it exists, else its nearest existing parent."""
-    folder = folder.absolute()
-    # `Path.is_dir` raises an error if a name is too long.
-    return next(each for each in (folder, *folder.parents) if os.path.isdir(each))  # noqa: PTH112
-
-
-def check_storage(folder: Path) -> Iterator[Finding]:
-    """Write, rename and lock a file in the nearest existing folder, then remove the file."""
-    there = nearest(folder)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".clinit-doctor-", dir=there) as made:
-            draft, place = Path(made) / "draft", Path(made) / "file"
-            draft.write_bytes(b"clinit")
-            draft.replace(place)
-            locks = _can_lock(place)
-    except OSError as error:
-        why = f"nothing can be written at {there}: {reason(error)}"
-        yield fault("storage", why, "Choose a folder that you can write to with `--out`.")
-        return
-    if not locks:
-        why = f"{there} cannot lock files: two commands on one cache would not notice each other"
-        yield warning("storage", why, "Run one command per cache at a time, or use a local disk.")
-    else:
-        free = shutil.disk_usage(there).free / 1e9
-        yield ok("storage", f"{there} is writable and supports locks, {free:,.1f} GB are free")
-
-
-def _can_lock(path: Path) -> bool:
-    try:
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def check_programs() -> Iterator[Finding]:

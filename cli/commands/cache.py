@@ -1,4 +1,4 @@
-"""`clinit cache`: show, verify, import and export feature caches, and record groups of images."""
+"""`clinit cache`: show, verify and import feature caches, and record groups of images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.context import command_line
-from clinit.cli.frame.options import CacheArgument, Split, described
+from clinit.cli.frame.options import CacheArgument, described
 from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import counting
 from clinit.cli.frame.results import tell_headless
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from clinit.extract.cache.summary import HeadFacts
 
 
-app = typer.Typer(
-    no_args_is_help=True, help="Show, verify, import, export and group feature caches."
-)
+app = typer.Typer(no_args_is_help=True, help="Show, verify, import and group feature caches.")
 
 
 @app.command()
@@ -91,26 +89,23 @@ def _top1(head: HeadFacts) -> str:
 def verify(cache: CacheArgument) -> None:
     """Compare everything in a cache with its digests: features, manifests, head and views.
 
-    For damaged parts, the recorded commands that write them again are printed.
+    The first problem of each part is printed, and the recorded commands that write
+    damaged parts again.
     """
-    from clinit.errors import CacheError
+    from clinit.errors import CacheError, ClinitError
     from clinit.extract.cache.verify import recorded_commands
     from clinit.extract.cache.verify import verify as check
 
-    remedies: list[str] = []
-    damaged: list[Path | None] = []
+    found: dict[Path, ClinitError] = {}
     with counting() as count:
-        for part in check(cache, on_shard=count):
-            if part.told:
-                say(part.told)
-            for problem in part.problems:
-                say(f"  {problem}")
-                remedies.append(problem.remedy)
-                damaged.append(part.folder)
-    if damaged:
-        remedies += (f"The command was: {each}" for each in recorded_commands(cache, damaged))
+        for place, problem in check(cache, on_shard=count):
+            say(f"  {problem}")
+            found[place] = problem
+    if found:
+        remedies = [problem.remedy for problem in found.values()]
+        remedies += (f"The command was: {each}" for each in recorded_commands(cache, found))
         raise CacheError(
-            f"{number_of(len(damaged), 'problem')} in {cache}",
+            f"{number_of(len(found), 'problem')} in {cache}",
             remedy="\n".join(dict.fromkeys(remedies)),
         )
     say("Nothing has changed since the cache was written.")
@@ -163,42 +158,6 @@ def import_(
         say(f"top-1 of the head on these features: {top1:.2f} %")
     elif config.stored == "train":
         tell_headless(out)
-
-
-@app.command()
-@keeps("Finished splits are kept; an unfinished file is removed.")
-def export(
-    cache: CacheArgument,
-    out: Annotated[
-        Path, typer.Argument(help="A .safetensors file for one split, or a folder for all splits.")
-    ],
-    split: Annotated[Split | None, described("Export only this split.", default="all")] = None,
-) -> None:
-    """Write features, labels and class names into safetensors files.
-
-    Only one shard is in memory at a time. `clinit cache import` reads the files
-    back, bit for bit.
-
-    clinit cache export caches/scenes scenes.safetensors --split train
-    """
-    from clinit.extract.cache.export_features import export_features
-    from clinit.extract.cache.read import open_cache
-
-    check_writable(out, "OUT")
-    opened = open_cache(cache)
-    splits = [opened.split(split)] if split else list(opened.splits.values())
-    with counting() as show:
-        for written in export_features(splits, out, on_rows=show):
-            plan = written.split.plan
-            say(
-                f"{plan.title}: {number_of(written.num_rows, 'row')} of {written.split.dim}"
-                f" {written.split.dtype} at {written.path}"
-            )
-            if written.num_left_out:
-                note(
-                    f"{written.num_left_out:,} of {plan.num_rows:,} rows have no features and are"
-                    " left out; the array `rows` lists the exported rows"
-                )
 
 
 @app.command()

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from clinit.cli.frame.console import out, say
-from clinit.cli.frame.options import AsJson
 from clinit.cli.frame.progress import doing
-from clinit.cli.frame.results import print_content
 from clinit.words import visible
 
 if TYPE_CHECKING:
@@ -21,31 +17,20 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "green", "warning": "yellow", "fault": "bold red"}
 
 
-def doctor(
-    place: Annotated[
-        Path,
-        typer.Option("--out", help="Folder for caches.", metavar="FOLDER", show_default="here"),
-    ] = Path(),
-    as_json: AsJson = False,
-) -> None:
-    """Check what clinit needs: packages, GPU, CuPy, storage, limits.
+def doctor() -> None:
+    """Check what clinit needs: packages, GPU, CuPy, compiler, limits.
 
     A warning costs speed or functions; a fault makes commands fail. Both are
     printed with a remedy. The exit code is 1 if there is a fault.
-
-    clinit doctor --out /data/caches
     """
     from clinit.extract.doctor import examine
 
     findings: list[Finding] = []
     with doing("Checking …") as status:
-        for finding in examine(place):
+        for finding in examine():
             findings.append(finding)
             status.update(f"Checking … {finding.subject} done")
-    if as_json:
-        print_content([asdict(finding) for finding in findings])
-    else:
-        _show(findings)
+    _show(findings)
     if any(finding.state == "fault" for finding in findings):
         raise typer.Exit(1)
 

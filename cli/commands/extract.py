@@ -131,18 +131,12 @@ def _print_split(result: SplitResult, listed: Collection[int]) -> None:
 def _print_again(result: SplitResult) -> None:
     for reason in result.replaced_shards:
         note(f"computed again: {reason}")
-    if result.retried_rows is not None and result.is_complete:
-        left = len(result.split.summary.invalid)
-        say(f"  invalid rows read again: {result.retried_rows:,}; invalid now: {left:,}")
 
 
 def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
     if not entries:
         return
-    warn(
-        f"{len(entries):,} of {split.num_rows:,} images have no features"
-        " (--retry-invalid reads them again):"
-    )
+    warn(f"{len(entries):,} of {split.num_rows:,} images have no features:")
     for entry in entries[:_BAD_IMAGES_SHOWN]:
         say(f"    row {entry.row:,}  {entry.path}: {entry.reason}")
     if len(entries) > _BAD_IMAGES_SHOWN:

@@ -35,7 +35,7 @@ def build(
     dataset: Annotated[
         str,
         typer.Argument(
-            help="Known data set (`clinit manifest list`); or `folder` for any tree of"
+            help="imagenet1k, places365 or digits; or `folder` for any tree of"
             " train/<class>/ and val/<class>/, `webdataset` for tar shards, `huggingface` for"
             " Parquet files."
         ),
@@ -90,32 +90,6 @@ def show(
         _print_dataset(found)
     else:
         _print_manifest(found)
-
-
-@app.command(name="list")
-def list_() -> None:
-    """List the known data sets."""
-    from clinit.analysis.report.table import Column, Table
-    from clinit.extract.dataset.known import (
-        FOLDER,
-        HUGGINGFACE,
-        WEBDATASET,
-        known_datasets,
-        read_dataset,
-    )
-
-    lines = []
-    for dataset in map(read_dataset, known_datasets()):
-        counts = [_expected(dataset, split) for split in ("train", "val")]
-        lines.append([dataset.name, dataset.title, f"{len(dataset.classes):,}", *counts])
-    lines += [
-        [FOLDER, "any tree of train/<class>/ and val/<class>/", "", "", ""],
-        [WEBDATASET, "any tar shards: key.jpg, key.cls", "", "", ""],
-        [HUGGINGFACE, "any Parquet files with a column of images", "", "", ""],
-    ]
-    words = (Column(heading, "text") for heading in ("data set", "title"))
-    numbers = (Column(heading, "number") for heading in ("classes", "train", "val"))
-    out.print(Table([*words, *numbers], [lines]))
 
 
 def _print_manifest(manifest: Manifest) -> None:

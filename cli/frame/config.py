@@ -159,7 +159,8 @@ def commands_with_files(root: Any) -> Commands:
             and parameter.expose_value
             and not parameter.is_eager
         }
-        for name, command in ((each, root.commands[each]) for each in root.commands)
+        for group in (root, root.commands["head"])
+        for name, command in ((each, group.commands[each]) for each in group.commands)
         if any("--config" in parameter.opts for parameter in command.params)
     }
 

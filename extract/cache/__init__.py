@@ -6,5 +6,4 @@ shard, head        HDF5 files of features; the pretrained classifier
 summary            contents of a complete split
 read, features     open a cache; features with their labels
 verify             check all digests of a cache
-export_features    features for other programs
 """

@@ -290,8 +290,8 @@ def read_member(container: Container, member: str, position: int, size: int) -> 
     except tarfile.HeaderError as error:
         raise ImageError(
             "its header in the tar file is damaged",
-            remedy="Get a complete tar file and extract again with `--retry-invalid`,"
-            " or leave its row invalid.",
+            remedy="Get a complete tar file and extract into another folder, or leave its row"
+            " invalid.",
         ) from error
     is_told = member.isascii() and len(member) < _SHORT
     if len(content) != _BLOCK + size or found.size != size or (is_told and _name(found) != member):

@@ -106,11 +106,6 @@ class _Images(Part):
         "Maximum number of pixels of an image, width x height; larger images count as unreadable.",
         least=1,
     )
-    retry_invalid: bool = setting(
-        False,
-        "Read the images of invalid rows again, such as after a repair, and compute their shards"
-        " anew.",
-    )
     strict: bool = setting(
         False,
         "Stop at an unreadable image, or if the folder differs from the data set's description.",

@@ -297,9 +297,6 @@ def extract_on_ray(
             part=WHOLE,
             computed_rows=sum(each.computed_rows for each in found),
             replaced_shards=tuple(why for each in found for why in each.replaced_shards),
-            retried_rows=sum(each.retried_rows or 0 for each in found)
-            if config.retry_invalid
-            else None,
         )
 
 

@@ -31,7 +31,7 @@ from clinit.extract.cache.plan import (
     shard_name,
 )
 from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
-from clinit.extract.cache.shard import Shard, assemble, read_shard, write_shard
+from clinit.extract.cache.shard import Shard, assemble, write_shard
 from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_summary
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import images_of
@@ -42,7 +42,6 @@ from clinit.extract.network.transform import Transform, View
 from clinit.extract.work.options import Settings
 from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
 from clinit.extract.work.recorded import NAMED_EARLIER, NamedHead
-from clinit.files.commit import flush_folder
 from clinit.files.lock import claim_file, claimed_names
 from clinit.files.paths import exists
 from clinit.machine import Stopwatch
@@ -89,8 +88,6 @@ class SplitResult:
     """Number of rows computed in this run; 0 if the part was complete."""
     replaced_shards: tuple[str, ...] = ()
     """The fault of each damaged shard, which was computed again."""
-    retried_rows: int | None = None
-    """Number of invalid rows whose images were read again; None without `retry_invalid`."""
     shards_there: int
     """Number of existing shards of all parts."""
     problem: str = ""
@@ -160,14 +157,12 @@ class SplitRun:
                 if self.part == WHOLE:
                     raise
                 problem = str(error)
-        retried = sum(why for why in todo.values() if isinstance(why, int))
         return SplitResult(
             plan=plan,
             path=self.folder,
             part=self.part,
             computed_rows=computed,
-            replaced_shards=tuple(why for why in todo.values() if isinstance(why, str) and why),
-            retried_rows=retried if self.settings.retry_invalid else None,
+            replaced_shards=tuple(filter(None, todo.values())),
             shards_there=there,
             problem=problem,
             run=facts if computed else None,
@@ -211,25 +206,16 @@ class SplitRun:
             write_manifest(self.manifest, path)
         return begun
 
-    def _todo(self, finished: CacheSplit | None) -> dict[int, str | int]:
-        """Return the shards to compute, each with the reason.
+    def _todo(self, finished: CacheSplit | None) -> dict[int, str]:
+        """Return the shards to compute, each with its fault; an empty text for an absent shard."""
+        found = {n: shard_problem(self.folder, self.plan, n, finished) for n in self._shards}
+        return {
+            shard: problem if exists(self.folder / shard_name(shard)) else ""
+            for shard, problem in found.items()
+            if problem is not None
+        }
 
-        The reason is the fault of a damaged shard, an empty text for an absent shard, and with
-        `retry_invalid` the number of invalid rows of any other shard that has some.
-        """
-        todo = dict[int, str | int]()
-        for shard in self._shards:
-            path = self.folder / shard_name(shard)
-            problem = shard_problem(self.folder, self.plan, shard, finished)
-            if problem is not None:
-                todo[shard] = problem if exists(path) else ""
-            elif self.settings.retry_invalid and (
-                rows := read_shard(path, self.plan, shard).reasons
-            ):
-                todo[shard] = len(rows)
-        return todo
-
-    def _compute(self, todo: Mapping[int, str | int], timing: Timing) -> int:
+    def _compute(self, todo: Collection[int], timing: Timing) -> int:
         """Compute and write shards; return their number of rows."""
         done, size = 0, self.plan.rows
         total = sum(len(size(shard)) for shard in self._shards)
@@ -241,8 +227,6 @@ class SplitRun:
             self.on_progress(Progress(self.plan.title, found + done, total))
 
         def write(index: int, shard: Shard) -> None:
-            if isinstance(todo[index], int):
-                self._withdraw_summary()
             write_shard(shard, self.folder / shard_name(index), plan=self.plan, index=index)
 
         # Batches of the next shard are decoded and computed while a shard is written.
@@ -258,16 +242,6 @@ class SplitRun:
                     if computed is not None:
                         writing = writer.submit(write, *computed)
         return done
-
-    def _withdraw_summary(self) -> None:
-        """Remove `cache.json`, so that a kill leaves no digests of replaced shards.
-
-        This happens only when a shard is computed, so a run that stops earlier changes nothing.
-        """
-        path = self.folder / SUMMARY_FILE
-        if exists(path):
-            path.unlink()
-            flush_folder(self.folder)
 
     def _computed(
         self, shards: Collection[int], timing: Timing, on_rows: Callable[[int], None]

@@ -133,8 +133,7 @@ class ImageFolder(Inputs):
                 f"{len(unreadable):,} of {len(counts):,} classes in {self.root} have no image that"
                 f" can be read ({examples(unreadable)})",
                 remedy="Add or replace images, or remove the folders of these classes; then give"
-                " another folder with `--features`. Or read the images again with"
-                " `--retry-invalid`.",
+                " another folder with `--features`.",
             )
         arrived, paths = found.arrive(model, share, ignore), [*chain(*found.names.values())]
         listed = replace(
@@ -205,8 +204,7 @@ class ImageFolder(Inputs):
         if bad:
             every = sum(len(each.manifest.table) for each in self.listing.values())
             named = examples([f"{each.path}: {each.reason}" for each in bad])
-            told = f"{len(bad):,} of {every:,} images cannot be read and are left out ({named});"
-            told += " `--retry-invalid` reads them again"
+            told = f"{len(bad):,} of {every:,} images cannot be read and are left out ({named})"
             observe(Warned(told))
             first = [{"image": each.path, "error": each.reason} for each in bad[:LISTED]]
             left_out["unreadable"] = {"count": len(bad), "first": first}

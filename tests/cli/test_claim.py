@@ -12,7 +12,7 @@ COMMANDS = {
     "train-head": ("train-head", *BOTH),
     "train-top": ("train-top", *BOTH),
     "sweep": ("sweep", *BOTH, "seed=0:2"),
-    "align": ("align", "hollow"),
+    "align": ("head", "align", "hollow"),
     "export": ("export", "hollow"),
 }
 

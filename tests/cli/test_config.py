@@ -36,7 +36,8 @@ def parse(command: str, text: str, *words: str, first: bool = True) -> Any:
     line = [*PLACES[command], *words]
     line.insert(0 if first else len(line), "--config=study.toml")
     root = ROOT.context_class(ROOT)
-    return ROOT.commands[command].make_context(command, line, parent=root)
+    group = ROOT.commands["head"] if command == "align" else ROOT
+    return group.commands[command].make_context(command, line, parent=root)
 
 
 def options(command: str, text: str, *words: str, first: bool = True) -> dict[str, Any]:

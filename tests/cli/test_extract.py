@@ -40,9 +40,7 @@ def test_both_splits_are_extracted_summed_up_and_shown(
     assert not (tmp_path / "val" / "train").exists()
 
 
-def test_invalid_rows_are_listed_and_read_again(
-    extract: Call, make_tree: Tree, tmp_path: Path
-) -> None:
+def test_invalid_rows_are_listed(extract: Call, make_tree: Tree, tmp_path: Path) -> None:
     root, path = make_tree(train=10), tmp_path / "train.parquet"
     call("manifest", "build", "folder", "--root", root, "--split=train", "--out", path)
     images = [*root.glob("train/b/*.png"), *root.glob("train/c/*.png"), root / "train/a/9.png"]
@@ -50,16 +48,16 @@ def test_invalid_rows_are_listed_and_read_again(
         image.rename(image.with_suffix(".gone"))
     base = ["--manifest", path, "--root", root]
     shown = extract(*base, dataset=None).output
-    assert "21 of 30 images have no features (--retry-invalid reads them again):" in shown
+    assert "21 of 30 images have no features:" in shown
     assert shown.count(": the file is missing") == 20
     assert f"all of them are listed in {tmp_path}/cache/train/cache.json" in shown
     for image in images[1:]:
         image.with_suffix(".gone").rename(image)
     assert "21 of 30 images have no features" in extract(*base, dataset=None).output
-    again = extract(*base, "--retry-invalid", dataset=None)
-    assert again.exit_code == 0, again.output
-    assert "  invalid rows read again: 21; invalid now: 1" in again.output
-    assert f"{images[0].relative_to(root)}: the file is missing" in again.output
+    (tmp_path / "cache" / "train" / "shard-00000.h5").unlink()
+    again = checked(extract(*base, dataset=None))
+    assert "1 of 30 images have no features" in again
+    assert f"{images[0].relative_to(root)}: the file is missing" in again
 
 
 def test_views_are_extracted_and_shown(extract: Call, make_tree: Tree, tmp_path: Path) -> None:

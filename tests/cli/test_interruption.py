@@ -140,7 +140,7 @@ def test_what_is_kept_is_nothing_before_the_first_shard(tmp_path: Path) -> None:
 
 
 READING = {
-    *("clinit cache show", "clinit cache verify", "clinit manifest show", "clinit manifest list"),
+    *("clinit cache show", "clinit cache verify", "clinit manifest show"),
     *("clinit recipe list", "clinit recipe show", "clinit diagnose", "clinit model show"),
     "clinit doctor",
 }

@@ -6,9 +6,7 @@ from clinit.headtrain.protocol.stream.summed import read_summed
 from tests.cli.calls import call, checked
 
 
-def test_known_data_sets_are_listed_with_their_sizes_classes_and_layouts() -> None:
-    listed = checked(call("manifest", "list"))
-    assert all(fact in listed for fact in ("imagenet1k", "1,281,167", "places365", "36,500"))
+def test_a_known_data_set_is_shown_with_its_sizes_classes_and_layouts() -> None:
     names = checked(call("manifest", "show", "places365", "--classes")).split()
     assert len(names) == 365
     shown = checked(call("manifest", "show", "places365"))

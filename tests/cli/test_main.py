@@ -92,8 +92,8 @@ MISTAKES = {
     (*SWEEP, "--top", "--held-out=0.2"): "--held-out is for banks of heads",
     (*SWEEP, "--top", "--memory=1GB"): "--memory is for banks of heads",
     (*SWEEP, "--workers=3"): "--workers is for runs of top blocks",
-    ("align", "absent", "--out=o", "--memory=much"): "got 'much'",
-    ("align", "absent", "--out=o", "--memory=0"): "--memory must be a size above 0",
+    ("head", "align", "absent", "--out=o", "--memory=much"): "got 'much'",
+    ("head", "align", "absent", "--out=o", "--memory=0"): "--memory must be a size above 0",
     ("head", "fit", "absent", "--c=1", "--method=lda"): "--c is read only by logistic",
     ("head", "fit", "absent", "--out=head.bin"): r"--out must be a file that ends in \.safetensors",
     ("head", "fit", "absent", "--overwrite"): "--overwrite has no effect without --out",
@@ -108,7 +108,7 @@ MISTAKES = {
     ("report", "r", "--per-task", "--format=csv", "--means"): "leave out --per-task",
     ("recipe", "show", "table2"): "'table2'.*Did you mean the recipe 'table",
     ("recipe", "show", "xyzzy"): "'xyzzy'.*clinit recipe list",
-    ("align", "c", "--out=o", "--config=docs/table2-last-layers.toml"): (
+    ("head", "align", "c", "--out=o", "--config=docs/table2-last-layers.toml"): (
         "docs/table2-last-layers.toml: No such file.*the recipe 'table2-last-layer'"
     ),
     ("reproduce", "last-laier"): "last-layer",

@@ -38,7 +38,10 @@ def options(command: str, name: str, *words: str) -> dict[str, Any]:
     """The options of a command with a recipe; the command is not run."""
     line = [f"--config={name}", *words]
     parent = ROOT.context_class(ROOT)
-    found: dict[str, Any] = ROOT.commands[command].make_context(command, line, parent=parent).params
+    group = ROOT.commands["head"] if command == "align" else ROOT
+    found: dict[str, Any] = (
+        group.commands[command].make_context(command, line, parent=parent).params
+    )
     return found
 
 

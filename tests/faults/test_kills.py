@@ -23,7 +23,6 @@ QUICK = [
     ("extract", "full", 0.6),
     ("extract --views", "SIGTERM", 0.5),
     ("cache import", "SIGKILL", 0.7),
-    ("cache export", "full", 0.8),
     ("manifest build", "EACCES", 0.0),
     ("align", "EIO", 0.9),
     ("statistics", "SIGKILL", 0.9),

@@ -34,7 +34,6 @@ WRITERS: Mapping[str, str] = {
     "extract --views": f"{_IMAGES % 'new'} --views 2 --out out/cache",
     "cache import": "cache import work/arrays/features.npy work/arrays/labels.npy --backbone made"
     " --classes work/arrays/classes.txt --head work/arrays/head.safetensors --out out/cache",
-    "cache export": "cache export work/caches/base out/exported",
     "manifest build": "manifest build folder --root work/images/base --split train"
     " --out out/train.parquet",
     "align": f"head align work/caches/base --out out/aligned.safetensors {_FEW}",

@@ -19,7 +19,7 @@ from clinit.extract.dataset.decode import decode
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.transform import make_transform
 from clinit.extract.work.run import ExtractConfig, extract
-from clinit.extract.work.split_run import Progress, SplitResult
+from clinit.extract.work.split_run import Progress
 from tests.conftest import TINY_ARGS, TINY_MODEL
 from tests.extract.work.made import extracted, files, tiny_config
 
@@ -153,42 +153,6 @@ def test_a_bad_image_keeps_its_row_and_moves_no_other(
     # The batches differ, so the last bits may.
     np.testing.assert_allclose(loaded.features, clean.load().features, atol=1e-5)
     assert loaded.counts().tolist() == [5, 11, 5]
-
-
-GONE = ["a/1.png", "c/3.png", "c/4.png"]  # in the first and the last of three shards
-
-
-@pytest.fixture
-def again(make_tree: Tree, config: ExtractConfig, tmp_path: Path) -> Callable[..., SplitResult]:
-    """Extract whole, then with three images missing; return what extracts train again."""
-    root, train = make_tree(), ("train",)
-    manifests = {"train": scan("folder", root, "train").manifest}
-    extracted(root, tmp_path / "whole", config, splits=train)
-    for name in GONE:
-        (root / "train" / name).rename(tmp_path / name.replace("/", "-"))
-
-    def run(*, retry: bool = True, stop: int = 99) -> SplitResult:
-        asked = replace(config, retry_invalid=retry)
-        (found,) = extract(manifests, root, tmp_path / "cache", asked, on_progress=stopping(stop))
-        return found
-
-    assert run(retry=False).split.num_valid == 12
-    for name in GONE:
-        (tmp_path / name.replace("/", "-")).rename(root / "train" / name)
-    return run
-
-
-def test_invalid_rows_that_are_read_again_give_an_uninterrupted_extraction(
-    again: Callable[..., SplitResult], tmp_path: Path
-) -> None:
-    plain = again(retry=False)
-    assert (plain.computed_rows, plain.retried_rows, plain.split.num_valid) == (0, None, 12)
-    result = again()
-    assert (result.computed_rows, result.retried_rows, result.replaced_shards) == (9, 3, ())
-    assert files(tmp_path / "cache") == files(tmp_path / "whole")
-    assert all(shard_problem(result.path, result.plan, i, result.split) is None for i in range(3))
-    third = again()
-    assert (third.computed_rows, third.retried_rows, third.split.num_valid) == (0, 0, 15)
 
 
 @pytest.mark.parametrize(
