@@ -77,12 +77,13 @@ def test_a_function_of_the_page_is_trained_with_and_repeated_by_command(
     caches = tiny_run.parent / "caches"
     words = f"train-head --base {caches / 'base'} --new {caches / 'new'} --out runs --tasks 2"
     small = f"--iterations 3 --batch-size 6 --device cpu {option} {function}"
-    again = f"{words.replace('runs', 'again')} --config runs/{run}/study.toml".split()
+    again = f"{words.replace('--out runs', '--out again')} --config runs/{run}/study.toml".split()
     for command in (f"{words} {small}".split(), again):
         result = call(*command)
         assert result.exit_code == 0, (result.output, result.exception)
-    (one,), (other,) = (tmp_path.glob(f"{each}/*/run.json") for each in ("runs", "again"))
-    assert read_record(one.parent).steps.equals(read_record(other.parent).steps)
+    (repeated,) = tmp_path.glob("again/*/run.json")
+    one, other = (read_record(path) for path in (tmp_path / "runs" / run, repeated.parent))
+    assert one.evaluations.equals(other.evaluations)
     with source.open("a", encoding="utf-8") as file:
         file.write("# changed\n")
     result = call(*again)
