@@ -145,12 +145,6 @@ CLAIMS = (
         less("closed", "last_accuracy", {"method": "ranpac"}, {"method": "rehearsal"}),
     ),
     Claim(
-        "a repeated run has the same bits",
-        "rerun starts/random-seed=0",
-        *(0, 2, "CPU min"),
-        minutes,
-    ),
-    Claim(
         "classes are added to a model",
         f"add {NETWORK} --old demo/caches/base demo/digits/new --out model",
         *(0, 2, "CPU min"),

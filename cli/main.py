@@ -257,7 +257,6 @@ class Commands(TyperGroup):
         " in tasks.",
         "sweep": "Train every combination of a grid in banks of heads; resume an interrupted"
         " sweep.",
-        "rerun": "Repeat a recorded run from its settings, and compare it with its record.",
         "report": "Print accuracies, loss and efficiency gain of runs, from their records only.",
         "reproduce": "Make tables of the paper and show them next to its numbers, with the"
         " differences and their reasons.",

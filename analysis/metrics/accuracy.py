@@ -263,7 +263,7 @@ def mistakes_of(record: RunRecord, *, only_ends: bool = False) -> pl.DataFrame:
         raise RecordError(
             f"the record {where} does not list the mistaken images: it was written by"
             " an earlier version",
-            remedy=f"Run it again: `clinit rerun {where} --out FOLDER` makes a record with them.",
+            remedy="Train it again with `--config` and the study.toml of the record.",
         )
     ends = record.evaluations.group_by("task").agg(end=pl.col("iteration").max())
     wrong = record.mistakes.join(ends, on="task", how="left", maintain_order="left")

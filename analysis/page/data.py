@@ -171,7 +171,6 @@ def repetition(run: RunSummary) -> dict[str, Any]:
         "settings": _pairs(run.config),
         "versions": _pairs(info.get("versions") or {}),
         "command": shlex.join(command) if command else None,
-        "rerun": shlex.join(["clinit", "rerun", str(run.path)]) if run.record.path else None,
     }
 
 

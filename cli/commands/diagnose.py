@@ -12,13 +12,14 @@ from clinit.cli.frame.console import note, out, say
 from clinit.cli.frame.options import AsJson, DeviceOption, Split, described
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import print_content
-from clinit.cli.frame.run_data import check_caches, recorded_places
+from clinit.cli.frame.run_data import check_caches
 from clinit.files.paths import is_file
 from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.extract.cache.head import Head
     from clinit.extract.cache.read import CacheSplit
+    from clinit.headtrain.protocol.record.info import RunInfo
     from clinit.headtrain.protocol.stream.summed import Summed
 
 STORED = "pretrained"
@@ -121,7 +122,7 @@ def _places(records: list[Path]) -> list[Path]:
     from clinit.headtrain.protocol.record.format import read_info
 
     infos = [read_info(path) for path in records]
-    found = [recorded_places(info)[:2] for info in infos]
+    found = [_caches(info) for info in infos]
     for path, each, info in zip(records, found, infos, strict=True):
         if each != found[0]:
             raise RecordError(
@@ -133,7 +134,13 @@ def _places(records: list[Path]) -> list[Path]:
                 f"{path} trained blocks of the backbone, so its head is not for cached features",
                 remedy="Give records of `clinit train-head`.",
             )
-    return [*found[0][0], *found[0][1]]
+    return found[0]
+
+
+def _caches(info: RunInfo) -> list[Path]:
+    """Return the caches of both sides that a run read."""
+    sides = [side for side in (info["base"], info["new"]) if side]
+    return [Path(p) for side in sides for p in (side["path"], *side.get("other_paths", ()))]
 
 
 def _opened(

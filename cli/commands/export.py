@@ -15,8 +15,8 @@ from clinit.cli.frame.model_source import FILE_SUFFIXES, check_onnx_out, looks_l
 from clinit.cli.frame.options import Overwrite, RecordedBase, RecordedNew, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
-from clinit.cli.frame.run_data import check_run
-from clinit.files.paths import check_writable, is_folder
+from clinit.errors import RecordError
+from clinit.files.paths import check_writable, exists, instead_of, is_folder
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def export(
     """
     is_model = looks_like_model(run)
     if not is_model:
-        check_run(run)
+        _check_run(run)
     check_writable(out)
     if out.absolute().resolve().is_relative_to(run.resolve()):
         raise typer.BadParameter(f"--out must be outside the run record, got {out}")
@@ -128,6 +128,16 @@ def _export_model(
     if written.onnx is not None:
         say(written.onnx.describe())
     say(f"Model {kind} at {out}")
+
+
+def _check_run(path: Path) -> None:
+    if not exists(path):
+        raise RecordError(
+            f"no run record at {path}: there is no such folder",
+            remedy=instead_of(
+                path, "Give a folder that `clinit train-head ... --out FOLDER` has written."
+            ),
+        )
 
 
 def _check_options(context: Context, out: Path, *, is_model: bool, head_only: bool) -> None:

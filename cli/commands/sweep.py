@@ -67,15 +67,6 @@ def sweep(
             rich_help_panel="Computation",
         ),
     ] = None,
-    ray: Annotated[
-        str | None,
-        described(
-            "Train the banks as tasks of the Ray cluster at this address, with one GPU each if it"
-            " has GPUs; smaller banks (--bank-size) use more nodes.",
-            "ADDRESS",
-            rich_help_panel="Computation",
-        ),
-    ] = None,
     held_out: Annotated[
         float | None,
         described(
@@ -131,7 +122,7 @@ def sweep(
                 data = data.held_out(held_out, seed=held_out_seed)
                 rows = len(data.base.val.labels) + len(data.new.val.labels)
                 say(f"Measured on {rows:,} held-out training rows ({held_out:g}), not on test rows")
-            records = _sweep(runs, data, out, bank_size, ray=ray, dry_run=dry_run)
+            records = _sweep(runs, data, out, bank_size, dry_run=dry_run)
     if not dry_run:
         show_ranking(records)
         where = f"at {out}; each run: clinit report --by-seed {out}"
@@ -140,7 +131,7 @@ def sweep(
 
 def _refuse(context: Context, *, top: bool) -> None:
     of_images = [each.replace("-", "_") for each in OF_IMAGES]
-    of_banks = ["ray", "bank_size", "memory", "held_out", "held_out_seed"]
+    of_banks = ["bank_size", "memory", "held_out", "held_out_seed"]
     unread = {name: "is for runs of top blocks: add --top" for name in of_images if not top}
     if top:
         unread |= dict.fromkeys(of_banks, "is for banks of heads: --top trains run by run")
@@ -163,13 +154,7 @@ def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
 
 
 def _sweep(
-    runs: list[Study],
-    data: RunData,
-    out: Path,
-    bank_size: int | None,
-    *,
-    ray: str | None = None,
-    dry_run: bool = False,
+    runs: list[Study], data: RunData, out: Path, bank_size: int | None, *, dry_run: bool = False
 ) -> list[Path]:
     from clinit.headtrain.protocol.runs import train_banks
     from clinit.headtrain.protocol.sweep import plan as sweeps
@@ -188,12 +173,7 @@ def _sweep(
                 say(f"  {plan.names.get(run.identity, 'a recorded run, to train its bank again')}")
         return []
     with sweep_progress(len(runs), len(runs) - len(plan.names)) as observer:
-        banks = train_banks(data, plan.banks, observer)
-        if ray is not None and plan.banks:
-            if not data.is_loaded:
-                note(sweeps.SHARED)
-            banks = sweeps.train_on_ray(data, plan.banks, ray)
-        sweeps.run_sweep(plan, folder, banks, observer)
+        sweeps.run_sweep(plan, folder, train_banks(data, plan.banks, observer), observer)
     return [folder.recorded[run.identity] for run in runs]
 
 

@@ -83,10 +83,6 @@ BaseHead = Annotated[
 ]
 RecordedBase = Annotated[Path | None, _place(_BASE, show_default=_RECORDED)]
 RecordedNew = Annotated[Path | None, _place(_NEW, show_default=_RECORDED)]
-RecordedHead = Annotated[
-    Path | None,
-    _place("Head of the base classes to start from.", "FILE", show_default="the recorded head"),
-]
 HeadsByLoss = Annotated[
     list[str] | None,
     _place(

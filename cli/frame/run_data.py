@@ -14,13 +14,12 @@ import typer
 
 from clinit.cli.frame.console import note, say, tell, warn
 from clinit.cli.frame.progress import doing
-from clinit.errors import ExperimentError, HeadError, RecordError
+from clinit.errors import ExperimentError, HeadError
 from clinit.extract.cache.plan import split_names
-from clinit.files.paths import exists, instead_of, is_file
+from clinit.files.paths import is_file
 
 if TYPE_CHECKING:
     from clinit.headtrain.protocol.experiment import RunData
-    from clinit.headtrain.protocol.record.info import RunInfo, SideInfo
     from clinit.headtrain.protocol.study.study import Study
     from clinit.headtrain.top.images import Images
     from clinit.headtrain.top.inputs import ImageData
@@ -59,49 +58,6 @@ def check_base(base: Sequence[Path] | None, head: object, studies: Sequence[Stud
         if found:
             raise typer.BadParameter(f"{option} needs base classes: add --base")
     note("no --base: the stream starts without classes, and its first task makes the head")
-
-
-def check_run(path: Path) -> None:
-    """Check that `path`, which should be a run record, exists.
-
-    Raises:
-        RecordError: If it does not exist.
-    """
-    if not exists(path):
-        raise RecordError(
-            f"no run record at {path}: there is no such folder",
-            remedy=instead_of(
-                path, "Give a folder that `clinit train-head ... --out FOLDER` has written."
-            ),
-        )
-
-
-def recorded_places(
-    info: RunInfo, base: Path | None = None, new: Path | None = None, head: Path | None = None
-) -> tuple[list[Path], list[Path], Path | None]:
-    """Return the caches of both sides and the head file; the record replaces None.
-
-    The list of base caches is empty if the run started without base classes.
-
-    Raises:
-        RecordError: If one of the paths does not exist.
-    """
-    recorded = (info.get("head") or {}).get("path")
-    head = head or (Path(recorded) if recorded else None)
-
-    def of_side(given: Path | None, told: SideInfo | None) -> list[Path]:
-        places = [told["path"], *told.get("other_paths", ())] if told else []
-        return [given] if given else [Path(place) for place in places]
-
-    old, arriving = of_side(base, info["base"]), of_side(new, info["new"])
-    options = [("--base", path) for path in old] + [("--new", path) for path in arriving]
-    for option, path in [*options, *([("--head", head)] if head else [])]:
-        if not exists(path):
-            raise RecordError(
-                f"the run read {path}, which no longer exists",
-                remedy=f"Give its new path with {option}.",
-            )
-    return old, arriving, head
 
 
 def read_data(

@@ -52,7 +52,7 @@ def takes_studies(*, top: bool) -> Callable[[Command], Command]:
         return _studies(values["context"], {name: values[name] for name in every}, top=top)
 
     words = {"method": TOP_METHODS if top else HEAD_METHODS}
-    words |= {"precision": ("float32", "bf16"), "anchor": ("none", "l2")} if top else {}
+    words |= {"precision": ("float32", "bf16")} if top else {}
     options = {
         name: _option(each, words.get(name, each.words), SEVERAL.get(name, ()))
         for name, each in every.items()

@@ -280,7 +280,7 @@ def read_head(
             f"the classifier in {path} takes {facts.feature_map.get('width')} random ReLU"
             " features as input, not the features of the backbone",
             remedy="Give the head of another method (ncm, lda, slda, rehearsal, …). Only"
-            " `clinit report` and `clinit rerun` can read this head.",
+            " `clinit report` can read this head.",
         )
     return Head(
         weight, bias, names, facts.fingerprint, facts.alignment, facts.feature_map, facts.origin

@@ -16,7 +16,6 @@ order, buffer and random rows stay the same.
     PROBE         index = task       head and batches of the linear probe after a task
     LOW_RANK      index = task       factors A of low-rank updates of a backbone's top blocks
     SHOTS         index = new class  training rows kept of a class, if not all are used
-    SECOND_BATCH  index = task       second draws of old rows, for methods that need two
     FEATURE_MAP   index 0            random features of a closed form
     RIDGE         index = task       training rows on which a closed form chooses its lambda
     PSEUDO_ROWS   index 0            features drawn from the memory of a model;
@@ -44,7 +43,7 @@ class Draw(enum.IntEnum):
     FISHER = 7
     PROBE = 8
     LOW_RANK = 9
-    SECOND_BATCH = 10
+    # 10 was a second draw of batches.
     SHOTS = 11
     FEATURE_MAP = 12
     RIDGE = 14

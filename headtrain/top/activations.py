@@ -259,8 +259,6 @@ class TaskReader:
 
     In the first task, also the `base_sample` of the method, for `begin`, which no batch reads.
     """
-    kept: Int[np.ndarray, " kept"]
-    """Rows of `new` that the buffer may contain in later tasks."""
 
     def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Generator[Batch]:
         """Yield `rows` in order, `size` at a time; the last batch may be smaller.

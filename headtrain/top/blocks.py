@@ -17,10 +17,10 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise, repeat
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -315,23 +315,9 @@ class TopBlocks(Method):
                 if stop in saves:
                     yield self._paused(stop, optimizer)
 
-    def _batches(
-        self, lesson: Lesson, reader: TaskReader, first: int
-    ) -> Generator[tuple[Batch, Batch | None]]:
-        """Yield the batches from number `first` on, with second draws if the method needs them."""
-        rows, schedule = lesson.rows, lesson.schedule
-        with ExitStack() as stack:
-            drawn = [rows.rows[batch] for batch in schedule.batches[first:]]
-            num_new = schedule.num_new[first:].tolist()
-            stream = stack.enter_context(closing(reader.stream(drawn, num_new)))
-            if self._method.draws == 1 or not rows.num_old:
-                yield from zip(stream, repeat(None))
-                return
-            other = self._inputs.experiment.plan.schedule(rows, Draw.SECOND_BATCH)
-            pairs = zip(other.batches[first:], other.num_new[first:].tolist(), strict=True)
-            again = [rows.rows[batch[new:]] for batch, new in pairs]
-            second = stack.enter_context(closing(reader.stream(again, [0] * len(again))))
-            yield from zip(stream, second, strict=True)
+    def _batches(self, lesson: Lesson, reader: TaskReader, first: int) -> Generator[Batch]:
+        drawn = [lesson.rows.rows[batch] for batch in lesson.schedule.batches[first:]]
+        return reader.stream(drawn, lesson.schedule.num_new[first:].tolist())
 
     def _reader(self, lesson: Lesson) -> TaskReader:
         rows, plan = lesson.rows, self._inputs.experiment.plan
@@ -343,7 +329,6 @@ class TopBlocks(Method):
             self._inputs.train,
             new=rows.rows[rows.num_old :],
             old=old,
-            kept=plan.kept(lesson.task),
         )
 
     def _tested(self, lesson: Lesson, iteration: int) -> Tested:

@@ -24,7 +24,7 @@ from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, resumed_from
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.methods import Derpp, Ewc
-from clinit.headtrain.top.training import Held, Rehearsal, TopMethod
+from clinit.headtrain.top.training import Rehearsal, TopMethod
 from clinit.observer import Noted, Observer, ignore
 
 
@@ -133,12 +133,6 @@ def train_top(
 def top_method(study: Study) -> TopMethod:
     """Return a new method for a resolved study; it reads only its own settings."""
     name, loss, top = study.stream.method, study.training.loss, study.top or Top()
-    method: TopMethod = Rehearsal(loss)
     if name == "ewc":
-        method = Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
-    elif name == "derpp":
-        method = Derpp.of(top.derpp, loss)
-    strength = study.training.anchor_strength
-    if study.training.anchor == "l2" and isinstance(strength, int | float):
-        return Held(method, strength)
-    return method
+        return Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
+    return Derpp(top.derpp, loss) if name == "derpp" else Rehearsal(loss)

@@ -4,31 +4,16 @@ Dark experience replay: old rows are rehearsed with their labels and with former
 
     loss = mean of l over new rows + beta (mean of l over old rows) + alpha (mean of d over them)
 
-with d the squared difference between the logits of a row and its former logits, from a *teacher*:
+with d the mean, over the classes before the task, of the squared difference between the logits of a
+row and its logits from the network when the task began (after its new rows were initialised).
 
-    snapshot   the network when the task began (after its new rows were initialised), on the same
-               old rows: the form that the authors of the paper use in related work
-    stored     the logits of the row at the end of the task in which its class was learnt; for base
-               classes, before the first step. One draw of old rows is for alpha, another for beta.
-               Eq. 6 of Buzzega et al., except that they store logits during the task, not at its
-               end: here a buffer has a quota of rows per class, and is not a reservoir.
-
-d is computed over the classes that the teacher had seen: before the task (snapshot), or up to the
-end of the task of the row (stored). Later classes do not enter d.
-
-    distance mean   (1 / C') sum over the C' classes: as in the authors' code of both forms
-    distance sum    sum over the C' classes: the squared norm that Eq. 6 prints. With a thousand
-                    classes, alpha = 0.1 then weighs like alpha = 100 does with `mean`.
-
-The paper cites Eq. 6: `stored` with `sum`. Its code is not public; the defaults, `snapshot` with
-`mean`, follow related code of its authors. With `mean`, the weight of alpha = 0.1 does not depend
-on the number of classes.
+This is the form of related code of the paper's authors; their code for the paper is not public.
+Eq. 6 of Buzzega et al., which the paper cites, has logits that are stored with the buffer, separate
+draws of old rows for alpha and beta, and a sum over classes: the weight of alpha = 0.1 then grows
+with the number of classes.
 
 A task without old rows (an empty buffer, a base without training rows) is learnt with the mean
 loss of new rows only.
-
-Logits are stored in blocks of equal width, one per task. They are not padded to the width of later
-heads, so that no padding can enter the loss.
 
 Source: P. Buzzega, M. Boschini, A. Porrello, D. Abati, S. Calderara, "Dark experience for general
 continual learning: a strong, simple baseline", NeurIPS 2020, Eq. 6.
@@ -46,8 +31,7 @@ of its training rows, drawn by the seed without replacement. For the base it is 
 first step, on `samples` rows of base classes, with the logits of base classes only. If the base has
 no training row, it has no anchor.
 
-    task      every task has its anchor, and the penalties add up (Kirkpatrick et al., 2017)
-    online    one anchor, the latest; F <- gamma F + F_task (Schwarz et al., 2018)
+Every task has its anchor, and the penalties add up (Kirkpatrick et al., 2017).
 
 An anchor does not hold rows of the classifier whose classes had not been seen then, even if
 `head_width` is `full` and the rows existed, because it would hold them at random numbers.
@@ -76,10 +60,8 @@ al. (2017) note that the sum of two such penalties is again such a penalty. The 
 updated by its difference from the new anchor, which loses no precision if the F differ greatly.
 
 Source: J. Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS
-114(13), 2017, Eq. 3; J. Schwarz et al., "Progress & compress: a scalable framework for continual
-learning", ICML 2018; F. Kunstner, L. Balles, P. Hennig,
-"Limitations of the empirical Fisher approximation for natural gradient descent", NeurIPS 2019
-(terminology).
+114(13), 2017, Eq. 3; F. Kunstner, L. Balles, P. Hennig, "Limitations of the empirical Fisher
+approximation for natural gradient descent", NeurIPS 2019 (terminology).
 """
 
 from __future__ import annotations
@@ -98,7 +80,7 @@ from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.methods import DerppConfig, EwcConfig
-from clinit.headtrain.top.activations import Batch, TaskReader, sent
+from clinit.headtrain.top.activations import Batch, TaskReader
 from clinit.headtrain.top.network import (
     CLASSIFIER,
     CLASSIFIER_BIAS,
@@ -124,10 +106,10 @@ class Ewc(Rehearsal):
             self._anchor(model, rows, rows.old, task.start, 0)
 
     def loss(
-        self, model: PlasticModel, batch: Batch, second: Batch | None
+        self, model: PlasticModel, batch: Batch
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return mean loss plus penalty, and the losses alone."""
-        loss, losses = super().loss(model, batch, second)
+        loss, losses = super().loss(model, batch)
         if self.memory is not None:
             loss = loss + self._config.lam / 2 * self.memory.value(model.trainable())
         return loss, losses
@@ -153,12 +135,7 @@ class Ewc(Rehearsal):
         fisher = diagonal_fisher(model, batches, classes=classes, loss_name=self.loss_name)
         with torch.no_grad():
             added = Quadratic.around(fisher, model.trainable())
-            if self.memory is None:
-                self.memory = added
-            elif self._config.mode == "task":
-                self.memory = self.memory + added
-            else:
-                self.memory = self.memory.online(added, self._config.gamma)
+            self.memory = added if self.memory is None else self.memory + added
 
 
 SAMPLES_AT_ONCE = 64
@@ -267,13 +244,6 @@ class Quadratic:
             constant = constant + (old * share * difference * difference).sum()
         return Quadratic(fisher, centre, constant)
 
-    def online(self, later: Quadratic, gamma: float) -> Quadratic:
-        """Return gamma F + F_later around the later anchor alone (Schwarz et al., 2018)."""
-        fisher = {
-            name: gamma * _grown(self.fisher[name], new) + new for name, new in later.fisher.items()
-        }
-        return Quadratic(fisher, later.centre, later.constant)
-
 
 class _Springs(torch.autograd.Function):
     """sum_k F_k (theta_k - c_k)^2 for lists of tensors: a few launches on a CUDA device.
@@ -305,69 +275,22 @@ def _grown(values: Tensor, like: Tensor) -> Tensor:
     return torch.cat([values, values.new_zeros(len(like) - len(values), *values.shape[1:])])
 
 
-FormerLogits = list[tuple[slice | Int[Tensor, " _"], Float[Tensor, " _ _"]]]
-"""Places in a batch, and the former logits (places, classes seen by then) of these rows."""
-
-
 class Derpp(TopMethod):
-    """Train on weighted new and old rows; `alpha` adds the distance to former logits."""
-
-    def __init__(self, config: DerppConfig, loss_name: str) -> None:
-        loss_named(loss_name)
-        self._config = config
-        self._loss_name = loss_name
-
-    @classmethod
-    def of(cls, config: DerppConfig, loss_name: str = "ce") -> Derpp:
-        """Return the method with the configured teacher."""
-        kind = StoredTeacher if config.teacher == "stored" else SnapshotTeacher
-        return (kind if config.alpha else cls)(config, loss_name)
-
-    def former(self, model: PlasticModel, old: Batch) -> FormerLogits:
-        """Return the former logits of old rows."""
-        return []
-
-    def loss(
-        self, model: PlasticModel, batch: Batch, second: Batch | None
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
-        """Return the weighted sum of the three terms, and the loss of each row of `batch`."""
-        read = [batch.activations] if second is None else [batch.activations, second.activations]
-        logits = model.logits(model.features(torch.cat(read)))
-        losses = sample_losses(self._loss_name, logits[: len(batch)], batch.labels)
-        total = losses.new_zeros(())
-        if batch.num_new:
-            total = total + losses[: batch.num_new].mean()
-        if batch.num_old:
-            total = total + self._config.beta * losses[batch.num_new :].mean()
-            old = second or batch.old()
-            distances = []
-            for places, former in self.former(model, old):
-                squares = (logits[-len(old) :][places, : former.shape[1]] - former).square()
-                mean = self._config.distance == "mean"
-                distances.append(squares.mean(1) if mean else squares.sum(1))
-            if distances:
-                total = total + self._config.alpha * torch.cat(distances).mean()
-        return total, losses.detach()
-
-
-READ_ROWS = 256
-"""Rows whose logits are computed at a time when they are stored."""
-
-
-class SnapshotTeacher(Derpp):
-    """The network when the task began, over the classes before the task.
+    """Train on weighted new and old rows; `alpha` adds the distance to former logits.
 
     Only trained parameters are copied, because nothing else changes during the task.
     """
 
-    def __init__(self, config: DerppConfig, loss_name: str) -> None:
-        super().__init__(config, loss_name)
+    def __init__(self, config: DerppConfig, loss_name: str = "ce") -> None:
+        loss_named(loss_name)
+        self._config = config
+        self._loss_name = loss_name
         self.memory: dict[str, Tensor] = {}
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Copy the trained parameters; of the classifier, only the rows of earlier classes."""
         self.memory = {}
-        if len(rows.old):
+        if self._config.alpha and len(rows.old):
             for name, values in model.trainable().items():
                 kept = values[: task.start] if name in CLASSIFIER else values
                 self.memory[name] = kept.detach().clone()
@@ -376,68 +299,27 @@ class SnapshotTeacher(Derpp):
         """Delete the copy."""
         self.memory = {}
 
+    def loss(
+        self, model: PlasticModel, batch: Batch
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
+        """Return the weighted sum of the three terms, and the loss of each row of `batch`."""
+        logits = model.logits(model.features(batch.activations))
+        losses = sample_losses(self._loss_name, logits, batch.labels)
+        total = losses.new_zeros(())
+        if batch.num_new:
+            total = total + losses[: batch.num_new].mean()
+        if batch.num_old:
+            total = total + self._config.beta * losses[batch.num_new :].mean()
+        if batch.num_old and self.memory:
+            former = self._former(model, batch.old())
+            squares = (logits[batch.num_new :, : former.shape[1]] - former).square()
+            total = total + self._config.alpha * squares.mean(1).mean()
+        return total, losses.detach()
+
     @torch.no_grad()
-    def former(self, model: PlasticModel, old: Batch) -> FormerLogits:
-        """Return the logits of the copy."""
-        assert self.memory, "the task began without old rows"
+    def _former(self, model: PlasticModel, old: Batch) -> Float[Tensor, "batch classes"]:
+        """Return the logits of old rows of the network when the task began."""
         blocks = {name: v for name, v in self.memory.items() if name not in CLASSIFIER}
         features = model.features_at(blocks, old.activations).float()
         weight, bias = (self.memory[name] for name in (CLASSIFIER_WEIGHT, CLASSIFIER_BIAS))
-        return [(slice(None), torch.addmm(bias, features, weight.t()))]
-
-
-class StoredTeacher(Derpp):
-    """The logits of each row at the end of the task in which its class was learnt.
-
-    Logits of base rows are computed before the first step. In float32, 24,000 rows and 1,365
-    classes take 131 MB on the device of the model.
-    """
-
-    draws = 2  # Eq. 6 has separate draws of old rows for its two terms
-
-    def __init__(self, config: DerppConfig, loss_name: str) -> None:
-        super().__init__(config, loss_name)
-        self.memory: list[tuple[np.ndarray, Tensor]] = []
-        """Pool rows that were stored together, sorted, and their logits (rows, width)."""
-
-    def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Store the logits of the base, and delete rows that are no longer rehearsed."""
-        if task.number == 1:
-            self._store(model, rows, rows.old, task.start)
-        blocks = []
-        for stored, logits in self.memory:
-            kept = np.flatnonzero(np.isin(stored, rows.old))
-            if len(kept):
-                blocks.append((stored[kept], logits[_index(kept, logits)]))
-        self.memory = blocks
-
-    def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Store the logits of the rows that later tasks may rehearse."""
-        self._store(model, rows, rows.kept, task.stop)
-
-    @torch.no_grad()
-    def _store(
-        self, model: PlasticModel, rows: TaskReader, chosen: Int[np.ndarray, " _"], classes: int
-    ) -> None:
-        parts = [
-            model.logits(model.features(batch.activations))[:, :classes]
-            for batch in rows.batches(chosen, READ_ROWS)
-        ]
-        if parts:
-            logits, order = torch.cat(parts).float(), np.argsort(chosen)
-            self.memory.append((chosen[order], logits[_index(order, logits)]))
-
-    def former(self, model: PlasticModel, old: Batch) -> FormerLogits:
-        """Return the stored logits of the rows."""
-        found: FormerLogits = []
-        for rows, logits in self.memory:
-            place = np.searchsorted(rows, old.rows).clip(max=len(rows) - 1)
-            hit = np.flatnonzero(rows[place] == old.rows)
-            if len(hit):
-                found.append((_index(hit, logits), logits[_index(place[hit], logits)]))
-        assert sum(len(logits) for _, logits in found) == len(old), "a row was never stored"
-        return found
-
-
-def _index(places: Int[np.ndarray, " places"], values: Tensor) -> Int[Tensor, " places"]:
-    return sent(torch.from_numpy(places), values.device)
+        return torch.addmm(bias, features, weight.t())

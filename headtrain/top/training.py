@@ -54,8 +54,6 @@ from clinit.headtrain.top.network import PlasticModel, classifier_of
 class TopMethod:
     """A way to learn one task after another with a backbone that changes."""
 
-    draws: int = 1
-    """Number of draws of old rows at each step: 2 if `loss` needs a second draw."""
     base_sample: int = 0
     """Number of rows of base classes for `begin` of the first task, if no old rows are trained."""
     memory: Any = None
@@ -66,13 +64,9 @@ class TopMethod:
         """Prepare for a task, after its new rows are initialised and before any training."""
 
     def loss(
-        self, model: PlasticModel, batch: Batch, second: Batch | None
+        self, model: PlasticModel, batch: Batch
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
-        """Return the loss to minimise, and the detached loss of each row of `batch` for the record.
-
-        If `draws` is 2 and old rows exist, `second` is a separate draw of old rows (as many rows as
-        the old rows of `batch`, unless batches are uniform); otherwise it is None.
-        """
+        """Return the loss to minimise, and the detached loss of each row for the record."""
         raise NotImplementedError
 
     def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
@@ -88,51 +82,12 @@ class Rehearsal(TopMethod):
         self.loss_name = loss_name
 
     def loss(
-        self, model: PlasticModel, batch: Batch, second: Batch | None
+        self, model: PlasticModel, batch: Batch
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return the mean loss of new and old rows together, and the loss of each row."""
         logits = model.logits(model.features(batch.activations))
         losses = sample_losses(self.loss_name, logits, batch.labels)
         return losses.mean(), losses.detach()
-
-
-class Held(TopMethod):
-    """Another method, with all trained parameters held near their start in the task (L2-SP).
-
-    Source: X. Li, Y. Grandvalet, F. Davoine, "Explicit inductive bias for transfer learning with
-    convolutional networks", ICML 2018.
-    """
-
-    def __init__(self, method: TopMethod, strength: float) -> None:
-        self.draws, self.base_sample = method.draws, method.base_sample
-        self._method, self._strength = method, strength
-        self._start: dict[str, Tensor] = {}
-
-    def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Copy the parameters at the start."""
-        self._method.begin(model, task, rows)
-        self._start = {name: each.detach().clone() for name, each in model.trainable().items()}
-
-    def loss(
-        self, model: PlasticModel, batch: Batch, second: Batch | None
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
-        """Add half the strength times the squared change of all parameters."""
-        loss, losses = self._method.loss(model, batch, second)
-        changes = ((each - self._start[name]) for name, each in model.trainable().items())
-        return loss + self._strength / 2 * sum(each.square().sum() for each in changes), losses
-
-    def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """End the task of the method."""
-        self._method.end(model, task, rows)
-
-    @property
-    def memory(self) -> Any:
-        """The memory of the method, and the start."""
-        return self._method.memory, self._start
-
-    @memory.setter
-    def memory(self, stored: Any) -> None:
-        self._method.memory, self._start = stored
 
 
 def sample_losses(
@@ -234,7 +189,7 @@ def restore_optimizer(
 def train_steps(
     model: PlasticModel,
     method: TopMethod,
-    batches: Iterator[tuple[Batch, Batch | None]],
+    batches: Iterator[Batch],
     optimizer: tuple[AdamW, OneCycleLR],
     numbers: range,
 ) -> Iterator[Float[Tensor, " 2"]]:
@@ -245,9 +200,9 @@ def train_steps(
     """
     adamw, schedule = optimizer
     for number in numbers:
-        batch, second = next(batches)
+        batch = next(batches)
         adamw.zero_grad()
-        loss, each = method.loss(model, batch, second)
+        loss, each = method.loss(model, batch)
         loss.backward()
         adamw.step()
         if number + 1 < schedule.total_steps:

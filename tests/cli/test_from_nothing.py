@@ -65,11 +65,6 @@ def test_figures_and_the_page_are_drawn(made: Path, tmp_path: Path, figure: str)
     assert "base classes" not in page
 
 
-def test_a_run_is_repeated_bit_for_bit(record: Path, tmp_path: Path) -> None:
-    assert "The same bits" in done("rerun", record, "--out", tmp_path / "again")
-    assert read_info(tmp_path / "again")["base"] is None
-
-
 def test_the_same_command_trains_nothing_again_and_one_with_a_base_is_refused(made: Path) -> None:
     words = ("train-head", "--out", made / "runs", "--tasks=2", *SIZES, *STARTS)
     assert done(*words, "--new", made / "new").count("is already recorded") == 2

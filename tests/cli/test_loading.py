@@ -33,7 +33,6 @@ EARLY = (
     ("remove", "absent", "ant", "--out=o"),
     ("rename", "absent", "ant=bee", "--out=o"),
     ("model", "show", "absent"),
-    ("rerun", "absent"),
     ("reproduce", "last-layer", "--base=absent", "--new=absent"),
     ("diagnose", "cache", "--head=absent"),
     ("align", "cache", "--out=file/h.safetensors"),
@@ -41,7 +40,6 @@ EARLY = (
     ("train-top", "--base=cache", "--new=cache", "--out=file/o"),
     ("sweep", "--base=cache", "--new=cache", "--out=file/o", "lr=0.1"),
     ("export", "cache", "--out=file/o"),
-    ("rerun", "cache", "--out=file/o"),
     ("remember", ".", ".", "--out=file/o"),
     ("add", "--backbone=convnextv2_atto", "empty", "--out=o"),
 )

@@ -248,7 +248,6 @@ def test_several_caches_are_one_side(train: Train, new: Path, tmp_path: Path) ->
     study = settings | {"init": "random", "eval_every": 5, "device": "cpu"}
     (same,) = clinit.train(tmp_path / "base", [new, other], study)
     assert same.record.steps.equals(record.steps)
-    done("rerun", tmp_path / "runs" / "random")
 
 
 def test_several_seeds_are_the_runs_of_each_alone_bit_for_bit(train: Train, tmp_path: Path) -> None:

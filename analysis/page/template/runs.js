@@ -12,7 +12,6 @@ function recordOf(run, place) {
     if (pairs.length) parts.push(element("h4", {}, words), made);
   };
   command("The command it was trained with", record.command);
-  command("Repeat it, and compare the numbers", record.rerun);
   list("Settings", record.settings);
   list("Versions", record.versions);
   list("Record", record.path ? [["path", record.path], ...record.about] : record.about, false);

@@ -14,8 +14,6 @@
 
 The folder is written under a temporary name and renamed: a record is complete or absent.
 Files are compared with their digests as they are read: the same bytes are hashed and parsed.
-
-Compare the numbers of two records bit for bit, and list possible causes of differences.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -43,7 +41,6 @@ from clinit.files.commit import draft_of, flush_file, flush_folder, take_place
 from clinit.files.paths import check_readable, exists, is_file, obstacle
 from clinit.headtrain.protocol.record.info import (
     DOCUMENT,
-    LATER_COLUMNS,
     LATER_TABLES,
     TABLES,
     RunInfo,
@@ -247,12 +244,8 @@ def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> byte
     return content
 
 
-def final_head(record: RunRecord, *, linear: bool = True) -> Head:
+def final_head(record: RunRecord) -> Head:
     """Read the final head of a stored record.
-
-    Args:
-        record: The record.
-        linear: Whether the head must be linear in the features of the backbone.
 
     Raises:
         RecordError: If the record contains no head, or if the head has changed.
@@ -265,7 +258,7 @@ def final_head(record: RunRecord, *, linear: bool = True) -> Head:
             remedy="Run it again: `clinit train-head` stores the final head in every record.",
         )
     _content(record.path, HEAD, record.digests)  # checks the file
-    return read_head(record.path / HEAD, linear=linear)
+    return read_head(record.path / HEAD)
 
 
 def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
@@ -328,8 +321,7 @@ def study_toml(study: Study) -> str:
     """Return a resolved study as a file for `--config`, without settings that its method ignores.
 
     >>> print(study_toml(Study.of({"method": "ridge", "seed": 3}).resolved()))
-    # The settings of this run. `clinit rerun` with the folder of the run repeats it;
-    # `clinit train-head --config` with this file trains the same on other caches.
+    # The settings of this run, for `clinit train-head --config`.
     <BLANKLINE>
     [train-head]
     method = "ridge"
@@ -345,8 +337,7 @@ def study_toml(study: Study) -> str:
     command = "train-top" if top else "train-head"
     idle, order = study.idle("method").keys() | study.unsaid, study.stream.class_order
     lines = [
-        "# The settings of this run. `clinit rerun` with the folder of the run repeats it;",
-        f"# `clinit {command} --config` with this file trains the same on other caches.",
+        f"# The settings of this run, for `clinit {command} --config`.",
         # This option takes a separate file.
         *([f"# class order: {', '.join(map(json.dumps, order))}"] if order else []),
         f"\n[{command}]",
@@ -356,74 +347,3 @@ def study_toml(study: Study) -> str:
         if name not in idle and value is not None and not setting.file:
             lines.append(f"{setting.key} = {json.dumps(value)}")  # which is TOML, too
     return "\n".join([*lines, ""])
-
-
-TIMES = ("elapsed_s",)
-"""Columns of durations."""
-
-
-def differences(one: RunRecord, other: RunRecord) -> list[str]:
-    """Return a phrase for each part in which two records differ; none if all bits are the same.
-
-    Args:
-        one: A record, including its head and changed parameters.
-        other: Another record, including its head and changed parameters.
-    """
-    return [*_of_tables(one, other), *_of_arrays(_arrays(one), _arrays(other))]
-
-
-def _of_tables(one: RunRecord, other: RunRecord) -> Iterator[str]:
-    for name in ("classes", "steps", "evaluations", "points"):
-        ours, theirs = (getattr(record, name) for record in (one, other))
-        if ours.height != theirs.height:
-            yield f"{name}: {ours.height:,} rows, not {theirs.height:,}"
-            continue
-        columns = [
-            column
-            for column in ours.columns
-            if column not in TIMES
-            and not _is_older(column, ours, theirs)
-            and not ours[column].equals(theirs[column])
-        ]
-        if columns:
-            yield f"{name}: {', '.join(columns)}"
-
-
-def _is_older(column: str, *tables: pl.DataFrame) -> bool:
-    return column in LATER_COLUMNS.values() and any(each[column].is_null().all() for each in tables)
-
-
-def _arrays(record: RunRecord) -> dict[str, np.ndarray]:
-    found = dict(record.top or {})
-    if record.head is not None:
-        found |= {"head weight": record.head.weight, "head bias": record.head.bias}
-    return found
-
-
-def _of_arrays(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> Iterator[str]:
-    for name in sorted({*one, *other}):
-        if name not in one or name not in other or one[name].shape != other[name].shape:
-            yield f"{name}: of another shape, or in only one record"
-        elif one[name].tobytes() != other[name].tobytes():
-            with np.errstate(invalid="ignore"):
-                most = np.abs(one[name].astype(np.float64) - other[name].astype(np.float64))
-            known = most[np.isfinite(most)]
-            yield f"{name}: by {known.max() if known.size else np.nan:.3g} at most"
-
-
-def circumstances(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    """Yield differences in device, bank, CPU and versions, which may explain different bits.
-
-    Args:
-        one: The contents of run.json; earlier versions do not record the CPU.
-        other: The contents of run.json of the repetition.
-    """
-    for name in ("device", "bank_size"):
-        if one.get(name) != other.get(name):
-            yield f"{name.replace('_', ' ')}: {one.get(name)} then, {other.get(name)} now"
-    for name in ("cpu", "versions"):
-        before, now = one.get(name) or {}, other.get(name) or {}
-        changed = [key for key in now if before and before.get(key) != now[key]]
-        if changed:
-            words = ", ".join(f"{key} {before.get(key)} → {now[key]}" for key in changed)
-            yield f"{name}: {words}"

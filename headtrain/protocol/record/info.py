@@ -153,7 +153,6 @@ class RunInfo(TypedDict, total=False):
     """The random features that the head reads, if it does not read the features themselves."""
     activations: list[dict[str, Any]]
     """The stored activations, and their cost."""
-    ray_node: str
     files: dict[str, Digest]
     """SHA-256 of the other files of the record; absent in records of earlier versions."""
 

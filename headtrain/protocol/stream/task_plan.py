@@ -249,22 +249,16 @@ class TaskPlan:
             seen = self.with_drawn(seen, np.repeat(drawn, 2 * pairs))
         return seen
 
-    def kept(self, task: Task) -> Int[np.ndarray, " kept"]:
-        """Return the rows of the task's classes that the buffer contains after the task."""
-        rows = self._buffer.rows(task.stop)
-        kept: np.ndarray = rows[self._scenario.train.labels[rows] >= task.start]
-        return kept
-
     def base_sample(self, size: int) -> Int[np.ndarray, " sample"]:
         """Choose at most `size` rows of base classes, class-balanced, as a buffer would."""
         buffer = Buffer(self._scenario.train, balanced(size), seed=self._stream.seed)
         return buffer.rows(self._scenario.num_base)
 
-    def schedule(self, rows: TaskRows, draw: Draw = Draw.BATCHES) -> Schedule:
-        """Draw the batches of a task; callers use only the old rows of a second draw."""
-        stream, random = self._stream, generator(self._stream.seed, draw, rows.number)
+    def schedule(self, rows: TaskRows) -> Schedule:
+        """Draw the batches of a task."""
+        stream, random = self._stream, generator(self._stream.seed, Draw.BATCHES, rows.number)
         first_new, iterations, size = rows.num_old, stream.iterations, stream.rows_per_batch
-        if stream.mix == "uniform" and draw is Draw.BATCHES:
+        if stream.mix == "uniform":
             return draw_uniform(
                 random, rows.labels, first_new=first_new, iterations=iterations, batch_size=size
             )

@@ -10,7 +10,7 @@ from clinit.setting import Part, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EwcConfig(Part):
-    """Strength and anchors of EWC, whose penalties hold parameters near earlier values."""
+    """Strength of EWC, whose penalties hold parameters near earlier values."""
 
     panel: ClassVar[str] = "EWC"
     lam: float = setting(
@@ -22,39 +22,21 @@ class EwcConfig(Part):
     samples: int = setting(
         2048, "EWC: maximum number of rows on which the Fisher information is measured.", least=1
     )
-    mode: Literal["task", "online"] = setting(
-        "task", "EWC: one anchor per task, or a single one that is updated.", decides=True
-    )
-    gamma: float = setting(
-        1.0, "EWC online: share of the older Fisher information that is kept.", above=0, most=1
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerppConfig(Part):
-    """Weights of the two terms of old rows in DER++, and the source of the former logits."""
+    """Weights of the two terms of old rows in DER++."""
 
     panel: ClassVar[str] = "DER++"
     alpha: float = setting(
         0.1,
-        "DER++: weight of squared differences to former logits (default: the paper's).",
+        "DER++: weight of squared differences to the logits of the network at the start of the"
+        " task, averaged over classes (default: the paper's).",
         least=0,
     )
     beta: float = setting(
         0.9, "DER++: weight of the loss of old rows (default: the paper's); 0 is DER.", least=0
-    )
-    teacher: Literal["snapshot", "stored"] = setting(
-        "snapshot",
-        "DER++: former logits from the network as it was at the task's start (as in related"
-        " code of the paper's authors), or stored with the buffer when a class was"
-        " learnt (Eq. 6 of DER++, which the paper names).",
-        alias="teacher",
-    )
-    distance: Literal["mean", "sum"] = setting(
-        "mean",
-        "DER++: the mean over classes of squared differences, as in the code of its authors,"
-        " so that alpha does not depend on the number of classes; or their sum, as in Eq. 6"
-        " of DER++.",
     )
 
 

@@ -226,20 +226,17 @@ class Training(Part):
         " change of its weights (L2-SP); moments: the mean squared change of all logits on features"
         " of earlier classes, whose second moment is kept.",
         otherwise="none; --protocol keep: moments",
-        top_otherwise="none",
         earlier="none",
         decides=True,
-        top_help="Penalty that holds blocks and head near their start while they learn a task:"
-        " none, or the squared change of all trained parameters (l2: L2-SP).",
+        of_heads=True,
     )
     anchor_strength: float | Literal["auto"] = setting(
         "auto",
         "Weight of the anchor in the loss; auto: the best of five by the loss on a fifth of the"
         " rows of the task, for which five more heads are trained.",
-        top_otherwise="none",
         above=0,
         earlier="auto",
-        top_help="Weight of the anchor in the loss, a number.",
+        of_heads=True,
     )
     precision: Precision = setting(
         "float32",

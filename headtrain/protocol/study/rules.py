@@ -113,8 +113,6 @@ def _idle_by_method(study: Parts) -> Rules:
         yield LOW_RANK, "--full-rank: the blocks themselves are trained"
     if method != "ewc":
         yield EWC, f"{named}: it is a setting of ewc"
-    if top is not None and top.ewc.mode == "task":
-        yield ("ewc_gamma",), "--ewc-mode task: each task keeps its own anchor"
     if method != "derpp":
         yield DERPP, f"{named}: it keeps no former logits"
 
@@ -221,12 +219,9 @@ def check(study: Parts) -> None:
         if stream.buffer_split != "balanced":
             split = f"buffer_split {stream.buffer_split!r}"
             raise ValueError(f"{split} needs a total buffer, not buffer_per_class")
-    is_auto = training.anchor == "l2" and training.anchor_strength == "auto"
-    if study.top is not None and (is_auto or training.anchor == "moments"):
-        raise ValueError("anchor of top blocks must be l2, with a number for anchor_strength")
     none_kept = 0 in (stream.buffer, stream.buffer_per_class)
     is_judged = study.draws_old_rows or not (method == "naive" or none_kept)
-    if is_auto and not is_judged:
+    if (training.anchor, training.anchor_strength) == ("l2", "auto") and not is_judged:
         raise ValueError("anchor 'l2' has no old row to choose anchor_strength by: give a number")
     if study.top is not None and training.precision == "tf32":
         raise ValueError("precision must be float32 or bf16 for top blocks, got 'tf32'")

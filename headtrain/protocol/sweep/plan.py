@@ -1,7 +1,7 @@
 """Plan and train the runs of a grid, under unique names, in banks that fit into memory.
 
 A sweep reads its folder, which has one record per run, before it trains. It does not train recorded
-runs again, and refuses records of other data. Banks are trained here or as tasks of a Ray cluster.
+runs again, and refuses records of other data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clinit.headtrain.protocol.events import RunsRecorded
-from clinit.headtrain.protocol.experiment import RunData, run_experiment
+from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.record.format import (
     RunRecord,
     check_free,
@@ -29,7 +29,6 @@ from clinit.headtrain.protocol.study.study import Study, by_stream, identity_of,
 from clinit.headtrain.protocol.train.heads import check_precision
 from clinit.machine import choose_device, free_memory
 from clinit.observer import Observer
-from clinit.ray_tasks import connected, run_tasks
 
 MEMORY_SHARE = 0.5
 """Share of the free memory that the heads of a bank may take; the rest is for the data."""
@@ -134,7 +133,7 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
 
 
 Trained = Iterator[tuple[Bank, list[RunRecord]]]
-"""Banks with their records, in any order, each trained when it is asked for."""
+"""Banks with their records, each trained when it is asked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,34 +234,3 @@ def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:
         identity = identity_of(configs[-1])
         recorded[identity], banks[identity] = folder, stored.get("bank", ())
     return SweepFolder(path, recorded, configs, banks)
-
-
-SHARED = (
-    "features that stay on disk are read by every node: the caches must be in a folder that all"
-    " nodes share, under the same path"
-)
-
-
-def train_on_ray(data: RunData, banks: Sequence[Bank], address: str) -> Trained:
-    """Connect to a Ray cluster; train each bank on one GPU or one core, and yield its records.
-
-    Ray's object store sends the data once per node, and returns the records, so that no shared
-    folder is needed. Only features that stay on disk must be readable by every node.
-
-    Raises:
-        ClusterError: If Ray is not installed, or if no cluster runs at `address`.
-    """
-    with connected(address) as ray:
-        kind = "num_gpus" if ray.cluster_resources().get("GPU") else "num_cpus"
-        stored, share = ray.put(data), {kind: 1}
-        calls = [(stored, bank) for bank in banks]
-        yield from run_tasks(ray, _train_on_node, calls, **share)  # type: ignore[arg-type]
-
-
-def _train_on_node(data: RunData, bank: Bank) -> tuple[Bank, list[RunRecord]]:
-    """Train one bank on a node of the cluster; its events are not reported."""
-    import ray
-
-    node = ray.get_runtime_context().get_node_id()
-    records = run_experiment(data, bank)
-    return bank, [replace(each, info={**each.info, "ray_node": node}) for each in records]

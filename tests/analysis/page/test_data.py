@@ -120,7 +120,6 @@ def test_a_run_says_how_to_repeat_it(make_run: MakeRun) -> None:
     record = replace(record, path=Path("/data/my runs/random"))
     found = data_of(runs_of([record]))["runs"][0]["record"]
     assert found["command"] == "clinit train-head --out 'my runs'"
-    assert found["rerun"] == "clinit rerun '/data/my runs/random'"
     assert found["versions"] == [["torch", "2.11.0"], ["odd", '[1, {"a": null}]']]
     assert ["buffer", "24000"] in found["settings"]
 

@@ -68,7 +68,7 @@ class Images(TaskReader):
 
     def __init__(self, values: Tensor, labels: Tensor) -> None:
         self.values, self.labels = values, labels
-        self.new = self.old = self.kept = np.empty(0, dtype=np.int64)
+        self.new = self.old = np.empty(0, dtype=np.int64)
 
     def batch(self, rows: np.ndarray, num_new: int = 0) -> Batch:
         index = torch.from_numpy(rows)

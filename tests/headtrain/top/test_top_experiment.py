@@ -38,9 +38,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "full rank": FULL,
     "ewc": {**FULL, "method": "ewc", "ewc_lam": 10.0, "ewc_samples": 5},
     "derpp": {"method": "derpp", "rank": 3, "probe": False},
-    "derpp stored": {"method": "derpp", "rank": 3, "probe": False, "derpp_teacher": "stored"},
     "joint": {"method": "joint", "rank": 3, "probe": True},
-    "held": {"rank": 3, "probe": False, "mix": "uniform", "anchor": "l2", "anchor_strength": 0.5},
+    "uniform": {"rank": 3, "probe": False, "mix": "uniform"},
 }
 Inputs = Callable[..., TopInputs]
 
@@ -132,9 +131,9 @@ def killed(inputs: TopInputs, path: Path, steps: int) -> None:
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        *(("low rank", 11), ("ewc", 11), ("derpp stored", 1), ("derpp stored", 5), ("held", 11)),
+        *(("low rank", 11), ("ewc", 11), ("derpp", 1), ("derpp", 5), ("uniform", 11)),
         *(pytest.param(name, 11, marks=pytest.mark.slow) for name in ("full rank", "derpp")),
-        *(pytest.param("derpp stored", steps, marks=pytest.mark.slow) for steps in (6, 7, 11)),
+        *(pytest.param("derpp", steps, marks=pytest.mark.slow) for steps in (6, 7, 11)),
         pytest.param("joint", 11, marks=pytest.mark.slow),
     ],
 )
@@ -155,11 +154,8 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(
     assert_same_run(resumed, whole_run(name))
 
 
-@pytest.mark.parametrize("teacher", ["snapshot", "stored"])
-def test_batches_of_all_classes_may_have_no_old_row_or_no_new_one(
-    inputs_of: Inputs, teacher: str
-) -> None:
-    top = {"method": "derpp", "rank": 3, "probe": False, "mix": "uniform", "derpp_teacher": teacher}
+def test_batches_of_all_classes_may_have_no_old_row_or_no_new_one(inputs_of: Inputs) -> None:
+    top = {"method": "derpp", "rank": 3, "probe": False, "mix": "uniform"}
     steps = trained(inputs_of(top, {**STREAM, "tasks": 1, "batch_size": 2, "iterations": 40})).steps
     assert steps["loss"].is_finite().all()
     assert steps["loss_old"].is_null().any()
@@ -177,7 +173,7 @@ def test_a_finished_checkpoint_needs_no_more_training(inputs_of: Inputs, tmp_pat
         trained(inputs, {**HEAD, "lr": 2e-2}, checkpoint=path)
 
 
-@pytest.mark.parametrize("name", ["low rank", "full rank", "derpp stored"])
+@pytest.mark.parametrize("name", ["low rank", "full rank", "derpp"])
 def test_with_and_without_stored_activations_the_training_is_the_same(
     inputs_of: Inputs, whole_run: Callable[[str], RunRecord], name: str
 ) -> None:

@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.top.network import add_lora, cut_network, layers, make_plastic
-from clinit.headtrain.top.training import Held, Rehearsal, sample_losses, top_optimizer
+from clinit.headtrain.top.training import Rehearsal, sample_losses, top_optimizer
 from tests.headtrain.top.networks import build, seeded
 
 
@@ -83,35 +82,12 @@ def test_the_loss_is_the_mean_over_new_and_old_rows(
     make_top: Callable[..., Any], make_images: Callable[..., Any]
 ) -> None:
     model, batch = make_top(7), make_images(12, classes=7).batch(np.arange(12), num_new=5)
-    loss, losses = Rehearsal().loss(model, batch, None)
+    loss, losses = Rehearsal().loss(model, batch)
     logits = model.classifier(model.blocks(batch.activations))
     each = nn.functional.cross_entropy(logits, batch.labels, reduction="none")
     torch.testing.assert_close(losses, each.detach())
     torch.testing.assert_close(loss, each.mean())
     assert not losses.requires_grad
-
-
-def test_all_that_is_trained_is_held_at_its_start_by_its_squared_change(
-    make_top: Callable[..., Any], make_images: Callable[..., Any]
-) -> None:
-    model, images = make_top(7), make_images(12, classes=7)
-    batch, method = images.batch(np.arange(12)), Held(Rehearsal(), 0.8)
-    method.begin(model, Task(1, np.arange(1), 6), images)
-    start = {name: each.detach().clone() for name, each in model.trainable().items()}
-    with torch.no_grad():
-        for each in model.trainable().values():
-            each += torch.randn(each.shape, generator=seeded())
-    restored = Held(Rehearsal(), 0.8)
-    restored.memory = method.memory
-    (plain, losses), names = Rehearsal().loss(model, batch, None), list(start)
-    parameters = [model.trainable()[name] for name in names]
-    expected = torch.autograd.grad(plain, parameters)
-    for held in (method, restored):
-        total, each_row = held.loss(model, batch, None)
-        assert torch.equal(each_row, losses)
-        found = torch.autograd.grad(total, parameters)
-        for name, one, other, now in zip(names, found, expected, parameters, strict=True):
-            torch.testing.assert_close(one, other + 0.8 * (now - start[name]).detach())
 
 
 def test_logits_of_mixed_precision_are_widened_and_their_gradient_is_narrow_again() -> None:

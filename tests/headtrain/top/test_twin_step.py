@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -36,8 +35,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "bf16": {"rank": 2, "precision": "bf16"},
     "full rank": {"full_rank": True},
     "derpp": {"method": "derpp", "rank": 2},
-    "derpp sum": {"method": "derpp", "rank": 2, "derpp_distance": "sum"},
-    "derpp stored": {"method": "derpp", "rank": 2, "derpp_teacher": "stored"},
     "ewc": {"method": "ewc", "full_rank": True},
     "mse": {"rank": 2, "loss": "mse"},
     "sqen": {"rank": 2, "loss": "sqen"},
@@ -74,7 +71,7 @@ def make_reader(values: Tensor, device: torch.device) -> TaskReader:
     pool = Pool((np.zeros((len(LABELS), 1), np.float32), LABELS))
     is_new = TASK.start <= LABELS
     new, old = np.flatnonzero(is_new), np.flatnonzero(~is_new)
-    return TaskReader(pool, parts, new=new, old=old, kept=new)
+    return TaskReader(pool, parts, new=new, old=old)
 
 
 def begin(method: TopMethod, model: PlasticModel, reader: TaskReader) -> None:
@@ -87,15 +84,10 @@ def begin(method: TopMethod, model: PlasticModel, reader: TaskReader) -> None:
         method.begin(model, TASK, reader)
 
 
-def draws(method: TopMethod, reader: TaskReader) -> Iterator[tuple[Batch, Batch | None]]:
+def draws(method: TopMethod, reader: TaskReader) -> Iterator[Batch]:
     num_old = 0 if isinstance(method, Ewc) else 4
     rows = [np.concatenate([reader.new[i : i + 4], reader.old[i : i + num_old]]) for i in (0, 3, 6)]
-    second = reader.stream([each[4:] for each in rows], [0] * STEPS)
-    return zip(
-        reader.stream(rows, [4] * STEPS),
-        second if method.draws == 2 else repeat(None),
-        strict=False,
-    )
+    return reader.stream(rows, [4] * STEPS)
 
 
 def train(model: PlasticModel, method: TopMethod, reader: TaskReader, twin: Machine) -> Tensor:

@@ -231,8 +231,8 @@ def test_a_wrong_field_is_named(
         (False, {}),
         (False, {"method": "naive", "init_rows": "buffer", "buffer_per_class": 3, "lam": "auto"}),
         (False, {"method": "lda", "weighting": "sample"}),
-        (True, {"method": "ewc", "ewc_mode": "online", "ewc_gamma": 0.5, "lr": 1e-300}),
-        (True, {"method": "derpp", "derpp_teacher": "stored", "compile": True, "probe": False}),
+        (True, {"method": "ewc", "ewc_samples": 9, "lr": 1e-300}),
+        (True, {"method": "derpp", "compile": True, "probe": False}),
         (True, {"full_rank": True, "layer_decay": 1.0}),
     ],
 )

@@ -22,9 +22,7 @@ from clinit.extract.cache.plan import WHOLE
 from clinit.extract.dataset.scan import scan
 from clinit.extract.work import run as module
 from clinit.extract.work.run import ExtractConfig, extract, extract_on_ray
-from clinit.headtrain.protocol.experiment import RunData
-from clinit.headtrain.protocol.record.format import find_records, read_record
-from clinit.headtrain.protocol.sweep.plan import train_on_ray
+from clinit.ray_tasks import connected
 from tests.extract.work.made import tiny_config
 
 
@@ -142,12 +140,10 @@ def test_a_node_that_does_not_see_a_folder_is_named(config: ExtractConfig, tmp_p
         module._extract_on_node({}, tmp_path, tmp_path / "absent", config, WHOLE)
 
 
-def test_a_missing_ray_is_reported_with_its_remedy(
-    data: RunData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_ray_is_reported_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ClusterError, match="not installed") as caught:
-        list(train_on_ray(data, [], "x"))
+    with pytest.raises(ClusterError, match="not installed") as caught, connected("x"):
+        pass
     assert 'pip install "clinit[ray]"' in caught.value.remedy
 
 
@@ -215,21 +211,6 @@ app([*words, f"--out={out}", f"--ray={cluster.address}"], standalone_mode=False)
 assert dead.exists(), "nothing was killed"
 assert len(list(out.glob("train/shard-*.h5"))) == 48
 """
-SWEEP = """
-import pickle
-from clinit.files.lock import claim_folder
-from clinit.headtrain.protocol.sweep.plan import open_folder
-from clinit.headtrain.protocol.sweep.grid import distinct, parse_grid, runs_of
-from clinit.headtrain.protocol.sweep.plan import train_on_ray
-from clinit.headtrain.protocol.sweep.plan import plan_sweep, run_sweep
-
-data, out = pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2])
-runs = distinct(runs_of(parse_grid(sys.argv[3:])))
-with claim_folder(out):
-    folder = open_folder(out, data, {"ce"})
-    plan = plan_sweep(runs, folder, data)
-    run_sweep(plan, folder, train_on_ray(data, plan.banks, cluster.address), print)
-"""
 
 
 @pytest.mark.slow
@@ -247,14 +228,3 @@ def test_a_worker_or_a_node_that_is_killed_changes_no_bit(
     )
     alone = {path.name: path.read_bytes() for path in tmp_path.glob("alone/train/*.h5")}
     assert alone == {path.name: path.read_bytes() for path in tmp_path.glob("out/train/*.h5")}
-
-
-@pytest.mark.slow
-def test_banks_are_trained_on_both_nodes_of_a_cluster(data: RunData, tmp_path: Path) -> None:
-    stored, out = tmp_path / "data", tmp_path / "out"
-    stored.write_bytes(pickle.dumps(data))
-    words = ["init=random,lda", "seed=0:6", "device=cpu", "tasks=2", "iterations=6", "buffer=20"]
-    on_cluster(SWEEP, stored, out, *words)
-    records = [read_record(path) for path in find_records(out)]
-    assert len(records) == 12
-    assert len({record.info["ray_node"] for record in records}) == 2
