@@ -243,7 +243,7 @@ def test_rows_of_features_are_named(tmp_path: Path) -> None:
     weight, path = np.eye(3, dtype=np.float32), tmp_path / "head.npz"
     head = clinit.save_head(path, weight, None, ["ant", "bee", "cat"])
     rows = np.array([[0, 2, 1], [3, 0, 0]], dtype=np.float16)
-    model = clinit.Model.of(head)
+    model = clinit.Model(head)
     found = model.predict(rows, top=2)
     names = [[guess.name for guess in each.guesses] for each in found]
     assert names == [["bee", "cat"], ["ant", "bee"]]
@@ -260,7 +260,7 @@ def test_rows_of_features_are_named(tmp_path: Path) -> None:
 def test_rows_whose_logits_overflow_are_named_and_do_not_affect_others(tmp_path: Path) -> None:
     head = clinit.save_head(tmp_path / "head.npz", 10 * np.eye(2, 3), None, ["ant", "bee"])
     rows = np.array([[1, 0, 0], [1e38, 0, 0], [0, 1e38, 1e38], [0, np.inf, 0], [0, 1, 1e300]])
-    found = clinit.Model.of(head).predict(rows)
+    found = clinit.Model(head).predict(rows)
     words = [each.reason and each.reason.split()[1:3] for each in found]
     overflow = ["logits", "overflow:"]
     assert words == [None, overflow, overflow, ["features", "are"], None]
@@ -275,7 +275,7 @@ def test_rows_of_later_blocks_keep_their_numbers(
     rows = np.random.default_rng(0).standard_normal((8, 2))
     np.save(tmp_path / "rows.npy", rows)
     for given in (rows, tmp_path / "rows.npy"):
-        found = clinit.Model.of(head).predict(given)
+        found = clinit.Model(head).predict(given)
         assert [each.row for each in found] == list(range(8))
         answers = [each.guesses[0].name == "bee" for each in found]
         assert answers == (rows[:, 1] > rows[:, 0]).tolist()

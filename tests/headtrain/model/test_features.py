@@ -213,7 +213,7 @@ def test_sigmoids_are_independent_and_recorded(place: Path) -> None:
     softmax = load_model("head.npz").add("new", old="old").model
     assert (softmax.head.weight[3:] != model.head.weight[3:]).any()
     head = Head(np.eye(2, 3, dtype=np.float32), np.zeros(2, np.float32), ("a", "b"))
-    (alone,) = Model.of(head, activation="sigmoid").predict(np.ones(3))
+    (alone,) = Model(head, activation="sigmoid").predict(np.ones(3))
     assert [each.probability for each in alone.guesses] == pytest.approx([expit(1.0)] * 2)
 
 
@@ -226,7 +226,7 @@ def clinit_rejection(model: Model, rate: float) -> Any:
 def test_a_head_of_another_program_is_never_replaced(place: Path) -> None:
     head = Head(np.eye(2, 3, dtype=np.float32), np.zeros(2, np.float32), ("a", "b"))
     write_head(head, place / "other.npz")
-    model = Model.of(replace(head, origin=None))
+    model = Model(replace(head, origin=None))
     with pytest.raises(ModelError, match="never replaced"):
         model.save(place / "other.npz", overwrite=True)
     model.save("own.npz")

@@ -121,7 +121,7 @@ def remembering(rows: int) -> Model:
 
     weight, bias = rng.normal(size=(3, 4)), rng.normal(size=3)
     head = Head(weight.astype(np.float32), bias.astype(np.float32), NAMES)
-    return replace(Model.of(head), memory=Memory.of(draw(30), {}, held_out=draw(rows)))
+    return replace(Model(head), memory=Memory.of(draw(30), {}, held_out=draw(rows)))
 
 
 @pytest.mark.parametrize("rule", RULES)
