@@ -198,6 +198,9 @@ def test_features_of_a_folder_in_one_call(make_run: Callable[..., Path], tmp_pat
         batch_size=4,
     )
     np.testing.assert_array_equal(again.train.features, stored.train.features)
+    options = {"weights": tmp_path / "weights.safetensors", "model_args": model, "input_size": 32}
+    in_memory = clinit.extract(tmp_path / "base", "vit_tiny_patch16_224", device="cpu", **options)
+    np.testing.assert_array_equal(in_memory.train.features, stored.train.features)
     assert again.train.class_names == stored.train.class_names
     assert again.head is not None
 
@@ -243,7 +246,7 @@ def test_rows_of_features_are_named(tmp_path: Path) -> None:
     weight, path = np.eye(3, dtype=np.float32), tmp_path / "head.npz"
     head = clinit.save_head(path, weight, None, ["ant", "bee", "cat"])
     rows = np.array([[0, 2, 1], [3, 0, 0]], dtype=np.float16)
-    model = clinit.Model(head)
+    model = clinit.Model(clinit.Head(head.weight, head.bias), ["ant", "bee", "cat"])
     found = model.predict(rows, top=2)
     names = [[guess.name for guess in each.guesses] for each in found]
     assert names == [["bee", "cat"], ["ant", "bee"]]

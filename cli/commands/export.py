@@ -30,7 +30,9 @@ def export(
     context: Context,
     run: Annotated[
         Path,
-        typer.Argument(help="Run record of train-head or train-top; or a model.", metavar="RUN"),
+        typer.Argument(
+            help="A model, or a run record of train-head or train-top.", metavar="MODEL"
+        ),
     ],
     out: Annotated[
         Path,
@@ -134,7 +136,8 @@ def _check_options(context: Context, out: Path, *, is_model: bool, head_only: bo
     forms = (".npz", ".safetensors")
     if (head_only or out.suffix.lower() in FILE_SUFFIXES) and out.suffix not in forms:
         kind = "a file that ends in .npz or" if head_only else "a folder, or a file that ends in"
-        raise typer.BadParameter(f"--out must be {kind} .safetensors, got {out}")
+        onnx = "; for ONNX, `--out FOLDER --onnx`" * (out.suffix.lower() == ".onnx")
+        raise typer.BadParameter(f"--out must be {kind} .safetensors, got {out}{onnx}")
     idle = dict[str, str]()
     if is_model:
         names = ("weights", "base", "new", "temperature")

@@ -33,7 +33,7 @@ from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import in_words
 from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
 from clinit.observer import Doing
-from clinit.words import DIGEST_LETTERS, number_of
+from clinit.words import DIGEST_LETTERS, examples, number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.addition import Addition
@@ -355,6 +355,9 @@ def show(model: ModelArgument, html: HtmlFile = None, as_json: AsJson = False) -
     if facts.history:
         heads = ["change", "made of", "classes", "images", "top-1: old, new"]
         _print_table(heads, _ancestors(facts))
+    for change in facts.history:
+        if new := change.settings.get("names"):
+            say(f"{change.date[:10]}, renamed: {examples([f'{a} to {b}' for a, b in new.items()])}")
     for task in sorted(set(facts.tasks)):
         names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
         say(f"{facts.since(task)}, {number_of(len(names), 'class')}: {_listed(names)}")

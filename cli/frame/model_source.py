@@ -162,7 +162,10 @@ def next_to(model: Path) -> Path:
 def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
     """Check that the arguments of a command name a model and images, before PyTorch is loaded."""
     if len(paths) != (2 if network.backbone is None else 1):
-        raise typer.BadParameter("give MODEL and IMAGES; or give --backbone and only IMAGES")
+        raise typer.BadParameter(
+            "give MODEL and IMAGES, one folder with all class folders; or give --backbone and only"
+            " IMAGES"
+        )
     if network.backbone is None:
         defaults = NetworkOptions()
         for name, each in fields_of(NetworkOptions).items():

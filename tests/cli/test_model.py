@@ -425,7 +425,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL 0", ManifestError, "no train split of folder in"),
         ("add IMAGES MODEL", ModelError, "Give the model first: MODEL IMAGES"),
         ("add MODEL IMAGES --out TAKEN", ModelError, "exists and is never replaced"),
-        ("add IMAGES", None, "give MODEL and IMAGES; or give --backbone and only IMAGES"),
+        ("add IMAGES", None, "give MODEL and IMAGES, one folder"),
         ("add MODEL IMAGES --backbone resnet18", None, "--backbone and only IMAGES"),
         ("add MODEL IMAGES --mean 0.5", None, "--mean needs --backbone"),
         ("add MODEL IMAGES --without nowhere", ManifestError, "cannot read nowhere: No such file"),
