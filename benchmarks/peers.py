@@ -53,7 +53,7 @@ def append(cell: Cell) -> Answer:
 def added(cell: Cell, **more: Any) -> Answer:
     """Add the classes to the head by clinit."""
     count, (x, y) = len(cell.head.bias), cell.new
-    head = clinit.Model.of(cell.head.as_head([str(c) for c in range(count)]))
+    head = clinit.Model(cell.head.as_head([str(c) for c in range(count)]))
     model = head.add((x, (y + count).astype(str)), **more).model
     names = np.array(model.class_names).astype(int)
     return lambda x: names[model.logits(x).argmax(1)]

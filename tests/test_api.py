@@ -198,6 +198,9 @@ def test_features_of_a_folder_in_one_call(make_run: Callable[..., Path], tmp_pat
         batch_size=4,
     )
     np.testing.assert_array_equal(again.train.features, stored.train.features)
+    options = {"weights": tmp_path / "weights.safetensors", "model_args": model, "input_size": 32}
+    in_memory = clinit.extract(tmp_path / "base", "vit_tiny_patch16_224", device="cpu", **options)
+    np.testing.assert_array_equal(in_memory.train.features, stored.train.features)
     assert again.train.class_names == stored.train.class_names
     assert again.head is not None
 
@@ -243,7 +246,7 @@ def test_rows_of_features_are_named(tmp_path: Path) -> None:
     weight, path = np.eye(3, dtype=np.float32), tmp_path / "head.npz"
     head = clinit.save_head(path, weight, None, ["ant", "bee", "cat"])
     rows = np.array([[0, 2, 1], [3, 0, 0]], dtype=np.float16)
-    model = clinit.Model.of(head)
+    model = clinit.Model(clinit.Head(head.weight, head.bias), ["ant", "bee", "cat"])
     found = model.predict(rows, top=2)
     names = [[guess.name for guess in each.guesses] for each in found]
     assert names == [["bee", "cat"], ["ant", "bee"]]
@@ -260,7 +263,7 @@ def test_rows_of_features_are_named(tmp_path: Path) -> None:
 def test_rows_whose_logits_overflow_are_named_and_do_not_affect_others(tmp_path: Path) -> None:
     head = clinit.save_head(tmp_path / "head.npz", 10 * np.eye(2, 3), None, ["ant", "bee"])
     rows = np.array([[1, 0, 0], [1e38, 0, 0], [0, 1e38, 1e38], [0, np.inf, 0], [0, 1, 1e300]])
-    found = clinit.Model.of(head).predict(rows)
+    found = clinit.Model(head).predict(rows)
     words = [each.reason and each.reason.split()[1:3] for each in found]
     overflow = ["logits", "overflow:"]
     assert words == [None, overflow, overflow, ["features", "are"], None]
@@ -275,7 +278,7 @@ def test_rows_of_later_blocks_keep_their_numbers(
     rows = np.random.default_rng(0).standard_normal((8, 2))
     np.save(tmp_path / "rows.npy", rows)
     for given in (rows, tmp_path / "rows.npy"):
-        found = clinit.Model.of(head).predict(given)
+        found = clinit.Model(head).predict(given)
         assert [each.row for each in found] == list(range(8))
         answers = [each.guesses[0].name == "bee" for each in found]
         assert answers == (rows[:, 1] > rows[:, 0]).tolist()

@@ -11,7 +11,7 @@ import typer
 
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, given, refuse_idle
-from clinit.cli.frame.model_source import FILE_SUFFIXES, check_onnx_out, looks_like_model
+from clinit.cli.frame.model_source import FILE_SUFFIXES, looks_like_model
 from clinit.cli.frame.options import Overwrite, RecordedBase, RecordedNew, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
@@ -30,7 +30,9 @@ def export(
     context: Context,
     run: Annotated[
         Path,
-        typer.Argument(help="Run record of train-head or train-top; or a model.", metavar="RUN"),
+        typer.Argument(
+            help="A model, or a run record of train-head or train-top.", metavar="MODEL"
+        ),
     ],
     out: Annotated[
         Path,
@@ -144,7 +146,8 @@ def _check_options(context: Context, out: Path, *, is_model: bool, head_only: bo
     forms = (".npz", ".safetensors")
     if (head_only or out.suffix.lower() in FILE_SUFFIXES) and out.suffix not in forms:
         kind = "a file that ends in .npz or" if head_only else "a folder, or a file that ends in"
-        raise typer.BadParameter(f"--out must be {kind} .safetensors, got {out}")
+        onnx = "; for ONNX, `--out FOLDER --onnx`" * (out.suffix.lower() == ".onnx")
+        raise typer.BadParameter(f"--out must be {kind} .safetensors, got {out}{onnx}")
     idle = dict[str, str]()
     if is_model:
         names = ("weights", "base", "new", "temperature")
@@ -160,8 +163,8 @@ def _check_options(context: Context, out: Path, *, is_model: bool, head_only: bo
         elif out.suffix in forms or not chosen["memory"]:
             idle["new"] = "has no effect if no features are read"
     refuse_idle(context, idle)
-    if given(context, "onnx") is not None:
-        check_onnx_out(out)
+    if given(context, "onnx") is not None and out.suffix in forms:
+        raise typer.BadParameter(f"--onnx writes into a folder: --out must be a folder, got {out}")
 
 
 def _show_head(exported: Export) -> None:

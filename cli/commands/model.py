@@ -33,7 +33,7 @@ from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import in_words
 from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
 from clinit.observer import Doing
-from clinit.words import DIGEST_LETTERS, number_of
+from clinit.words import DIGEST_LETTERS, examples, number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.addition import Addition
@@ -88,12 +88,6 @@ def add(
             show_default="the model's memory",
         ),
     ] = None,
-    onnx: Annotated[
-        bool,
-        typer.Option(
-            "--onnx", help="Write the network as ONNX into the folder too; check it on IMAGES."
-        ),
-    ] = False,
     html: HtmlFile = None,
     strict: Annotated[
         bool,
@@ -124,14 +118,14 @@ def add(
         raise typer.BadParameter("--more keeps earlier images, --replace forgets them: give one")
     if html is not None:
         check_file(html, "html")
-    with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as given:
+    with opened(paths, network, out, overwrite=overwrite) as given:
         from clinit.headtrain.model.add import Purpose, add
 
         kind: Arrival = "more" if more else "replace" if replace else "add"
         purpose = Purpose(config=config, kind=kind, old=old, strict=strict)
         added = add(given.model, given.inputs, purpose, given.observe)
         given.observe(Doing(SAVING))
-        written = added.save(given.out, onnx=onnx, overwrite=overwrite)
+        written = added.save(given.out, overwrite=overwrite)
     _tell(added, written, as_json=as_json)
     _write_page(html, str(given.out), added.model.facts)
     if as_json:
@@ -155,8 +149,6 @@ def _tell(added: Addition[Any], written: Written, *, as_json: bool) -> None:
         return
     for heads, lines in added.tables():
         _print_table(heads, lines)
-    if written.onnx is not None:
-        say(written.onnx.describe())
     what = "PHOTOGRAPH…" if added.model.engine is not None else "FEATURES…"
     say(f"Next: clinit predict {shlex.quote(str(written.path))} {what}")
 
@@ -278,7 +270,8 @@ def _changed(
     if path.suffix != ".onnx":  # wrong names are refused before the network is loaded
         facts = read_facts(path)
         nothing = np.zeros((facts.num_classes, 1), np.float32)
-        change(Model(facts, Head(nothing, nothing[:, 0], facts.class_names)), {})
+        head = Head(nothing, nothing[:, 0], facts.class_names)
+        change(Model(facts=facts, linear=head), {})
     place = target(out, path, overwrite=overwrite)
     with claimed_file(place), doing(SAVING):
         opened = load_model(path, device="cpu")
@@ -354,14 +347,17 @@ def show(model: ModelArgument, html: HtmlFile = None, as_json: AsJson = False) -
         say(f"Images: {transform}")
     if facts.activation != "softmax":
         say(f"Probabilities: a {facts.activation} for each class")
-    if facts.temperature is not None:
-        say(f"Probabilities: {facts.temperature.describe()}")
+    if facts.probabilities:
+        say(f"Probabilities: {facts.probabilities}")
     if facts.assumed is not None:
         say(f"Names of old classes: {facts.assumed}")
     say("The model has no memory of its classes" if memory is None else memory.describe())
     if facts.history:
         heads = ["change", "made of", "classes", "images", "top-1: old, new"]
         _print_table(heads, _ancestors(facts))
+    for change in facts.history:
+        if new := change.settings.get("names"):
+            say(f"{change.date[:10]}, renamed: {examples([f'{a} to {b}' for a, b in new.items()])}")
     for task in sorted(set(facts.tasks)):
         names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
         say(f"{facts.since(task)}, {number_of(len(names), 'class')}: {_listed(names)}")

@@ -281,7 +281,7 @@ def _show(predictions: Sequence[Prediction], what: str, facts: ModelFacts) -> No
     out.print(Table([*of_image, *columns], [lines]))
     if more := len(predictions) - len(shown):
         note(f"{more:,} more rows: --csv FILE writes and --json prints all of them")
-    if (warning := facts.caution or facts.uncalibrated) is not None:
+    if (warning := facts.caution) is not None:
         note(warning)
 
 

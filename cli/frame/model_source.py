@@ -159,16 +159,13 @@ def next_to(model: Path) -> Path:
     return model.with_name(f"{base}-{number}{suffix}")
 
 
-def check_onnx_out(out: Path) -> None:
-    """Check that `out` is not a file, because ONNX files are written into a folder."""
-    if out.suffix in (".safetensors", ".npz"):
-        raise typer.BadParameter(f"--onnx writes into a folder: --out must be a folder, got {out}")
-
-
 def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
     """Check that the arguments of a command name a model and images, before PyTorch is loaded."""
     if len(paths) != (2 if network.backbone is None else 1):
-        raise typer.BadParameter("give MODEL and IMAGES; or give --backbone and only IMAGES")
+        raise typer.BadParameter(
+            "give MODEL and IMAGES, one folder with all class folders; or give --backbone and only"
+            " IMAGES"
+        )
     if network.backbone is None:
         defaults = NetworkOptions()
         for name, each in fields_of(NetworkOptions).items():
@@ -252,12 +249,7 @@ class Opened:
 
 @contextmanager
 def opened(
-    paths: Sequence[Path],
-    network: NetworkOptions,
-    out: Path | None,
-    *,
-    overwrite: bool,
-    onnx: bool = False,
+    paths: Sequence[Path], network: NetworkOptions, out: Path | None, *, overwrite: bool
 ) -> Iterator[Opened]:
     """Claim `out`, and open the model in the arguments of a command.
 
@@ -268,17 +260,11 @@ def opened(
         network: The timm network, if any, and how to compute features of the images.
         out: Path of the new model, if given.
         overwrite: Whether to replace a model at `out`.
-        onnx: Whether the network will also be written as ONNX.
     """
     if out is None and network.backbone is not None:
         raise typer.BadParameter("--backbone needs --out: the name of the new model")
     check_source(paths, network)
     place = target(out, paths[0], overwrite=overwrite)
-    if onnx:
-        from clinit.headtrain.model.onnx import check_installed
-
-        check_onnx_out(place)
-        check_installed()
     folders: list[Path] = []
     with kept(folders), claimed_file(place), training_progress() as observe:
         from clinit.headtrain.model.model import load_model
@@ -294,7 +280,7 @@ def opened(
                 observe(Noted(f"{model.facts.assumed} (other names: --head-classes FILE)"))
         else:
             model = load_model(paths[0], device=network.device)
-        check_kind(model, place, onnx=onnx)
+        check_kind(model, place)
         for reads in (paths[-1], Path(model.origin)):
             check_apart(place, reads)
         inputs = _inputs(model, paths[-1], network, (place, out is None), observe)

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from clinit.errors import ManifestError
-from clinit.files.paths import exists, is_file, is_folder
+from clinit.files.paths import exists, instead_of, is_file, is_folder
 from clinit.words import printable
 
 HEIC_SUFFIXES, HEIC_READER = (".heic", ".heif"), "`pip install pillow-heif`"
@@ -95,7 +95,9 @@ class Tree:
             found = "a file" if exists(root) else "nothing"
             raise ManifestError(
                 f"no folder at {printable(root)}: found {found}",
-                remedy="Give the folder of the images; check that it is mounted.",
+                remedy=instead_of(
+                    root, "Give the folder of the images; check that it is mounted.", is_folder
+                ),
             )
         return cls(root, root.resolve())
 

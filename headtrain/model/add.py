@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, accuracy
@@ -188,7 +190,22 @@ def _audit(growth: Growth, head: Head) -> Audit:
     real = [] if old is None else [old.train.named(names), old.val.named(names)]
     real += [] if memory is None else [memory.held_out, memory.kept]
     rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
-    return audit(images, left.head, head, rows)
+    stored = [] if memory is None else [memory.learnt, memory.held_out, memory.kept]
+    earlier = FeatureSet.joined([images.rows.nothing(names), *stored], names)
+    return audit(images, left.head, head, rows, earlier)
+
+
+def _learnt(growth: Growth, head: Head) -> dict[str, Any]:
+    """Return how many stored images of earlier classes are right, if no others test them."""
+    left, memory = growth.left.class_names, growth.left.memory
+    if memory is None:
+        return {}
+    rows = memory.learnt.part(~np.isin(memory.learnt.labels, growth.tested.labels))
+    if not len(rows.labels):
+        return {}
+    before = accuracy(growth.model.head, rows.named(growth.model.class_names)).correct
+    found = asdict(accuracy(head, rows.named((*left, *growth.images.class_names))))
+    return {"learnt": {"classes": len(np.unique(rows.labels)), "before": before, **found}}
 
 
 def _calibrated(growth: Growth, own: Examined, kind: str) -> dict[str, Any]:
@@ -244,6 +261,7 @@ def _added(
             **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
             "repeats": count_repeats(images.train.labels, groups_of(images.train)),
             "untested": untested,
+            **_learnt(growth, started.head),
             **({"estimated_loss": asdict(taken)} if taken.total and not len(tested.labels) else {}),
             "audit": found.content,
         },

@@ -23,7 +23,7 @@ from scipy.stats import rankdata
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.headtrain.heads.array import take, to_numpy
-from clinit.headtrain.heads.groups import repeating, repeats_in_words
+from clinit.headtrain.heads.groups import repeating
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.repeats import groups_of
@@ -195,9 +195,9 @@ class Addition(Generic[M]):
         """Whether `new` is leave-one-out: each image is classified by rows computed without it."""
         return bool(self.change.data.get("left_out"))
 
-    def save(self, out: AnyPath, *, onnx: bool = False, overwrite: bool = False) -> Written:
+    def save(self, out: AnyPath, *, overwrite: bool = False) -> Written:
         """Write the new model; see `Model.save`."""
-        return write_model(self.model, Path(out), onnx=onnx, overwrite=overwrite)
+        return write_model(self.model, Path(out), overwrite=overwrite)
 
     def lines(self, name: str = "The model") -> list[str]:
         """Return the answer in one line, and then what else was done."""
@@ -213,12 +213,10 @@ class Addition(Generic[M]):
                 told = number_of(sum(more.values()), f"more {self._noun}")
                 done.insert(0, f"{told} of {number_of(len(more), 'class')}")
             lines.append(", ".join(done))
-        if change.data["repeats"]:
-            lines.append(f"Repeats: {repeats_in_words(change.data['repeats'])}")
-        if (temperature := self.model.facts.temperature) is not None:
-            lines.append(f"Probabilities: {temperature.describe()}")
+        if probabilities := self.model.facts.probabilities:
+            lines.append(f"Probabilities: {probabilities}")
         if self.place:
-            lines.append(f"Features, for the next command: {self.place}")
+            lines.append(f"Features: {self.place} (`--features` uses them again)")
         return lines
 
     @property
@@ -243,9 +241,20 @@ class Addition(Generic[M]):
         if self.old.total:
             before = f"{self.old_before.correct:,} before"
             return [f"Old classes: of {self.old.total:,} held out, {_right(self.old)}, {before}."]
-        lost = self.change.data.get("estimated_loss")
-        loss = "" if lost is None else ", estimated loss {correct:,} of {total:,}".format(**lost)
-        return [f"Old classes: not tested (`clinit remember`){loss}."]
+        lines, which, classes = list[str](), "Old", len(self.change.classes)
+        if learnt := self.change.data.get("learnt"):
+            of = number_of(learnt["total"], self._noun)
+            right = _right(Top1(learnt["correct"], learnt["total"]))
+            lines.append(
+                f"Classes added before: of {of} learnt, {right}, {learnt['before']:,} before."
+            )
+            which, classes = "Other old", classes + learnt["classes"]
+        if classes < self.model.facts.num_classes:
+            lost = self.change.data.get("estimated_loss")
+            told = ", estimated loss {correct:,} of {total:,} old {noun}s"
+            loss = "" if lost is None else told.format(**lost, noun=self.audit.noun)
+            lines.append(f"{which} classes: not tested (`clinit remember`){loss}.")
+        return lines
 
     def tables(self) -> list[TableOf]:
         """Return the accuracies by the price of old classes, if they differ by over a point."""

@@ -41,11 +41,13 @@ ALIKE, LEAST_ALIKE = 0.1, 3
 """Least share (of the images of the smaller class) and least number of confused images of two
 look-alike classes."""
 NEAR, NEIGHBOURS = 0.5, 5
-PLACES = ("within a class", "across classes", "in train and val")
+PLACES = ("within a class", "across classes", "in train and val", "from the model's images")
 MOST_FILES = 12
 """Maximum number of listed images of two classes that look alike."""
 MOST_EQUALS = 4
 """Maximum number of names in one line for a set of images that repeat each other."""
+MOST_COMPARED = 2**13
+"""With more images, earlier ones included, only equal earlier ones are looked for."""
 _BLOCK = 2**22
 """Number of distances that are computed at once: 32 MB."""
 
@@ -104,7 +106,8 @@ class Audit:
     `class`, the `nearest` other one, and the `scores` of both: squared distances, or for a class of
     the old model shares."""
     repeated: list[dict[str, Any]]
-    """`images` that repeat each other, and `where`: one of `PLACES`."""
+    """`images` that repeat each other, and `where`: one of `PLACES`. An image that the model
+    already has comes first, by its class."""
     misfits: list[dict[str, Any]]
     """`image`, its `class`, the `nearest` other class (None if the image is far from all), and the
     `scores` of its own class and of the nearest one: squared distances."""
@@ -171,7 +174,7 @@ def _equals(names: Sequence[str]) -> str:
     return " = ".join(names[:MOST_EQUALS]) + (f" = {rest:,} more" if rest > 0 else "")
 
 
-def audit(images: Images, before: Head, after: Head, old: FeatureSet) -> Audit:
+def audit(images: Images, before: Head, after: Head, old: FeatureSet, earlier: FeatureSet) -> Audit:
     """Check images of new classes, and the effect of their rows on images of old classes.
 
     Args:
@@ -179,6 +182,7 @@ def audit(images: Images, before: Head, after: Head, old: FeatureSet) -> Audit:
         before: The head without the new classes.
         after: The head with the new classes.
         old: Real rows of old classes; may be empty.
+        earlier: Rows of images that the model has learnt or held out, of which none may come again.
     """
     rows = images.rows
     own = np.array(rows.class_names)[rows.labels]
@@ -208,7 +212,7 @@ def audit(images: Images, before: Head, after: Head, old: FeatureSet) -> Audit:
         classes=len(rows.class_names),
         known=known_classes(own, before, answered(before, rows.features)),
         alike=alike,
-        repeated=repeated(images),
+        repeated=repeated(images, earlier),
         misfits=strange,
         odd=[{"image": path, "why": why} for path, why in images.odd.items()],
         turned=turned(old, answered(before, old.features), answered(after, old.features)),
@@ -306,23 +310,37 @@ def look_alikes(own: np.ndarray, answers: np.ndarray) -> list[dict[str, Any]]:
     ]
 
 
-def repeated(images: Images) -> list[dict[str, Any]]:
-    """Return sets of images that repeat each other, and where (`PLACES`)."""
+def repeated(images: Images, earlier: FeatureSet) -> list[dict[str, Any]]:
+    """Return sets of images that repeat each other or earlier ones, and where (`PLACES`)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    first: dict[str, int] = {}
+    from clinit.headtrain.heads.repeats import groups_of
+
+    rows, first = images.rows, dict[str, int]()
+    count = len(rows.labels)
+    if count + len(earlier.labels) > MOST_COMPARED:
+        earlier = earlier.part(~np.array(earlier.fresh(rows), dtype=bool))
+    features = np.concatenate([rows.features[:], earlier.features[:]])
     same = [(first.setdefault(digest, row), row) for row, digest in enumerate(images.digests)]
-    pairs = np.array([*same, *near_pairs(images.rows.features)], dtype=np.int32)
+    same += zip(groups_of(rows).tolist(), range(count), strict=True)
+    pairs = np.array([*same, *near_pairs(features)], dtype=np.int32)
     one, other = pairs.reshape(-1, 2).T
-    count = len(images.digests)
-    _, part = connected_components(coo_array((np.ones(len(one)), (one, other)), (count, count)))
+    edges = coo_array((np.ones(len(one)), (one, other)), (len(features), len(features)))
+    _, part = connected_components(edges)
     found = []
     for number in np.flatnonzero(np.bincount(part) > 1):
-        rows = np.flatnonzero(part == number).tolist()
-        classes, splits = {*images.rows.labels[rows]}, {images.splits[row] for row in rows}
-        where = PLACES[1] if len(classes) > 1 else PLACES[2] if len(splits) > 1 else PLACES[0]
-        found.append({"images": [images.paths[row] for row in rows], "where": where})
+        every = np.flatnonzero(part == number)
+        of, before = every[every < count].tolist(), (every[every >= count] - count).tolist()
+        names = [images.paths[row] for row in of]
+        if before and of:
+            name = in_words(earlier.class_names[earlier.labels[before[0]]])
+            names.insert(0, f"an {images.noun} of {name}".replace("an row", "a row"))
+            found.append({"images": names, "where": PLACES[3]})
+        elif of:
+            classes, splits = {*rows.labels[of]}, {images.splits[row] for row in of}
+            where = PLACES[1] if len(classes) > 1 else PLACES[2] if len(splits) > 1 else PLACES[0]
+            found.append({"images": names, "where": where})
     return found
 
 

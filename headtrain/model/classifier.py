@@ -243,9 +243,9 @@ class Classifier:
         for name in new_names.values():
             is_printed = name.strip() and is_text(name) and visible(name) == name
             if not is_printed or names.count(name) > 1:
+                why = "two classes would have it" if is_printed else "it is blank or not printable"
                 raise ModelError(
-                    f"{visible(name)!r} cannot be the name of a class: it is blank or not"
-                    " printable, or two classes would have it",
+                    f"{visible(name)!r} cannot be the name of a class: {why}",
                     remedy="Choose another name; `clinit model show MODEL` lists its classes.",
                 )
         renamed = replace(

@@ -153,7 +153,7 @@ class AddedClassesClassifier(LinearClassifier):
             FeatureSet(features[chosen], number[chosen] - first, of)
             for chosen, first, of in ((is_old, 0, known), (~is_old, len(bias), names[len(bias) :]))
         ]
-        found = Model.of(head, activation=self.activation).add(
+        found = Model(head, activation=self.activation).add(
             sides[1],
             old=Source(sides[0], sides[0].nothing()) if is_old.any() else None,
             init=self.init,

@@ -37,6 +37,7 @@ from clinit.headtrain.model.classifier import (
     AS_USUAL,
     AnsweredBatch,
     Classifier,
+    Logits,
     Reading,
     same_network,
 )
@@ -57,13 +58,15 @@ RATE = 0.05
 TOP = 5
 SCHEMA = {
     **dict.fromkeys(("image", "class", "answer", "error"), pl.String),
-    **dict.fromkeys(("right", "top5"), pl.Boolean),
+    **dict.fromkeys(("right", "top5", "learnt"), pl.Boolean),
     **dict.fromkeys(("probability", "own", "score"), pl.Float64),
 }
 CHANGES = ("gained", "lost", "both", "neither")
 """Images that only this model, only the other model, both or neither classify correctly."""
 ONLY = ("only this", "only other")
 """Images of classes that only this or only the other model knows."""
+SAME = 5e-3
+"""Largest relative difference of the logits of an image and of its features, stored as float16."""
 LISTED = 10
 """Maximum number of lost images in a line."""
 
@@ -76,7 +79,8 @@ class Evaluation:
     """One line per image (`SCHEMA`): its class; the predicted class with its probability, and the
     probability of its `own` class; whether the prediction is right, and whether the class is among
     the five likeliest (null if the model lacks the class); its `score` by `rule`, low for unknown
-    images; the error if the image cannot be read. After a comparison also `other`, the prediction
+    images; whether the model `learnt` from it, if it stores its features; the error if the image
+    cannot be read. After a comparison also `other`, the prediction
     of the other model, and `change`, one of `CHANGES` or `ONLY`."""
     rejection: Rejection | None
     """The least score of a known image; None without a threshold."""
@@ -180,6 +184,7 @@ class Evaluation:
             against |= {f"{each}_images": self.changed(each).to_dicts() for each in CHANGES[:2]}
         return {
             "images": {"known": len(self.known), "strangers": len(self.strangers)},
+            "learnt": int(self.table["learnt"].sum()),
             "top1": self.top1().percent,
             "top5": self.top1("top5").percent,
             "calibration_error": self.calibration_error,
@@ -207,32 +212,37 @@ class Evaluation:
                 f"expected error {100 * found['calibration_error']:.1f} %,"
                 f" mean probability {100 * found['mean_probability']:.1f} %"
             )
-        if self.rejection is not None:
-            away = self.turned_away
-            others = f", {away['strangers']:,} of {strangers:,} others" if strangers else ""
-            lines["turned away"] = f"{away['known']:,} of {known:,} of known classes{others}"
+        if learnt := found["learnt"]:
+            of = number_of(len(self.table), noun)
+            lines["learnt"] = f"{learnt:,} of {of}: the model was made from these, others test it"
         if self.auroc is not None:
-            lines[f"unknown {noun}s"] = f"{strangers:,}, AUROC {self.auroc:.3f} by {self.rule}"
+            score = f"AUROC {self.auroc:.3f} by {self.rule} (chance 0.5, best 1)"
+            lines[f"unknown {noun}s"] = f"{strangers:,}, {score}"
+            if self.rejection is not None:
+                away = self.turned_away
+                others = f"{away['known']:,} of {known:,} others"
+                lines["with --reject"] = f"{away['strangers']:,} rejected, and {others}"
         return lines if found["against"] is None else lines | self._compared(found["against"])
 
     def _compared(self, found: dict[str, Any]) -> dict[str, str]:
         """Return the comparison in words: common classes, other classes, and what was lost."""
         gained, lost, both, _ = counts = [found[each] for each in CHANGES]
+        test = f" (McNemar: p = {self.p_value:.3g})" if gained + lost else ""
         lines = {
-            "both know": f"{number_of(sum(counts), self.noun)}: {gained:,}"
-            f" gained, {lost:,} lost (McNemar: p = {self.p_value:.3g}), {both:,} right in both"
+            "both know": f"{number_of(sum(counts), self.noun)}: {gained:,} gained, {lost:,}"
+            f" lost{test}, {both:,} right in both"
         }
         for name, which in zip(ONLY, ("this model", "the other"), strict=True):
             count, classes, right = found[name].values()
-            if count or name == ONLY[0]:
+            if count:
                 told = f"{number_of(count, self.noun)} of {number_of(classes, 'class')}"
-                lines[f"only {which} knows"] = f"{told}: {right:,} right" if count else "none"
+                lines[f"only {which} knows"] = f"{told}: {right:,} right"
         files = [
             f"{image} (now {in_words(answer)})"
             for image, answer in self.changed("lost").select("image", "answer").iter_rows()
         ]
         more = f" and {lost - LISTED:,} more (--csv FILE)" if lost > LISTED else ""
-        return lines | {"lost": ", ".join(files[:LISTED]) + more or "none"}
+        return lines | ({"lost": ", ".join(files[:LISTED]) + more} if files else {})
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -355,6 +365,8 @@ class _Judge:
     noun: str
     rule: str
     lines: list[dict[str, Any]]
+    learnt: Logits
+    """Of the stored images that the model learnt from."""
 
     @classmethod
     def of(cls, model: Classifier, asked: Questions) -> _Judge:
@@ -362,7 +374,9 @@ class _Judge:
         lines = [
             {"image": image, "class": name, "error": why} for image, name in asked.classes.items()
         ]
-        return cls(model, asked.noun, default_rule(model.facts), lines)
+        stored = None if model.memory is None else model.memory.learnt.features
+        learnt = np.zeros((0, 0)) if stored is None else model.logits(stored)
+        return cls(model, asked.noun, default_rule(model.facts), lines, learnt)
 
     def see(self, batch: AnsweredBatch) -> None:
         """Take the predictions of a batch."""
@@ -371,14 +385,29 @@ class _Judge:
         best = best_classes(logits, TOP).tolist()
         chances = PROBABILITIES[facts.activation](logits)
         judged = scores(self.rule, as_trained(facts, logits), facts.activation).tolist()
-        for number, rows, chance, score in zip(numbers, best, chances, judged, strict=True):
+        known = self._is_learnt(logits)
+        found = zip(numbers, best, chances, judged, known, strict=True)
+        for number, rows, chance, score, is_learnt in found:
             line, truth = self.lines[number], row_of.get(self.lines[number]["class"])
             line["error"] = reasons.get(number)
             if number not in reasons:
+                line["learnt"] = is_learnt
                 line |= {"answer": facts.class_names[rows[0]], "probability": chance.max()}
                 line["score"] = score
                 if truth is not None:
                     line |= {"right": rows[0] == truth, "top5": truth in rows, "own": chance[truth]}
+
+    def _is_learnt(self, logits: Logits) -> list[bool]:
+        """Return whether images have the logits of stored features, which are rounded."""
+        if not len(self.learnt):
+            return [False] * len(logits)
+        middle = self.learnt.mean(axis=0)
+        one, other = self.learnt - middle, logits.astype(np.float64) - middle
+        squares = (one**2).sum(axis=1) - 2 * other @ one.T
+        near = one[squares.argmin(axis=1)]
+        gaps, sizes = (np.linalg.norm(each, axis=1) for each in (other - near, near))
+        is_near: list[bool] = (gaps <= SAME * sizes).tolist()
+        return is_near
 
     @property
     def found(self) -> Evaluation:

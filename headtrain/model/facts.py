@@ -174,13 +174,15 @@ class ModelFacts:
         return caution(config if isinstance(config, Mapping) else {})
 
     @property
-    def uncalibrated(self) -> str | None:
-        """Why the probabilities may be too high or too low; None if a temperature was fitted."""
+    def probabilities(self) -> str:
+        """The temperature in words, or why there is none; empty if nothing is known of it."""
+        if self.temperature is not None:
+            return self.temperature.describe()
         if self.is_calibrated or not (self.history or self.fingerprint.weights):
-            return None
+            return ""
         return (
-            "probabilities are uncalibrated, because no images of all classes were measured: give"
-            " `clinit add` real old images (--old), or `clinit export` a cache with a split val"
+            "not calibrated, because too few images of all classes were measured (`clinit remember`"
+            " with photographs of the other classes, before `clinit add`)"
         )
 
 

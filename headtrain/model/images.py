@@ -90,7 +90,6 @@ class ImageFolder(Inputs):
         scans: Iterable[Scan] = scan_splits("folder", self.root, labels=self.labels)
         for scanned in scans if self.without is None else without(scans, self.without):
             listing[scanned.manifest.split] = scanned
-            scanned.tell(*tellers(self.observe))
         if "train" not in listing:
             first = listing["val"].manifest.table["path"][0]
             aside = self.root / Path(first).parent.parent
@@ -107,6 +106,8 @@ class ImageFolder(Inputs):
                 remedy="Add images to their folders, rename the folders as in train, or remove"
                 " them.",
             )
+        for scanned in listing.values():
+            scanned.tell(*tellers(self.observe))
         return listing
 
     @property

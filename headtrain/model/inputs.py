@@ -440,10 +440,15 @@ def remember(model: M, inputs: Inputs, config: RememberConfig, observe: Observer
             remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
             " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
         )
-    arrived = noted(inputs.arrive(model, config.aside, observe), config, observe)
+    arrived = inputs.arrive(model, config.aside, observe)
+    arrived, learnt, text = _with_learnt(model, arrived)
+    if text:
+        observe(Noted(text))
+    arrived = noted(arrived, config, observe, [text] if text else ())
     model = model.knowing(arrived.fingerprint)
     train, aside = (each.named(model.class_names) for each in (arrived.train, arrived.val))
     memory = Memory.of(train, model.depends_on, held_out=aside, keep=config.keep)
+    memory = replace(memory, learnt=learnt.named(model.class_names))
     if model.memory is not None:
         memory = model.memory.updated(memory)
     counts = train.counts()
@@ -457,3 +462,34 @@ def remember(model: M, inputs: Inputs, config: RememberConfig, observe: Observer
         accuracy={"old": accuracy(model.head, aside)},
     )
     return replace(model, memory=memory).after(change)
+
+
+def _with_learnt(model: Classifier, arrived: Arrived) -> tuple[Arrived, FeatureSet, str]:
+    """Take the stored rows of classes that the model learnt, and hold out their other images.
+
+    Returns:
+        What arrived, so changed; the learnt rows of its classes; how many of its images are stored
+        already, in words.
+    """
+    names, nothing = arrived.class_names, arrived.train.nothing()
+    stored = [] if model.memory is None else [model.memory.learnt, model.memory.held_out]
+    learnt, aside = (each.named(names) for each in stored) if stored else (nothing, nothing)
+    is_learnt = learnt.counts() > 0
+
+    def others(rows: FeatureSet) -> FeatureSet:
+        return rows.part(~is_learnt[rows.labels])
+
+    every = FeatureSet.joined([arrived.train, arrived.val], names)
+    aside = aside.part(is_learnt[aside.labels])
+    fresh = every.without(FeatureSet.joined([learnt, aside], names))
+    fresh = fresh.part(is_learnt[fresh.labels])
+    text, known = "", int(is_learnt[every.labels].sum()) - len(fresh.labels)
+    if known:
+        of = number_of(len(every.labels), arrived.listed.noun)
+        text = f"{known:,} of {of} were learnt or held out before: they stay so, and test nothing"
+    changed = replace(
+        arrived,
+        train=FeatureSet.joined([others(arrived.train), learnt], names),
+        val=FeatureSet.joined([others(arrived.val), aside, fresh], names),
+    )
+    return changed, learnt, text

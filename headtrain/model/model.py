@@ -16,7 +16,7 @@ from clinit.headtrain.heads.temperature import Activation
 from clinit.headtrain.model.classifier import AnyPath, Classifier, Reading
 from clinit.headtrain.model.inputs import Inputs, features_in, is_features
 from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
-from clinit.headtrain.model.storage import facts_of, read_model
+from clinit.headtrain.model.storage import facts_of, read_model, write_model
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.addition import Addition
@@ -26,36 +26,39 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.storage import Written
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, init=False)
 class Model(Classifier):
     """A classifier in use: predict, evaluate, add classes, remove, rename, merge, export."""
 
-    @classmethod
-    def of(
-        cls,
-        head: Head,
+    def __init__(
+        self,
+        head: Head | None = None,
         class_names: Sequence[str] | None = None,
         *,
         activation: Activation = "softmax",
-    ) -> Model:
-        """Return the model of a head on features.
+        **parts: Any,
+    ) -> None:
+        """Make the model of a head on features; `clinit.load` reads one that has a network.
 
         Args:
             head: Weight and bias; what is known of their origin is kept.
             class_names: One per row, if the head has none.
             activation: What makes probabilities of its logits, unless its origin names it.
+            parts: In place of a head: fields of `Classifier`.
 
         Raises:
             HeadError: If the rows have no class names.
         """
-        names = head.class_names if class_names is None else tuple(class_names)
-        head = replace(head, class_names=names)
-        facts = facts_of(head)
-        if activation != "softmax":
-            facts = replace(facts, activation=activation)
-        if facts.temperature is not None:
-            head = facts.temperature.multiplied(head)
-        return cls(facts, head)
+        if head is not None:
+            names = head.class_names if class_names is None else tuple(class_names)
+            head = replace(head, class_names=names)
+            facts = facts_of(head)
+            if activation != "softmax":
+                facts = replace(facts, activation=activation)
+            if facts.temperature is not None:
+                head = facts.temperature.multiplied(head)
+            parts = {"facts": facts, "linear": head}
+        Classifier.__init__(self, **parts)
 
     def predict(
         self,
@@ -186,21 +189,18 @@ class Model(Classifier):
 
         return merge(self, other, AddConfig(**settings))
 
-    def save(self, out: AnyPath, *, onnx: bool = False, overwrite: bool = False) -> Written:
+    def save(self, out: AnyPath, *, overwrite: bool = False) -> Written:
         """Write the model to `out`.
 
         Args:
             out: A folder; or a file in .safetensors, in which a network has no memory; or, for a
                 model without a network, a head file in .npz or .safetensors.
-            onnx: Also write the network as ONNX into the folder, and compare both on noise.
             overwrite: Replace an existing model.
 
         Raises:
             ClinitError: If `out` exists and may not be replaced, or cannot be written.
         """
-        from clinit.headtrain.model.storage import write_model
-
-        return write_model(self, Path(out), onnx=onnx, overwrite=overwrite)
+        return write_model(self, Path(out), overwrite=overwrite)
 
     def export(
         self, out: AnyPath, *, onnx: bool = False, head_only: bool = False, overwrite: bool = False
@@ -209,12 +209,13 @@ class Model(Classifier):
 
         Args:
             out: As in `save`; a name in .npz means the head alone.
-            onnx: As in `save`.
+            onnx: Also write the network as ONNX into the folder, and compare both on noise.
             head_only: Write the head alone even if the name ends in .safetensors.
             overwrite: As in `save`.
         """
         alone = head_only or Path(out).suffix == ".npz"
-        return (self.without_network() if alone else self).save(out, onnx=onnx, overwrite=overwrite)
+        model = self.without_network() if alone else self
+        return write_model(model, Path(out), onnx=onnx, overwrite=overwrite)
 
 
 def load(path: AnyPath, *, device: str = "auto") -> Model:

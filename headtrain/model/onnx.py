@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 INPUT, OUTPUT = "images", "logits"
 TOLERANCE = 1e-3
 """Largest difference of logits, relative to the largest logit: float32 sums differ by order."""
-_REMEDY = "Write one with `clinit export RUN --out FOLDER --onnx`, or `clinit add --onnx`."
+_REMEDY = "Write one with `clinit export MODEL --out FOLDER --onnx`."
 _DIGEST = "clinit_sha256"
 _NO_DIGEST = "0" * 64
 
@@ -375,7 +375,8 @@ def load_onnx(path: Path, kind: type[M], *, device: str = "auto") -> M:
         raise _no_model(f"{path} has changed since it was written")
     facts, every = parse_facts(text, path)
     told = DOCUMENT.convert(every, _OfGraph, origin=f"the description in {path}")
-    return kind(facts, None, None, str(path), OnnxEngine(session, told["transform"]))
+    engine = OnnxEngine(session, told["transform"])
+    return kind(facts=facts, linear=None, origin=str(path), engine=engine)
 
 
 def _no_model(why: str) -> ModelError:

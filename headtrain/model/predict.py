@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from clinit.extract.dataset.tree import (
     IMAGE_SUFFIXES,
     is_left_by_others,
 )
+from clinit.files.paths import instead_of
 from clinit.headtrain.heads.temperature import PROBABILITIES, Activation
 from clinit.headtrain.model.classifier import (
     AS_USUAL,
@@ -178,7 +179,12 @@ def predict(
         for row, answer in zip(rows_of_batch, answers, strict=True):
             told = {"guesses": (), "reason": reasons[row]} if row in reasons else answer
             found[row] = Prediction(**places[row], **told)
-    return found
+    return [
+        replace(each, reason=". ".join(filter(None, (MISSING, instead_of(each.path, "")))))
+        if each.reason == MISSING
+        else each
+        for each in found
+    ]
 
 
 def _answers(

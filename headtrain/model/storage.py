@@ -75,8 +75,9 @@ def read_model(path: Path, kind: type[M], *, device: str = "auto") -> M:
             head = replace(engine.backbone.head, class_names=facts.class_names)
         if facts.temperature is not None:  # as it was trained
             head = facts.temperature.multiplied(head)
-        model = kind(facts, head, memory_of(path, facts, held), str(path), engine)
-    if (memory := model.memory) is not None:
+        memory = memory_of(path, facts, held)
+        model = kind(facts=facts, linear=head, memory=memory, origin=str(path), engine=engine)
+    if memory is not None:
         check_backbone(model.depends_on, memory.backbone)
         if memory.dim != model.head.dim:
             raise remembered.DOCUMENT.refusal(

@@ -97,7 +97,7 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     for part in (
         f"{out} knows 7 classes. Your 16 photographs, each tested without itself: ",
         "Old classes: of 5 held out, ",  # one of six images of each
-        f"Features, for the next command: {out}-features",
+        f"Features: {out}-features (",
         f"Next: clinit predict {out} PHOTOGRAPH…",
     ):
         assert part in printed
@@ -425,10 +425,9 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL 0", ManifestError, "no train split of folder in"),
         ("add IMAGES MODEL", ModelError, "Give the model first: MODEL IMAGES"),
         ("add MODEL IMAGES --out TAKEN", ModelError, "exists and is never replaced"),
-        ("add IMAGES", None, "give MODEL and IMAGES; or give --backbone and only IMAGES"),
+        ("add IMAGES", None, "give MODEL and IMAGES, one folder"),
         ("add MODEL IMAGES --backbone resnet18", None, "--backbone and only IMAGES"),
         ("add MODEL IMAGES --mean 0.5", None, "--mean needs --backbone"),
-        ("add MODEL IMAGES --onnx --out x.safetensors", None, "--onnx writes into a folder"),
         ("add MODEL IMAGES --without nowhere", ManifestError, "cannot read nowhere: No such file"),
         ("add MODEL IMAGES --without LIST", ManifestError, "1 line of LIST not the path of an"),
         ("add MODEL IMAGES --html x.csv", None, "--html needs a file that ends in .html, got x"),

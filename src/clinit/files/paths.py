@@ -120,7 +120,8 @@ def instead_of(
         is_right: Whether a path is of the required kind.
     """
     try:
-        names = sorted(each.name for each in path.parent.iterdir() if is_right(each))
+        others = (each for each in path.parent.iterdir() if each.name != path.name)
+        names = sorted(each.name for each in others if is_right(each))
     except OSError:
         return remedy
     found = closest(path.name, names)

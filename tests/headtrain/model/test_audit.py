@@ -46,10 +46,12 @@ def old_rows() -> FeatureSet:
     return FeatureSet(*drawn(CENTRES[:3], 10, 1), OLD)
 
 
-def audited(images: Images, centres: np.ndarray = CENTRES) -> Audit:
+def audited(
+    images: Images, centres: np.ndarray = CENTRES, earlier: FeatureSet | None = None
+) -> Audit:
     before = nearest_mean(CENTRES[:3], OLD)
     after = nearest_mean(centres, (*OLD, *images.rows.class_names))
-    return audit(images, before, after, old_rows())
+    return audit(images, before, after, old_rows(), earlier or images.rows.nothing(OLD))
 
 
 def changed(images: Images, **rows: Any) -> Images:

@@ -27,7 +27,7 @@ def made(seed: int, images: int = 60) -> tuple[np.ndarray, dict[str, str], Evalu
     levels = {"energy": (4.0,) * 100}
     known = Known(rule="energy", images=100, levels=levels)
     facts = ModelFacts(class_names=NAMES, tasks=(0,) * len(NAMES), known=known)
-    return logits, classes, evaluate(Model(facts, None), asked)
+    return logits, classes, evaluate(Model(facts=facts, linear=None), asked)
 
 
 def naive_ece(sure: np.ndarray, right: np.ndarray) -> float:

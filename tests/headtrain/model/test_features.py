@@ -15,6 +15,7 @@ import clinit
 from clinit.errors import ClinitError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head, write_head
+from clinit.headtrain.model.audit import PLACES
 from clinit.headtrain.model.model import Model, load_model
 from tests.cli.calls import call, done, refused
 
@@ -213,7 +214,7 @@ def test_sigmoids_are_independent_and_recorded(place: Path) -> None:
     softmax = load_model("head.npz").add("new", old="old").model
     assert (softmax.head.weight[3:] != model.head.weight[3:]).any()
     head = Head(np.eye(2, 3, dtype=np.float32), np.zeros(2, np.float32), ("a", "b"))
-    (alone,) = Model.of(head, activation="sigmoid").predict(np.ones(3))
+    (alone,) = Model(head, activation="sigmoid").predict(np.ones(3))
     assert [each.probability for each in alone.guesses] == pytest.approx([expit(1.0)] * 2)
 
 
@@ -226,8 +227,38 @@ def clinit_rejection(model: Model, rate: float) -> Any:
 def test_a_head_of_another_program_is_never_replaced(place: Path) -> None:
     head = Head(np.eye(2, 3, dtype=np.float32), np.zeros(2, np.float32), ("a", "b"))
     write_head(head, place / "other.npz")
-    model = Model.of(replace(head, origin=None))
+    model = Model(replace(head, origin=None))
     with pytest.raises(ModelError, match="never replaced"):
         model.save(place / "other.npz", overwrite=True)
     model.save("own.npz")
     model.save("own.npz", overwrite=True)
+
+
+def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path) -> None:
+    first, second = drawn(("dog",), 20, 2), drawn(("elk",), 20, 4)
+    model = load_model("head.npz").add(first).model
+    features = np.concatenate([second.features, first.features[7:8]])
+    added = model.add((features, ["elk"] * 21))
+    learnt = added.change.data["learnt"]
+    right = int((added.model.logits(first.features).argmax(axis=1) == 3).sum())
+    assert (learnt["classes"], learnt["correct"], learnt["total"]) == (1, right, 20)
+    answer = added.lines()[0]
+    assert f"Classes added before: of 20 rows learnt, {right} right, " in answer
+    assert "Other old classes: not tested (`clinit remember`), estimated loss " in answer
+    assert {"images": ["a row of dog", "elk 21"], "where": PLACES[3]} in added.audit.repeated
+
+
+def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:
+    first, fresh = drawn(NEW, 20, 2), drawn(NEW, 5, 7)
+    model = load_model("head.npz").add(first).model
+    both = FeatureSet.joined([first, fresh], NEW)
+    assert model.evaluate(both).content["learnt"] == 40
+    found = model.remember(both)
+    assert found.memory is not None
+    assert found.memory.counts.tolist() == [0, 0, 0, 20, 20]
+    held_out = found.memory.held_out.features
+    np.testing.assert_array_equal(np.sort(held_out, axis=0), np.sort(fresh.features, axis=0))
+    assert found.facts.history[-1].data["notes"] == [
+        "40 of 50 rows were learnt or held out before: they stay so, and test nothing"
+    ]
+    assert found.add(drawn(NEW, 5, 8), more=True).change.images == {"dog": 25, "elk": 25}

@@ -182,4 +182,4 @@ def test_a_damaged_file_is_refused(
     (tmp_path / "x.onnx").write_bytes(re.sub(pattern, new, file.read_bytes()))
     with pytest.raises(ModelError, match=r"x\.onnx " + why) as caught:
         load_model(tmp_path / "x.onnx")
-    assert "clinit export RUN --out FOLDER --onnx" in caught.value.remedy
+    assert "clinit export MODEL --out FOLDER --onnx" in caught.value.remedy
