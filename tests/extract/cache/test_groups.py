@@ -72,6 +72,10 @@ def test_imported_rows_repeat_each_other_only_on_request(tmp_path: Path) -> None
     assert len(np.unique(groups_of(read_source(out).train))) == 20
     assert "0 repeat other images: 0 groups" in run("group", out, "--groups", "none")
     assert len(np.unique(groups_of(read_source(out).train))) == 22
+    assert "2 repeat other images: 2 groups found" in run("group", out, "--groups", "found")
+    assert len(np.unique(groups_of(read_source(out).train))) == 20
+    assert "0 repeat other images: 0 groups" in run("group", out, "--groups", "none")
+    assert len(np.unique(groups_of(read_source(out).train))) == 22
 
 
 def test_what_does_not_fit_is_refused(imported: Path, tmp_path: Path) -> None:
