@@ -130,7 +130,8 @@ def _print_dataset(dataset: Dataset) -> None:
         say(f"{split}: {images:,} images")
     if dataset.total is not None:
         say(f"together: {number_of(dataset.total, 'image')}")
-    say("\nLayouts that are tried, in order, with folders under --root:")
+    say()
+    say("Layouts that are tried, in order, with folders under --root:")
     for layout in dataset.layouts:
         say(f"  {layout.kind}")
         for split, folders in layout.folders.items():
