@@ -22,7 +22,6 @@ from tests.cli.calls import call
 
 STUDY = {"tasks": 2, "iterations": 4, "eval_every": 2, "batch_size": 4, "buffer": 9}
 STUDY["device"] = "cpu"  # type: ignore[assignment]
-TOP = {**STUDY, "rank": 3, "probe": False}
 
 
 @pytest.fixture(scope="module")
@@ -129,29 +128,6 @@ def test_runs_that_the_command_has_recorded_are_not_trained_again(
     assert means["acc_all_count"].item() == 2
 
 
-def test_top_blocks_resume_what_a_killed_call_left(
-    caches: tuple[Path, Path], tmp_path: Path
-) -> None:
-    two = [{**TOP, "init": "random"}, {**TOP, "init": "random", "rank": 2}]
-    whole = clinit.train_top(*caches, two, out=tmp_path / "whole")
-    assert sorted(whole.table()["id"]) == ["random-rank=2", "random-rank=3"]
-    steps: list[object] = []
-
-    def kill(event: object) -> None:
-        steps.extend([event] * (type(event).__name__ == "Stepped"))
-        if len(steps) == 3:
-            raise KeyboardInterrupt
-
-    cut = tmp_path / "cut"
-    with pytest.raises(KeyboardInterrupt):
-        clinit.train_top(*caches, two, out=cut, checkpoint_every=1, observer=kill)
-    assert list(cut.glob("*.checkpoint"))
-    resumed = clinit.train_top(*caches, two, out=cut)
-    assert resumed.evaluations.equals(whole.evaluations)
-    assert resumed.steps.equals(whole.steps)
-    assert not list(cut.glob("*.checkpoint"))
-
-
 def test_the_table_has_the_settings_of_every_run(caches: tuple[Path, Path], tmp_path: Path) -> None:
     ncm = {"method": "ncm", "tasks": 1, "device": "cpu"}
     for name, study in (("ncm", ncm), ("ls", {**STUDY, "tasks": 1})):
@@ -168,17 +144,15 @@ def test_a_head_is_diagnosed_as_by_the_command(caches: tuple[Path, Path]) -> Non
     assert clinit.diagnose(caches[0], stored, split="train").content() == found
 
 
-def test_wrong_calls_are_refused(caches: tuple[Path, Path], tmp_path: Path) -> None:
+def test_wrong_calls_are_refused(caches: tuple[Path, Path]) -> None:
     for study, message in (
         ({"bufer": 3}, "there is no setting 'bufer'"),
         ({"method": "ncm", "lr": 3.0}, "--lr does not go with --method ncm"),
         ([], "there is no study"),
-        (Study(top=Top()), "`clinit.train_top`"),
+        (Study(top=Top()), "`clinit train-top`"),
     ):
         with pytest.raises(ValueError, match=message):
             clinit.train(*caches, study)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no settings of top blocks"):
-        clinit.train_top(*caches, Study(), out=tmp_path / "runs")
     with pytest.raises(ExperimentError, match="holds no pretrained head"):
         clinit.train(replace(clinit.load_cache(caches[0]), head=None), caches[1], STUDY)
 

@@ -10,7 +10,7 @@ A killed import resumes: complete shards are not written again. A finished impor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -21,9 +21,8 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
-from clinit.errors import CacheError, HeadError
+from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
 from clinit.extract.cache.plan import (
     PLAN_FILE,
     SUMMARY_FILE,
@@ -33,7 +32,7 @@ from clinit.extract.cache.plan import (
     settle_plan,
     shard_name,
 )
-from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
+from clinit.extract.cache.read import CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_summary
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
@@ -55,7 +54,6 @@ def import_features(
     config: ImportConfig,
     *,
     on_rows: Callable[[int, int], None] = lambda done, total: None,
-    on_note: Callable[[str], None] = lambda note: None,
 ) -> CacheSplit:
     """Write one split of a cache from files of arrays, a shard at a time.
 
@@ -71,11 +69,9 @@ def import_features(
         out: The folder of the cache.
         config: Names of the extractor, the split, the classes and the arrays.
         on_rows: Called after every shard with the number of rows written so far and in total.
-        on_note: Called with remarks on the head.
 
     Raises:
         CacheError: If a file is not as described, or the split is of other files.
-        HeadError: If the head does not fit the features.
         StorageError: If a file cannot be read.
     """
     source = open_arrays(features_path)
@@ -97,9 +93,6 @@ def import_features(
     manifest = _manifest(order, labels, names, dim * features.dtype.itemsize, config)
     dtype = "float16" if features.dtype.name == "float16" else "float32"
     fingerprint = Fingerprint.of_import(backbone=config.backbone, dtype=dtype)
-    stored = out / HEAD_FILE
-    there = stored if is_file(stored) else None
-    head, head_classes = _head(config.head or there, dim, names, fingerprint, on_note)
     digested = FileFacts.of(features_path, name)
     plan = Plan(
         dataset=config.dataset,
@@ -111,10 +104,8 @@ def import_features(
         batch_size=SHARD_ROWS,
         fingerprint=fingerprint.of_rows(manifest.digest, features=digested.sha256),
     )
-    with _claimed(out, plan, manifest, head) as folder:
+    with _claimed(out, plan, manifest) as folder:
         write_manifest(manifest, folder / MANIFEST_FILE)
-        if head is not None:
-            store_head(head, stored)
         for index in range(plan.num_shards):
             if shard_problem(folder, plan, index) is not None:
                 picked = order[plan.rows(index).start : plan.rows(index).stop]
@@ -128,11 +119,10 @@ def import_features(
             if labels_path is None
             else FileFacts.of(labels_path, label_name),
             classes=FileFacts.of(config.classes) if config.classes else None,
-            head=FileFacts.of(config.head) if config.head else None,
             versions={"clinit": version("clinit")},
             command=config.command,
         )
-        write_summary(folder, plan, manifest, head=head, head_classes=head_classes, run=run)
+        write_summary(folder, plan, manifest, head=None, head_classes=UNKNOWN, run=run)
         return open_split(folder)
 
 
@@ -251,40 +241,13 @@ def _manifest(
     return Manifest(config.dataset, config.stored, names, table)
 
 
-def _head(
-    path: Path | None,
-    dim: int,
-    names: tuple[str, ...],
-    fingerprint: Fingerprint,
-    on_note: Callable[[str], None],
-) -> tuple[Head | None, str]:
-    """Return the head in a file, and the source of its class names.
-
-    A head without class names gets the names of the data set if their number fits.
-    """
-    if path is None:
-        return None, UNKNOWN
-    head = read_head(path, on_note=on_note)
-    if head.dim != dim:
-        raise HeadError(
-            f"{path} reads features of width {head.dim}, but imported features have width {dim}",
-            remedy="Give the head that belongs to these features, or leave out `--head`.",
-        )
-    head = replace(head, fingerprint=fingerprint.backbone_identifier)
-    if head.class_names is not None:
-        return head, "stored with the head"
-    if head.num_classes != len(names):
-        return head, UNKNOWN
-    return replace(head, class_names=names), "the classes of the data set"
-
-
 @contextmanager
-def _claimed(out: Path, plan: Plan, manifest: Manifest, head: Head | None) -> Iterator[Path]:
+def _claimed(out: Path, plan: Plan, manifest: Manifest) -> Iterator[Path]:
     """Lock a cache and the folder of a split, after checks that both fit; yield the folder.
 
     Raises:
-        CacheError: If the split is of other files, or the cache has another backbone, other classes
-            or another head. Nothing is written then.
+        CacheError: If the split is of other files, or the cache has another backbone or other
+            classes. Nothing is written then.
         ClinitError: If another process writes to the cache, or it cannot be written.
     """
     folder = out / plan.split
@@ -297,7 +260,6 @@ def _claimed(out: Path, plan: Plan, manifest: Manifest, head: Head | None) -> It
                 f"{other} has classes = {one}, but this split has classes = {two}",
                 remedy="Import both splits with the same `--classes FILE`, or use another folder.",
             )
-        _refuse_other_head(out / HEAD_FILE, head)
         with claim_folder(folder):
             if is_file(folder / PLAN_FILE) and not is_file(folder / SUMMARY_FILE):
                 found = read_plan(folder)
@@ -307,18 +269,3 @@ def _claimed(out: Path, plan: Plan, manifest: Manifest, head: Head | None) -> It
                         path.unlink()
             settle_plan(plan, folder)
             yield folder
-
-
-def _refuse_other_head(path: Path, head: Head | None) -> None:
-    """Refuse a head other than the stored head; a damaged stored head is written again."""
-    there = None
-    with suppress(HeadError):
-        there = read_head(path)
-    if there is None or head is None:
-        return
-    stored, given = ((each.class_names, tensors_sha256(each)) for each in (there, head))
-    if stored != given:
-        raise HeadError(
-            f"{path} is another head than the one given",
-            remedy="Leave out `--head` for the second split, or use another folder.",
-        )

@@ -257,16 +257,11 @@ class ImageData(RunData):
 
     @classmethod
     def open(
-        cls,
-        images: Images,
-        given: Mapping[str, Head | Path | None] | None = None,
-        *,
-        option: str = "--{}-root",
-        **rest: Any,
+        cls, images: Images, given: Mapping[str, Head | Path | None] | None = None, **rest: Any
     ) -> ImageData:
         """Return the data with their images; `given` and `rest` as in `RunData.of`."""
-        base = open_side(images.base, images.base_root, option=option.format("base"))
-        new = open_side(images.new, images.new_root, option=option.format("new"))
+        base = open_side(images.base, images.base_root, option="--base-root")
+        new = open_side(images.new, images.new_root, option="--new-root")
         return cls.of(base.source, new.source, given, images=images, sides=(base, new), **rest)
 
 

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from clinit.analysis.metrics.diagnosis import Diagnosis as Diagnosis
     from clinit.analysis.runs import Runs as Runs
     from clinit.analysis.runs import load_runs as load_runs
-    from clinit.api import ImagePlaces as ImagePlaces
     from clinit.api import diagnose as diagnose
     from clinit.api import probe as probe
     from clinit.api import train as train
-    from clinit.api import train_top as train_top
     from clinit.arrays import Features as Features
     from clinit.arrays import extract_features as extract_features
     from clinit.arrays import load_cache as load_cache
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "clinit.analysis.metrics.diagnosis": "Diagnosis",
     "clinit.analysis.runs": "Runs load_runs",
-    "clinit.api": "ImagePlaces diagnose probe train train_top",
+    "clinit.api": "diagnose probe train",
     "clinit.arrays": "Features extract_features load_cache load_head save_head",
     "clinit.errors": "ClinitError",
     "clinit.extract.cache.features": "FeatureSet",

@@ -1,7 +1,7 @@
 """Read files that other programs wrote: arrays, in one of the formats of `FORMATS`, and tables.
 
 Arrays of `.npy` and safetensors files stay on the disk. An array of a `.npz` archive, which may be
-compressed, and a column of a Parquet file are read into memory as a whole.
+compressed, is read into memory as a whole.
 
 Sources: "A simple file format for NumPy arrays", `numpy.lib.format`; "Format" in the README of
 huggingface/safetensors.
@@ -161,30 +161,6 @@ def _safetensors(path: Path, name: str) -> np.ndarray:
     return np.memmap(path, _TYPES[kind], "r", start + begin, tuple(shape))
 
 
-def _columns(path: Path) -> tuple[str, ...]:
-    table = scan_parquet(path)
-    if not row_count(table, path.stat().st_size):
-        raise ValueError("it contains no rows")
-    return tuple(table.collect_schema())
-
-
-def _column(path: Path, name: str) -> np.ndarray:
-    """Read a column; texts become Python objects."""
-    column = scan_parquet(path).select(name).collect().to_series()
-    nested = isinstance(column.dtype, pl.List | pl.Array)
-    inner = column.explode(empty_as_null=True) if nested else column
-    if column.null_count() or inner.null_count():
-        raise ValueError("missing values")
-    if isinstance(column.dtype, pl.List):
-        column = column.list.to_array(len(column[0]))
-    if isinstance(column.dtype, pl.Categorical | pl.Enum):
-        column = column.cast(pl.String)
-    array: np.ndarray = column.to_numpy()
-    if array.dtype == object and column.dtype != pl.String:
-        raise ValueError(f"{column.dtype}, expected numbers or texts")
-    return array
-
-
 @dataclass(frozen=True, slots=True)
 class Format:
     """How to read files with one suffix."""
@@ -210,14 +186,6 @@ FORMATS = {
         "Write it with `numpy.savez(path, features=…, labels=…)`.",
         _names_of_npz,
         _npz,
-    ),
-    ".parquet": Format(
-        "a table of features",
-        "Write one row per sample: a column of arrays of floats, all of one length, and a column"
-        " of labels that are integers or texts.",
-        _columns,
-        _column,
-        pl.read_parquet_metadata,
     ),
     ".safetensors": Format(
         "a safetensors file",
