@@ -15,9 +15,7 @@ import clinit
 from clinit.api import HeadSettings
 from clinit.errors import ExperimentError
 from clinit.headtrain.protocol import runs as runs_module
-from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.rules import settings_of
-from clinit.headtrain.protocol.study.study import Study
 from tests.cli.calls import call
 
 STUDY = {"tasks": 2, "iterations": 4, "eval_every": 2, "batch_size": 4, "buffer": 9}
@@ -56,10 +54,9 @@ def test_every_setting_is_a_keyword() -> None:
 
 
 @pytest.mark.filterwarnings("always::DeprecationWarning")
-def test_former_names_work_with_a_warning() -> None:
-    for name, (_, _, instead) in clinit._FORMER.items():
-        with pytest.warns(DeprecationWarning, match=f"{name} goes in 0.3: use {instead}"):
-            assert getattr(clinit, name)
+def test_the_name_of_version_0_1_works_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match=r"load_model goes in 0\.3: use clinit\.load"):
+        assert clinit.load_model is clinit.load
 
 
 def test_lists_of_settings_are_all_combinations(caches: tuple[Path, Path]) -> None:
@@ -149,7 +146,6 @@ def test_wrong_calls_are_refused(caches: tuple[Path, Path]) -> None:
         ({"bufer": 3}, "there is no setting 'bufer'"),
         ({"method": "ncm", "lr": 3.0}, "--lr does not go with --method ncm"),
         ([], "there is no study"),
-        (Study(top=Top()), "`clinit train-top`"),
     ):
         with pytest.raises(ValueError, match=message):
             clinit.train(*caches, study)  # type: ignore[arg-type]

@@ -68,16 +68,6 @@ _PLACES = {
     "clinit.headtrain.protocol.stream.summed": "Summed read_summed sum_caches",
 }
 """The public names, by the module that defines them."""
-_PARTS = "clinit.headtrain.protocol.study.parts"
-_FORMER = {
-    "load_model": ("clinit.headtrain.model.model", "load", "clinit.load"),
-    "train_heads": ("clinit.api", "train", "clinit.train"),
-    "Study": ("clinit.headtrain.protocol.study.study", "Study", "keywords of clinit.train"),
-    "Start": ("clinit.headtrain.heads.start.settings", "Start", "keywords of clinit.train"),
-    "Stream": (_PARTS, "Stream", "keywords of clinit.train"),
-    "Training": (_PARTS, "Training", "keywords of clinit.train"),
-}
-"""Names that go in version 0.3: module, name there, and what replaces it."""
 __all__ = sorted(["__version__", *" ".join(_PLACES.values()).split()])
 
 
@@ -91,12 +81,11 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("clinit")
-    if name in _FORMER:
+    if name == "load_model":
         from warnings import warn
 
-        module, there, instead = _FORMER[name]
-        warn(f"clinit.{name} goes in 0.3: use {instead}", DeprecationWarning, stacklevel=2)
-        return getattr(import_module(module), there)
+        warn("clinit.load_model goes in 0.3: use clinit.load", DeprecationWarning, stacklevel=2)
+        name = "load"
     for module, names in _PLACES.items():
         if name in names.split():
             return getattr(import_module(module), name)

@@ -93,25 +93,13 @@ class HeadSettings(TypedDict, total=False):
     ranpac_lam: Many[float | str]
 
 
-def combinations(settings: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Return one mapping of settings per combination of the values in lists, last list fastest."""
-    every = settings_of()
-    values = [
-        list(value)
-        if isinstance(value, list | tuple | range) and not (name in every and every[name].items)
-        else [value]
-        for name, value in settings.items()
-    ]
-    return (dict(zip(settings, each, strict=True)) for each in product(*values))
-
-
 Cache = Source | str | Path
 """Features, or the folder of a feature cache."""
 Caches = Cache | Sequence[str | Path]
 """One cache, or the folders of several caches of one backbone."""
 GivenHead = Head | str | Path | tuple[Any, Any]
 """A head, its file, or its weight (classes, dim) and bias (classes,) as arrays."""
-Variant = Mapping[str, Any] | Study
+Variant = Mapping[str, Any]
 """Settings of one run, by name."""
 
 
@@ -178,26 +166,28 @@ def _studies(
     """Return one resolved study per variant, combination of settings and seed.
 
     Raises:
-        ValueError: If there is none, a setting is wrong or none reads it, or a study has top
-            blocks.
+        ValueError: If there is none, a setting is wrong or none reads it.
     """
     flat: list[Variant] = []
     for each in variants:
-        flat += [each] if isinstance(each, Study | Mapping) else each
+        flat += [each] if isinstance(each, Mapping) else each
     if variants and not flat:
         raise ValueError("there is no study: give at least one")
-    inits = {} if "init" in settings or flat else {"init": list(PAPER_INITS)}
+    inits = {} if "init" in settings or flat else {"init": PAPER_INITS}
+    every, grid = settings_of(), {**settings, **inits}
+    lists = [
+        list(value)
+        if isinstance(value, list | tuple | range) and not (name in every and every[name].items)
+        else [value]
+        for name, value in grid.items()
+    ]
     found, asked = [], dict.fromkeys(settings)
-    for number in [None] if seeds is None else map(index, seeds):
-        seed = {} if number is None else {"seed": number}
+    for seed in [{}] if seeds is None else [{"seed": index(seed)} for seed in seeds]:
         for variant in flat or [{}]:
-            start = variant if isinstance(variant, Study) else Study.of()
-            own = {} if isinstance(variant, Study) else dict(variant)
-            if start.top is not None:
-                raise ValueError("the study has settings of top blocks: run `clinit train-top`")
-            asked |= dict.fromkeys(own)
-            for values in combinations({**settings, **inits}):
-                found.append(start.changed({**values, **own, **seed}))
+            asked |= dict.fromkeys(variant)
+            for values in product(*lists):
+                combined = {**dict(zip(grid, values, strict=True)), **variant, **seed}
+                found.append(Study.of(combined))
     if asked and (unread := refusals(asked, found)):
         raise ValueError(unread[0])
     return list(dict.fromkeys(study.resolved() for study in found))
