@@ -12,10 +12,8 @@ import pytest
 import torch
 
 import clinit
-from clinit.api import HeadSettings
 from clinit.errors import ExperimentError
 from clinit.headtrain.protocol import runs as runs_module
-from clinit.headtrain.protocol.study.rules import settings_of
 from tests.cli.calls import call
 
 STUDY = {"tasks": 2, "iterations": 4, "eval_every": 2, "batch_size": 4, "buffer": 9}
@@ -47,10 +45,6 @@ def test_the_two_lists_of_public_names_agree() -> None:
     }
     listed = {(module, name) for module, names in clinit._PLACES.items() for name in names.split()}
     assert typed == listed
-
-
-def test_every_setting_is_a_keyword() -> None:
-    assert set(HeadSettings.__annotations__) == set(settings_of())
 
 
 @pytest.mark.filterwarnings("always::DeprecationWarning")
