@@ -11,12 +11,9 @@ from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
 from clinit.extract.cache.head import store_head, tensors_sha256
@@ -36,7 +33,6 @@ from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
-from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.compiled import Network, on_its_way
 from clinit.extract.network.transform import Transform, View
 from clinit.extract.work.options import Settings
@@ -60,20 +56,6 @@ class Progress:
     rows_done: int
     """Rows in finished batches and in existing shards."""
     rows_total: int
-
-
-@runtime_checkable
-class Extractor(Network, Protocol):
-    """A network that computes the values to store: a backbone, or its first blocks."""
-
-    @property
-    def config(self) -> BackboneConfig:
-        """Which network, and how it computes."""
-        ...
-
-    def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
-        """Return the values to store for normalised images, in float32."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +97,7 @@ class SplitRun:
     root: Path
     """The folder that the paths in the manifest start from."""
     folder: Path
-    backbone: Extractor
+    backbone: Network
     transform: Transform
     view: View | None = None
     """The view whose random crops replace `transform`'s centre crops, if any."""
