@@ -41,21 +41,12 @@ from clinit.extract.work.recorded import NAMED_EARLIER, NamedHead
 from clinit.files.lock import claim_file, claimed_names
 from clinit.files.paths import exists
 from clinit.machine import Stopwatch
+from clinit.observer import Noted, Observer, Progressed
 
 _alone = partial(claim_file, on_busy=lambda: None)
 """Locks a file that processes of other parts may also write; waits until it is free."""
 _SAMPLE = 200
 """Images to look for before a folder is reported as the wrong one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of the extraction of a split."""
-
-    split: str
-    rows_done: int
-    """Rows in finished batches and in existing shards."""
-    rows_total: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +98,7 @@ class SplitRun:
     named: NamedHead
     """The pretrained head. It is stored in the cache (not for a view), and its accuracy on the
     features in the summary."""
-    on_progress: Callable[[Progress], None]
+    observer: Observer
     on_image: Callable[[str, bytes], object] | None = None
     """Called with path and content of each image that is read, by several threads."""
 
@@ -206,7 +197,7 @@ class SplitRun:
         def advance(rows: int) -> None:
             nonlocal done
             done += rows
-            self.on_progress(Progress(self.plan.title, found + done, total))
+            self.observer(Progressed(f"Reading {self.plan.title}", found + done, total, "images"))
 
         def write(index: int, shard: Shard) -> None:
             write_shard(shard, self.folder / shard_name(index), plan=self.plan, index=index)
@@ -355,7 +346,7 @@ class SplitRun:
         )
 
 
-def compiled_alike(runs: Sequence[SplitRun], on_note: Callable[[str], object]) -> list[SplitRun]:
+def compiled_alike(runs: Sequence[SplitRun]) -> list[SplitRun]:
     """Return runs of one network, which is compiled if that is faster.
 
     If a plan exists, it decides; `settings.compile` overrides both.
@@ -377,7 +368,7 @@ def compiled_alike(runs: Sequence[SplitRun], on_note: Callable[[str], object]) -
             for shard in run.part.shards(run.plan.num_shards)
             if not exists(run.folder / shard_name(shard))
         ),
-        on_note=on_note,
+        on_note=lambda note: first.observer(Noted(note)),
     )
     compiled = backbone.program is not None
     return [replace(r, backbone=backbone, plan=replace(r.plan, compiled=compiled)) for r in runs]

@@ -167,12 +167,14 @@ class TrunkCache:
                 transform=self.trunk.transform,
                 settings=Settings(workers=workers, strict=True, max_pixels=pixels),
                 named=NamedHead(),
-                on_progress=lambda now: observe(
-                    Progressed(f"images of {part.name}", now.rows_done, now.rows_total)
+                observer=lambda event: observe(
+                    replace(event, what=f"images of {part.name}", unit="")
+                    if isinstance(event, Progressed)
+                    else event
                 ),
             )
             # A part that was begun continues as it was begun, compiled or not.
-            (run,) = compiled_alike([run], lambda note: observe(Noted(note)))
+            (run,) = compiled_alike([run])
             run.run()
         return self._open(part, folder)
 
