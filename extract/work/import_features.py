@@ -143,11 +143,12 @@ def number_labels(
     """Return labels, an array of integers or a list of texts, as numbers of class names.
 
     Args:
-        told: The labels.
+        told: The labels. Integers begin at 0.
         rows: Required number of labels.
         names: The class names; None takes the labels themselves.
         origin: Source of the labels, for messages.
-        shared: Classes of the cache's other split.
+        shared: Classes of the cache's other split. They are taken if they contain all classes of
+            these rows (for integers: begin with them), which may be fewer rows than classes.
 
     Raises:
         CacheError: If there are not `rows` labels, or a label has no name.
@@ -158,40 +159,22 @@ def number_labels(
             f" ({len(told)},), expected integers or text of shape ({rows},)",
             remedy=ONE_PER_ROW,
         )
-    numbered = _numbered_texts if isinstance(told, list) else _numbered
-    return numbered(told, names, shared, origin)
-
-
-def _numbered(
-    labels: Any, names: tuple[str, ...] | None, shared: tuple[str, ...], origin: str
-) -> _Numbered:
-    """Check labels that are integers.
-
-    Args:
-        labels: Integers from 0.
-        names: The class names; None takes the labels themselves.
-        shared: Classes of the cache's other split, whose names are taken if they begin with those
-            of these rows. Labels below their number are allowed even if there are fewer rows.
-        origin: Source of the labels, for messages.
-
-    Raises:
-        CacheError: If a label has no name.
-    """
-    most, least, rows = int(labels.max()), int(labels.min()), len(labels)
+    if isinstance(told, list):
+        return _numbered_texts(told, names, shared, origin)
+    most, least = int(told.max()), int(told.min())
     if names is None and most >= max(rows, len(shared)):
         raise CacheError(
             f"{origin} contains the label {most:,}, but only {rows:,} rows",
             remedy="Number the classes from 0 without gaps, name them with `--classes`, or first"
             " import the split with rows of all classes.",
         )
-    if names is None:
-        names = tuple(map(str, range(most + 1)))
+    names = tuple(map(str, range(most + 1))) if names is None else names
     if least < 0 or most >= len(names):
         raise CacheError(
             f"{origin} contains labels from {least} to {most}, expected 0 to {len(names) - 1}",
             remedy="Number the classes from 0, and name all of them in the file of `--classes`.",
         )
-    return labels.astype(np.int64), shared if shared[: len(names)] == names else names
+    return told.astype(np.int64), shared if shared[: len(names)] == names else names
 
 
 def _numbered_texts(
@@ -223,11 +206,7 @@ def _numbered_texts(
 
 
 def _manifest(
-    order: np.ndarray,
-    labels: np.ndarray,
-    names: tuple[str, ...],
-    row_bytes: int,
-    config: ImportConfig,
+    order: np.ndarray, labels: np.ndarray, names: tuple[str, ...], size: int, config: ImportConfig
 ) -> Manifest:
     label = pl.Series(labels[order], dtype=pl.Int64)
     table = pl.DataFrame(
@@ -235,7 +214,7 @@ def _manifest(
             "path": pl.Series(order).cast(pl.String).str.zfill(len(str(len(order)))),
             "label": label,
             "class_name": pl.Series(names, dtype=pl.String).gather(label),
-            "size_bytes": pl.repeat(row_bytes, len(order), dtype=pl.Int64, eager=True),
+            "size_bytes": pl.repeat(size, len(order), dtype=pl.Int64, eager=True),
         }
     )
     return Manifest(config.dataset, config.stored, names, table)
