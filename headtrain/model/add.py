@@ -50,8 +50,7 @@ class Purpose:
     kind: Arrival = "add"
     """Whether the classes are new, replace classes of the model, or have more images now."""
     old: Source | AnyPath | None = None
-    """Features of old classes, used in place of the memory of the model; or statistics of old
-    classes that the model does not remember."""
+    """Features of old classes, used in place of the memory of the model."""
     strict: bool = False
     """Whether to fail if the audit of the images warns, or if an image is unreadable."""
 
@@ -90,7 +89,7 @@ def add(model: M, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) 
         data |= told
         if old is not None and {*old.class_names}.isdisjoint(left.class_names):
             old = None
-    if old is not None and old.summed is None:
+    if old is not None:
         train, aside = held_out(old.train, old.val, config.aside)
         old = replace(old, train=train, val=aside)
     images = replace(images, data=data)
@@ -158,7 +157,6 @@ def grow(growth: Growth, observe: Observer) -> Addition[Any]:
             remedy="Leave out `--init`, give a second image of a class, or train the head with"
             " `--iterations 200`.",
         )
-    growth = growth.with_statistics()
     if growth.left.class_names:
         started = grown_head(growth, observe)
     else:
