@@ -182,20 +182,10 @@ def _show_network(exported: Export) -> None:
     of_base = f"{old:,} of the base, " if old else ""
     came = f"{of_base}{arrived:,} that arrived in {number_of(tasks, 'task')}"
     say(f"{facts.backbone} with {facts.num_classes:,} classes: {came}")
-    changed = "the backbone unchanged"
-    if num_changed := sum(value.size for value in exported.run.changed.values()):
-        changed = f"{num_changed:,} of the backbone changed in training"
-    say(f"{written.num_parameters:,} parameters, {changed}")
-    if ended["all"].percent is None:
+    if (top1 := ended["all"]).percent is None:
         say("The run has no test images, so its accuracy is unknown")
     else:
-        parts = [
-            f"{part.percent:.2f} % of {part.total:,} of {name} classes"
-            for name, part in ended.items()
-            if name in ("base", "new") and part.percent is not None
-        ]
-        top1 = f"top-1 {ended['all'].percent:.2f} % on {ended['all'].total:,} test images"
-        say(f"The run ended with {top1}" + (f" ({', '.join(parts)})" if parts else ""))
+        say(f"The run ended with top-1 {top1.percent:.2f} % on {top1.total:,} test images")
     say(f"Images: {engine_of(written.model).transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
