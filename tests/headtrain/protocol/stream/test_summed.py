@@ -154,7 +154,7 @@ def test_a_diagnosis_of_the_file_is_that_of_the_cache(base: Path, tmp_path: Path
 def test_a_model_draws_the_rows_of_classes_it_remembers_nothing_of(
     tiny_run: Path, tmp_path: Path
 ) -> None:
-    exported = export_model(tiny_run, tmp_path / "plain", calibrated=False)
+    exported = export_model(tiny_run, tmp_path / "plain")
     model = replace(load_model(exported.path, device="cpu"), memory=None)
     rng, names = np.random.default_rng(0), model.facts.class_names
     rows = FeatureSet(rng.normal(size=(60, 12)), np.arange(60) % 2, names[:2])
