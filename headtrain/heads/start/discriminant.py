@@ -17,12 +17,12 @@ One objective chooses g, rho, the scale s and the shift t of the logits s (u_c.h
 
 in nats. Each new class with several independent images is judged by images that its row was
 computed without (five folds). The only image of a class is judged by the expected logit of another
-image, (1 - f) u_c.(h - m) with f = tr(A^-1 S) / E (h - m).A^-1 (h - m) over old images: the share
-of their variation that is within classes, which the image owes to itself. New classes weigh as many
-images as were judged, and all old images together the same. So one image more moves the sum by the
-share of one image, and with few images the priors decide: g_0 / (1 - g_0) = 1 + 5 d / r with r the
-degrees of freedom of S, rho_0 = n / (n + 2) with n images per new class, and s_0, with which the
-new logits of old images vary as much as their old logits.
+image, u_c.(h - m) - tr(A^-1 S): with h = mu + e and u_c = A^-1 (mu + e - m), the expectation of
+e.A^-1 e is what the image owes to itself. New classes weigh as many images as were judged, and all
+old images together the same. So one image more moves the sum by the share of one image, and with
+few images the priors decide: g_0 / (1 - g_0) = 1 + 5 d / f with f the degrees of freedom of S,
+rho_0 = n / (n + 2) with n images per new class, and s_0, with which the new logits of old images
+vary as much as their old logits.
 
 From there, the rows are refined: with x = (L^-1 (h - m), `BIAS`), A = L L^T, rows v of C new
 classes minimise the same cross entropy plus, per new image,
@@ -30,9 +30,8 @@ classes minimise the same cross entropy plus, per new image,
     `KEPT` / 2 (sum_c |d_c|^2 - |sum_c d_c|^2 / (C + 1)),    d = v - v_0.
 
 This is the maximum a posteriori of a logistic model whose prior has the discriminants as mean and
-A^-1 as shape of its covariance; rows share one deviation, as large as their own. An image that its
-row was computed from owes to itself f / n of its logit. It is lowered by `MARGIN` times this:
-otherwise few images are answered right from the start, and nothing is refined.
+A^-1 as shape of its covariance; besides their own deviations, rows share one of the same size. The
+own logit of an image is lowered by tr(A^-1 S) / n times s, what it owes to itself.
 
 For a head whose classes are independent (sigmoid), CE is the logistic loss of each new class by
 itself, sum_k log(1 + exp z_k) - z_y.
@@ -65,9 +64,8 @@ from clinit.headtrain.heads.start.scale import Balance, Initialisation, LeftOut
 SHRINKAGES = (0.95, 0.9, 0.7, 0.5, 0.3, 0.1, 0.03)
 QUADRATICS = (0.0, 0.25, 0.5, 0.75, 1.0)
 FOLDS = 5
-KEPT = 20.0
+KEPT, BIAS = 20.0, 3.0
 """Weight of the prior in the refinement, in images; 1 to 60 differ by less than a point."""
-BIAS, MARGIN = 3.0, 3.0
 ALL = -2
 """In place of a fold: no row is left out."""
 MOST_STEPS = 60
@@ -111,20 +109,9 @@ class Discriminants:
         return Rows(self.weight, -self.weight @ self.moments.centre - quadratic / 2 * squares)
 
     def own_part(self) -> float:
-        """Return tr(A^-1 S)."""
+        """Return tr(A^-1 S): what the logit of the only image of a class owes to itself."""
         half = solve_triangular(self.factor, self.moments.within, lower=True)
         return float(np.trace(solve_triangular(self.factor, half, lower=True, trans="T")))
-
-    def owed(self, own_part: float, old: Float[np.ndarray, "rows dim"]) -> np.ndarray:
-        """Return f u_c.(mu_c - m), what the logit of a class of one image owes to this image.
-
-        Args:
-            own_part: `own_part()`.
-            old: Whitened old images.
-        """
-        squares = ((self.moments.means - self.moments.centre) * self.weight).sum(1)
-        total = float((old**2).sum(1).mean())
-        return np.asarray(squares * min(1.0, own_part / max(total, 1e-300)))
 
     def whitened(self, features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
         """Return L^-1 (h - m)."""
@@ -327,9 +314,7 @@ class Problem:
         """Return the least value of the objective at one shrinkage, the cost of which is given."""
         full = Discriminants.of(self.moments(None), shrinkage)
         parts = [(fold, Discriminants.of(left, shrinkage)) for fold, left in self.remaining]
-        owes = np.zeros(len(self.means))
-        if (self.new.fold < 0).any():
-            owes = full.owed(full.own_part(), full.whitened(self.old.features))
+        owes = full.own_part() if (self.new.fold < 0).any() else 0.0
         found = []
         for quadratic in QUADRATICS:
             prior = cost + _half_square(quadratic - self.usual[1], 0.35)
@@ -344,16 +329,16 @@ class Problem:
         full: Discriminants,
         parts: list[tuple[int, Discriminants]],
         quadratic: float,
-        owes: Float[np.ndarray, " new"],
+        owes: float,
     ) -> Float[np.ndarray, "rows new"]:
         """Return the logits of new rows by rows that were computed without them.
 
-        `owes` is `owed`, by which the logit of the only image of a class is lowered.
+        `owes` is `own_part`, by which the logit of the only image of a class is lowered.
         """
         new = self.new
         found = _logits(full.rows(quadratic), new.features)
         alone = np.flatnonzero(new.fold < 0)
-        found[alone, new.labels[alone]] -= owes[new.labels[alone]]
+        found[alone, new.labels[alone]] -= owes
         for fold, part in parts:
             out = new.fold == fold
             found[out] = _logits(part.rows(quadratic), new.features[out])
@@ -389,7 +374,7 @@ class Problem:
             np.pad(whole.whitened(side.features), ((0, 0), (0, 1)), constant_values=BIAS)
             for side in (self.old, self.new)
         ]
-        own_part = whole.own_part()
+        owed = choice.scale * whole.own_part() / self.counts
         without = dict(self.remaining)
         for left in (ALL, *range(FOLDS)):
             part = Discriminants.of(without[left], choice.shrinkage) if left in without else whole
@@ -397,9 +382,7 @@ class Problem:
             begin = choice.scale * raw.weight @ whole.factor
             bias = choice.scale * (raw.bias + raw.weight @ whole.moments.centre) + choice.shift
             start = np.concatenate([begin, bias[:, None] / BIAS], axis=1)
-            owed = whole.owed(own_part, inputs[0][self.old.fold != left, :-1])
-            lowered = MARGIN * choice.scale * owed / self.counts
-            found = self._refined(start, inputs, lowered, left)
+            found = self._refined(start, inputs, owed, left)
             weight = solve_triangular(whole.factor, found[:, :-1].T, lower=True, trans="T").T
             yield left, Rows(weight, BIAS * found[:, -1] - weight @ whole.moments.centre)
 
@@ -407,14 +390,14 @@ class Problem:
         self,
         start: Float[np.ndarray, "new columns"],
         inputs: list[np.ndarray],
-        lowered: Float[np.ndarray, " new"],
+        owed: Float[np.ndarray, " new"],
         left: int,
     ) -> Float[np.ndarray, "new columns"]:
         sides = []
         for side, rows in zip((self.old, self.new), inputs, strict=True):
             stay = side.fold != left
             target = None if side is self.old else side.labels[stay]
-            less = 0.0 if target is None else np.diag(lowered)[target]
+            less = 0.0 if target is None else np.diag(owed)[target]
             sides.append((side.part(stay), rows[stay], target, less))
         strength = KEPT / max(1.0, float(self.counts.sum()))
 
