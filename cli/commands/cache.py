@@ -50,9 +50,6 @@ def show(cache: CacheArgument) -> None:
     table.add_row("size", *(f"{_megabytes(s.path):,.1f} MB" for s in splits))
     if opened.head is not None:
         table.add_row("top-1 of the stored head", *(_top1(s.summary.head) for s in splits))
-    rates = [s.summary.run.images_per_s for s in splits]
-    table.add_row("images/s", *("" if each is None else f"{each:,.0f}" for each in rates))
-    table.add_row("bound", *(visible(str(s.summary.run.bound or "")) for s in splits))
     if splits[0].fingerprint.is_imported:
         files = [s.summary.run.features for s in splits]
         table.add_row("imported from", *(visible(Path(f.path).name) if f else "" for f in files))

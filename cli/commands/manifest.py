@@ -13,7 +13,7 @@ from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.extract.work.options import READ_AS_VAL
 from clinit.files.paths import exists, is_file
-from clinit.words import number_of, size_text, visible
+from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
     from clinit.extract.dataset.known import Dataset
@@ -93,32 +93,21 @@ def show(
 
 
 def _print_manifest(manifest: Manifest) -> None:
-    import polars as pl
     from rich.table import Table
     from rich.text import Text
 
     from clinit.extract.dataset.manifest import SCHEMA
 
-    counts = manifest.class_counts()
-    present = counts.filter(pl.col("images") > 0)
+    counts = manifest.class_counts()["images"]
     rows = {
         "data set": manifest.dataset,
         "split": manifest.split,
         "images": f"{len(manifest.table):,}",
         "classes": f"{len(counts):,}",
-        "classes without images": f"{len(counts) - len(present):,}",
+        "classes without images": f"{(counts == 0).sum():,}",
     }
-    # Also sorted by label, so that on every machine the first class wins a tie.
-    for title, descending in (("smallest class", False), ("largest class", True)):
-        ordered = present.sort("images", "label", descending=[descending, False])
-        for _, name, images in ordered.head(1).iter_rows():
-            rows[title] = f"{name} ({images:,})"
     if manifest.is_contained:
-        containers = manifest.containers()
-        rows["containers"] = f"{len(containers):,}"
-        rows["their size"] = size_text(int(containers["container_bytes"].sum()))
-    else:
-        rows["size"] = size_text(int(manifest.table["size_bytes"].sum()))
+        rows["containers"] = f"{len(manifest.containers()):,}"
     table = Table("", "", show_header=False)
     for title, text in rows.items():
         table.add_row(title, Text(visible(text)))
@@ -137,8 +126,8 @@ def _print_dataset(dataset: Dataset) -> None:
     for line in (f"{dataset.title} ({dataset.name})", dataset.homepage, dataset.licence, ""):
         say(line)
     say(f"{classes}, from {dataset.classes[0]} (label 0) to {dataset.classes[-1]}")
-    for split in ("train", "val"):
-        say(f"{split}: {_expected(dataset, split) or 'any number of'} images")
+    for split, images in dataset.images.items():
+        say(f"{split}: {images:,} images")
     if dataset.total is not None:
         say(f"together: {number_of(dataset.total, 'image')}")
     say()
@@ -149,9 +138,3 @@ def _print_dataset(dataset: Dataset) -> None:
             say(f"    {split}: {' or '.join(folders)}")
         if layout.lists:
             say(f"    with {' and '.join(layout.lists)}")
-    if any(layout.lists for layout in dataset.layouts):
-        say(f"Lists are looked for in {', '.join(dataset.look_in)}")
-
-
-def _expected(dataset: Dataset, split: str) -> str:
-    return f"{dataset.images[split]:,}" if split in dataset.images else ""

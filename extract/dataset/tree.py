@@ -176,7 +176,7 @@ class Tree:
                     below.append((path, entry))
                     continue
                 is_broken = entry.is_symlink() and not os.path.exists(entry.path)  # noqa: PTH110
-                if _is_image_name(entry.name) and (is_broken or entry.is_file()):
+                if entry.name.lower().endswith(IMAGE_SUFFIXES) and (is_broken or entry.is_file()):
                     found.paths.append(path)
                     found.sizes.append(0 if is_broken else entry.stat().st_size)
                     found.broken.extend([path] * is_broken)
@@ -213,10 +213,6 @@ class Tree:
 
 def _is_visible(entry: os.DirEntry[str]) -> bool:
     return not is_left_by_others(entry.name)
-
-
-def _is_image_name(name: str) -> bool:
-    return name.lower().endswith(IMAGE_SUFFIXES)
 
 
 @contextmanager

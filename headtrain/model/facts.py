@@ -181,8 +181,8 @@ class ModelFacts:
         if self.is_calibrated or not (self.history or self.fingerprint.weights):
             return ""
         return (
-            "not calibrated, because too few images of all classes were measured (`clinit remember`"
-            " with photographs of the other classes, before `clinit add`)"
+            "not calibrated: this takes 100 images to test, old classes among them"
+            " (`clinit remember`, then `clinit add`)"
         )
 
 

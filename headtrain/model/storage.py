@@ -277,8 +277,6 @@ class Written:
 
     path: Path
     model: Classifier
-    num_parameters: int
-    """Of the network, or of the head alone."""
     onnx: OnnxCheck | None = None
     """Comparison with the ONNX file; None if none was written."""
 
@@ -301,7 +299,6 @@ def write_model(
     is_file = out.suffix in (".npz", ".safetensors")
     found: list[OnnxCheck] = []
     if model.engine is None:
-        count = model.head.weight.size + model.head.bias.size
 
         def write_file(draft: Path) -> None:
             draft.write_bytes(_head_file(model, out.suffix, with_memory=is_file))
@@ -309,7 +306,6 @@ def write_model(
         from clinit.headtrain.model import network as networks
 
         network, text = networks.network_of(model)
-        count = sum(each.numel() for each in network.parameters())
 
         def write_file(draft: Path) -> None:
             networks.write_weights(network, text, draft)
@@ -332,7 +328,7 @@ def write_model(
     else:
         commit_folder(out, write_folder, overwrite=overwrite)
     kept = replace(model, origin=str(out), facts=read_facts(out))
-    return Written(out, kept, count, found[0] if found else None)
+    return Written(out, kept, found[0] if found else None)
 
 
 def _head_file(model: Classifier, suffix: str, *, with_memory: bool) -> bytes:

@@ -303,16 +303,13 @@ class Setting:
 
     def _takes(self, value: Any, kinds: tuple[Any, ...]) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            return value in self.words or type(value) in kinds or _is_path(value, kinds)
+            is_path = Path in kinds and isinstance(value, Path)
+            return is_path or value in self.words or type(value) in kinds
         if float not in kinds and not (int in kinds and isinstance(value, int)):
             return False
         least = self.least is None or value >= self.least
         most = self.most or (MOST if self.is_integer else sys.float_info.max)
         return least and (self.above is None or value > self.above) and abs(value) <= most
-
-
-def _is_path(value: Any, kinds: tuple[Any, ...]) -> bool:
-    return Path in kinds and isinstance(value, Path)
 
 
 def setting(default: Any, help: str, **rest: Any) -> Any:

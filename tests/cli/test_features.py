@@ -80,12 +80,8 @@ def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -
     ("words", "fact"),
     [
         ("predict head.npz new-val.npy --device cpu", "--device has no effect here"),
-        ("predict . RUN --features-name emb", "images are given"),
         ("export RUN --out model --head-only", "a file that ends in .npz or .safetensors"),
         ("export RUN --out x.npz --onnx", "--onnx has no effect if only the head"),
-        ("export RUN --out x.npz --no-temperature --base new", "--base has no effect if no"),
-        ("export RUN --out x.npz --no-temperature --new new", "--new has no effect if no"),
-        ("export RUN --out m --no-temperature --no-memory --new new", "--new has no effect"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(

@@ -145,7 +145,7 @@ def test_a_head_on_projected_features_is_exported_for_pooled_ones(
     split = open_cache(tmp_path / "first").split("val")
     assert (split.dim, split.fingerprint.output) == (512, "projected")
     run, out = trained(tmp_path, "ridge"), tmp_path / "exported"
-    text = done("export", run, "--out", out, "--no-temperature")
+    text = done("export", run, "--out", out)
     assert "reads pooled features, and the run's are projected" in text
     head, model = read_head(run / "head.safetensors"), load_model(out, device="cpu")
     assert (model.head.dim, model.facts.fingerprint.output) == (12, None)

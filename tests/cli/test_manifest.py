@@ -32,8 +32,7 @@ def test_build_writes_a_manifest_and_says_what_is_in_it(root: Path) -> None:
     manifest = read_manifest(file)
     assert len(manifest.table) == 13
     for shown in (
-        *("smallest class", "bee (1)", "largest class", "ant (12)", "4.50 kB", "…  and 8 more"),
-        *(f"digest {manifest.digest}", "0  ant  1,500 B  train/ant/1.png"),
+        *("…  and 8 more", f"digest {manifest.digest}", "0  ant  1,500 B  train/ant/1.png"),
     ):
         assert shown in result.stdout
     assert result.stdout == call("manifest", "show", file).stdout + f"Wrote {file}\n"
@@ -58,13 +57,13 @@ def test_what_cannot_be_built_writes_nothing(
     assert not file.exists()
 
 
-def test_shards_are_listed_with_the_number_and_the_size_of_their_files(tmp_path: Path) -> None:
+def test_shards_are_listed_with_the_number_of_their_files(tmp_path: Path) -> None:
     for split, names in (("train", "ab"), ("val", "a")):
         members = [(f"{name}.jpg", b"x" * 1500) for name in names]
         labels = [(f"{name}.txt", name.encode()) for name in names]
         make_tar(tmp_path / f"{split}.tar", [*members, *labels])
     result, _ = build(tmp_path, dataset="webdataset")
-    for shown in ("containers", "their size", "10.24 kB", "0  a  1,500 B  train.tar/a.jpg"):
+    for shown in ("containers", "0  a  1,500 B  train.tar/a.jpg"):
         assert shown in result.stdout
 
 

@@ -1,13 +1,12 @@
 """The same images in folders, tar shards and Parquet files."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from clinit.errors import ExperimentError, ImageError
+from clinit.errors import ExperimentError
 from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.scan import available_splits, scan
@@ -77,29 +76,6 @@ def test_the_same_images_have_the_same_features_wherever_they_lie(
             assert found[kind, name].keys() == reference.keys()
             for content, row in found[kind, name].items():
                 np.testing.assert_array_equal(row, reference[content])
-
-
-def damage(path: Path, image: bytes) -> None:
-    content, part = path.read_bytes(), image[200:240]  # the statistics of a column may repeat it
-    assert part in content
-    path.write_bytes(content.replace(part, bytes(40)))
-
-
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_a_damaged_image_in_a_container_is_an_invalid_row(
-    kind: str, roots: Mapping[str, Path], config: ExtractConfig, tmp_path: Path
-) -> None:
-    manifest = scan(kind, roots[kind], "train").manifest
-    image = images_of(manifest.table, roots[kind]).read(2)
-    damage(roots[kind] / manifest.file_of(2), image)
-    (result,) = extract({"train": manifest}, roots[kind], tmp_path / "cache", config)
-    (row,) = result.split.summary.invalid
-    assert row.path == manifest.table["path"][2]
-    assert row.reason.startswith("cannot be decoded: ")
-    assert result.split.num_valid == 14
-    again = replace(config, strict=True)
-    with pytest.raises(ImageError, match=r"(0\.tar/.\-\d\.png|0\.parquet/2) \(row 2\): cannot be"):
-        list(extract({"train": manifest}, roots[kind], tmp_path / "strict", again))
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])

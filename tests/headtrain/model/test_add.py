@@ -15,7 +15,7 @@ from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.headtrain.heads.temperature import temperature_of
 from clinit.headtrain.model.add import Purpose, add
 from clinit.headtrain.model.addition import Addition
-from clinit.headtrain.model.export import export_model
+from clinit.headtrain.model.export import TrainedRun, export_model
 from clinit.headtrain.model.growth import WIDENING, memory_of_head, old_rows, pseudo_features
 from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory
@@ -161,7 +161,9 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iterations: int
 ) -> None:
     monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
-    plain = export_model(tiny_run, tmp_path / "plain", calibrated=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainedRun, "temperature", lambda run: (None, ()))
+        plain = export_model(tiny_run, tmp_path / "plain")
     divided = export_model(tiny_run, tmp_path / "divided")
     config = AddConfig(iterations=iterations)
     one, other = (

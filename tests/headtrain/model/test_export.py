@@ -297,8 +297,8 @@ def test_timm_clinit_and_onnxruntime_give_the_same_probabilities(
 def test_without_a_temperature_the_head_has_the_bits_of_the_run(
     tiny_run: Path, tmp_path: Path
 ) -> None:
-    plain = export_model(tiny_run, tmp_path / "plain.safetensors", calibrated=False)
-    assert (plain.facts.temperature, plain.notes) == (None, ())
+    plain = export_model(tiny_run, tmp_path / "plain.safetensors")  # 20 images are too few for one
+    assert plain.facts.temperature is None
     head, found = (
         read_head(tiny_run / "head.safetensors"),
         engine_of(load_model(plain.path)).backbone.head,
