@@ -86,11 +86,11 @@ def test_a_function_of_the_page_is_trained_with_and_repeated_by_command(
     assert one.evaluations.equals(other.evaluations)
     with source.open("a", encoding="utf-8") as file:
         file.write("# changed\n")
-    result = call(*again)
+    result = call(*again, "--overwrite")
     assert "has changed" in str(result.exception)
     source.unlink()
     monkeypatch.delitem(sys.modules, module)
-    result = call(*again)
+    result = call(*again, "--overwrite")
     assert f"No module named '{module}'" in str(result.exception)
     shown = call("report", "runs", "--json")
     assert f"{function}@" in shown.output
