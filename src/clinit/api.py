@@ -361,7 +361,7 @@ def probe(cache: Cache, **settings: Any) -> Probe:
 
     Args:
         cache: A cache, or its folder.
-        settings: Options of `clinit head fit`, by name: `method`, `c`, a list of values to try,
+        settings: Options of `clinit head fit`, by name: `c`, a list of values to try,
             `max_iterations`, `standardise`, `held_out`, `seed`, `device`.
 
     Raises:

@@ -18,8 +18,7 @@ from clinit.headtrain.model.growth import old_rows
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.predict import Rejection
 from clinit.headtrain.model.settings import AddConfig
-from clinit.headtrain.probe.protocol import probe
-from clinit.headtrain.probe.settings import ProbeConfig
+from clinit.headtrain.probe.protocol import first_head
 from clinit.headtrain.protocol.experiment import started_heads
 from clinit.headtrain.protocol.stream.source import Source
 from tests.headtrain.model.test_add import added as addition
@@ -120,7 +119,7 @@ def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
         (*NAMES, "alone"),
         np.append(images.groups, 999),
     )
-    head = probe(Source(single, single.nothing()), ProbeConfig(method="ridge")).head
+    head = first_head(Source(single, single.nothing()))
     nothing = single.nothing()
     found = Examined.of(head, first_left_out(single, head), nothing, nothing)
     assert head.origin is not None
@@ -137,7 +136,7 @@ def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
 
 def test_a_head_is_measured_on_held_out_images_of_either_kind_as_it_is() -> None:
     images = photographs()
-    head = probe(Source(images, images.nothing()), ProbeConfig(method="ridge")).head
+    head = first_head(Source(images, images.nothing()))
     held = images.part(np.arange(len(images.labels)) % 2 == 0)
     plain = Examined.of(head, None, held, held)
     assert plain.head is head

@@ -129,7 +129,6 @@ def test_classes_without_a_training_row_have_no_head_row() -> None:
 @pytest.mark.parametrize(
     ("wrong", "fact"),
     [
-        ({"method": "ridge", "c": (0.1,)}, "c is read only by logistic"),
         ({"c": ()}, "c takes a list of numbers"),
         ({"c": (0.0,)}, "c takes a list"),
         ({"held_out": 0.95}, "held_out takes a number"),
