@@ -21,7 +21,7 @@ def test_notes_of_the_runs_are_said_once(make_run: MakeRun) -> None:
 
 def test_a_terminal_has_two_notes_and_the_number_of_the_others(make_run: MakeRun) -> None:
     report = runs_of([make_run(init, notes=["one", "two", "three"]) for init in START])
-    shown = [str(part) for part in report.parts(View(curves=False))]
+    shown = [str(part) for part in report.parts(View())]
     assert [each for each in shown if each.startswith("Note: ")] == ["Note: one", "Note: two"]
     assert "1 more note: clinit report --html FILE" in shown
 
