@@ -16,9 +16,7 @@ from clinit.headtrain.heads.start.calibrate import PRIOR
 from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.runs import train_heads
-from clinit.headtrain.protocol.stream.buffer import balanced, quotas_of
 from clinit.headtrain.protocol.stream.source import Source
-from clinit.headtrain.protocol.study.parts import Stream
 from clinit.headtrain.protocol.study.study import Study
 
 DIM, NAMES = 7, tuple("uvwxyz")
@@ -190,7 +188,6 @@ def test_starts_and_gains_are_of_the_tasks_after_the_first() -> None:
         {"shots": 2, "tasks": 6},
         {"loss": "mse"},
         {"loss": "sqen"},
-        {"buffer_split": "sgm", "mix": "sgm"},
         {"method": "naive", "buffer": None},
         {"method": "joint", "buffer": None},
         {"buffer": 0},
@@ -205,12 +202,6 @@ def test_any_stream_starts_from_nothing(study: dict[str, Any]) -> None:
     assert record.steps["loss"].is_finite().all()
     assert np.isfinite(head_of(record).weight).all()
     assert not any("base" in note for note in record.info["notes"])
-
-
-def test_a_shared_buffer_of_two_parts_is_one_without_base_classes() -> None:
-    counts, ranks = np.array([9, 12, 5]), np.random.default_rng(0).random(3)
-    found = quotas_of(Stream(buffer=14, buffer_split="sgm"), 0)(counts, ranks)
-    np.testing.assert_array_equal(found, balanced(14)(counts, ranks))
 
 
 def test_a_sweep_holds_out_rows_of_the_new_classes_alone() -> None:
