@@ -19,7 +19,7 @@ from clinit.analysis.metrics.efficiency import gain
 from clinit.analysis.report import View
 from clinit.analysis.report.compare import Comparison, chosen_runs, compare
 from clinit.analysis.report.measures import measures_of, words_of
-from clinit.analysis.report.notes import conclusions, notes_of
+from clinit.analysis.report.notes import notes_of
 from clinit.analysis.report.run import COLLAPSE, Row, RunSummary, frame_of
 from clinit.analysis.report.settings import (
     ByData,
@@ -183,7 +183,6 @@ class Runs:
                 yield self._each(partial(task_table, columns=COLLAPSE), measured)
         yield Text("Columns: clinit report --help; curves: --html FILE", style="dim")
         yield from self.told(view)
-        yield from (Text(visible(sentence)) for sentence in conclusions(self.data))
 
     def told(self, view: View) -> Iterator[RenderableType]:
         """Yield the first notes, and the number of the others."""

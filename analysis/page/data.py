@@ -27,7 +27,6 @@ from rich.text import Text
 from clinit.analysis.figures.curves import ends_of
 from clinit.analysis.figures.line import spans_decades, starts_of
 from clinit.analysis.figures.style import COLOURS, looks_of
-from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.run import SIDES, Row, RunSummary
 from clinit.analysis.report.settings import Names, by_data, common, labels, shown
 from clinit.analysis.report.table import NOTHING, Cell, Column
@@ -98,7 +97,6 @@ def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
     Runs have the order of the report, whose notes are `notes`.
     """
     facts = facts_of(runs)
-    facts["data"] += [["result", sentence] for sentence in conclusions(by_data(runs))]
     counts = "does not count" if runs[0].skip_start else "counts too"
     counts = f"A point of a curve; the point before the first step of a task {counts}."
     choices, starts = switches(runs), starts_of(runs)

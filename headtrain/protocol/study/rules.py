@@ -31,7 +31,7 @@ PARTS: Mapping[str, type] = {
     for kind in (hint, *get_args(hint))  # Top | None
     if isinstance(kind, type) and is_dataclass(kind)
 }
-LOW_RANK = ("rank", "alpha", "a_init")
+LOW_RANK = ("rank", "alpha")
 EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
 DERPP = tuple(f"derpp_{name}" for name in fields_of(DerppConfig))
 CLOSED = tuple(fields_of(Closed))
