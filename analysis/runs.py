@@ -181,7 +181,7 @@ class Runs:
             yield from ("", self._each(collapse_table, measured))
             if view.per_task:
                 yield self._each(partial(task_table, columns=COLLAPSE), measured)
-        yield Text("Columns: clinit report --help; curves: --html FILE", style="dim")
+        yield Text("Columns: clinit report --help", style="dim")
         yield from self.told(view)
 
     def told(self, view: View) -> Iterator[RenderableType]:
