@@ -33,9 +33,8 @@ def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
     """Print the table of records, without the notes of runs that were trained just now."""
     folder = next(iter(places)).parent
     _show_records(places, trained, means=False)
-    say(
-        f"{number_of(len(places), 'run record')} at {folder}; curves: clinit report {folder} --html FILE"
-    )
+    told = number_of(len(places), "run record")
+    say(f"{told} at {folder}; curves: clinit report {folder} --html FILE")
 
 
 def show_ranking(records: Collection[Path]) -> None:
