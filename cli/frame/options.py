@@ -47,9 +47,6 @@ Memory = Annotated[
     ),
 ]
 DeviceOption = Annotated[Device, described(fields_of(Training)["device"].help)]
-CacheOrFile = Annotated[
-    Path, typer.Argument(help="Folder of a feature cache, or a file of `clinit head statistics`.")
-]
 CacheArgument = Annotated[Path, typer.Argument(help="Folder written by `clinit extract --out`.")]
 
 
