@@ -163,12 +163,6 @@ class RunData:
         facts = self.facts_for(experiment.study.training.loss)
         return data_notes(experiment.scenario, self.base, self.new, experiment.studies, facts)
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether all features are in memory."""
-        parts = (self.base.train, self.base.val, self.new.train, self.new.val)
-        return all(part.is_loaded for part in parts)
-
 
 def run_experiment(
     data: RunData,

@@ -57,7 +57,6 @@ class HeadSettings(TypedDict, total=False):
     iterations: Many[int]
     buffer: Many[int]
     buffer_per_class: Many[int]
-    buffer_split: Many[str]
     old_rows: Many[str]
     mix: Many[str]
     batch_size: Many[int]

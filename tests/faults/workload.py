@@ -52,8 +52,8 @@ WRITERS: Mapping[str, str] = {
     " work/caches/base --out out/grown.safetensors",
     "add --more": "add work/grown work/images/more --more --out out/more --device cpu --workers 1",
     "model merge": "model merge work/grown work/other --out out/both",
-    "report --plot": "report work/runs --plot out/curves.png --no-curves",
-    "report --html": "report work/runs --html out/page.html --no-curves",
+    "report --plot": "report work/runs --plot out/curves.png",
+    "report --html": "report work/runs --html out/page.html",
     "predict --csv": "predict work/model.safetensors work/images/new/val --csv out/seen.csv"
     " --device cpu",
     "evaluate": "evaluate work/scenes work/images/new --csv out/answers.csv --html out/answers.html"
@@ -72,7 +72,7 @@ READERS: Mapping[str, str] = {
     "train-head --config": f"train-head {_CACHES} --out out/runs --config work/settings.toml",
     "train-top --trunk-cache": f"{WRITERS['train-top']} --trunk-cache work/top/trunk-cache",
     "report --json": "report work/runs --json",
-    "report": "report work/runs --per-task --no-curves",
+    "report": "report work/runs --per-task",
     "export": f"{WRITERS['export']} --base work/caches/base",
     "export --weights": f"{WRITERS['export']} --base work/caches/base"
     " --weights work/weights.safetensors",

@@ -8,7 +8,6 @@ import pytest
 from scipy.optimize import minimize_scalar
 from sklearn.linear_model import Ridge
 
-from clinit.analysis.report.notes import conclusions
 from clinit.analysis.runs import runs_of
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
@@ -16,9 +15,7 @@ from clinit.headtrain.heads.start.calibrate import PRIOR
 from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.runs import train_heads
-from clinit.headtrain.protocol.stream.buffer import balanced, quotas_of
 from clinit.headtrain.protocol.stream.source import Source
-from clinit.headtrain.protocol.study.parts import Stream
 from clinit.headtrain.protocol.study.study import Study
 
 DIM, NAMES = 7, tuple("uvwxyz")
@@ -178,7 +175,6 @@ def test_starts_and_gains_are_of_the_tasks_after_the_first() -> None:
             assert run.row()[f"{name}_start"] == pytest.approx(starts[name].mean())
         assert run.gain is not None
         assert {*run.gain["task"]} <= {2, 3}
-    assert "of a task after the first" in conclusions(report.data)[0]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +186,6 @@ def test_starts_and_gains_are_of_the_tasks_after_the_first() -> None:
         {"shots": 2, "tasks": 6},
         {"loss": "mse"},
         {"loss": "sqen"},
-        {"buffer_split": "sgm", "mix": "sgm"},
         {"method": "naive", "buffer": None},
         {"method": "joint", "buffer": None},
         {"buffer": 0},
@@ -205,12 +200,6 @@ def test_any_stream_starts_from_nothing(study: dict[str, Any]) -> None:
     assert record.steps["loss"].is_finite().all()
     assert np.isfinite(head_of(record).weight).all()
     assert not any("base" in note for note in record.info["notes"])
-
-
-def test_a_shared_buffer_of_two_parts_is_one_without_base_classes() -> None:
-    counts, ranks = np.array([9, 12, 5]), np.random.default_rng(0).random(3)
-    found = quotas_of(Stream(buffer=14, buffer_split="sgm"), 0)(counts, ranks)
-    np.testing.assert_array_equal(found, balanced(14)(counts, ranks))
 
 
 def test_a_sweep_holds_out_rows_of_the_new_classes_alone() -> None:

@@ -70,7 +70,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "lambda": {**TRAINED, "init": "least-square", "scale": "norm"},
     "lda": {**TRAINED, "init": "lda"},
     "fitted": {**TRAINED, "init": "fitted"},
-    "sgm": {**TRAINED, "mix": "sgm", "buffer_split": "sgm", "head_width": "full"},
+    "full": {**TRAINED, "head_width": "full"},
     "bf16": {**TRAINED, "precision": "bf16"},
     "new rows": {**TRAINED, "init": "class-mean", "init_rows": "new"},
     "joint": {**TRAINED, "method": "joint", "buffer": None},
