@@ -38,7 +38,6 @@ def photographs(counts: tuple[int, ...] = (9, 7, 5)) -> FeatureSet:
 
 def solved(rows: FeatureSet, group: int | None, lam: float, classes: int) -> np.ndarray:
     """Return W_LS of all groups but one, each class and each group of a class weighing the same."""
-    assert rows.groups is not None
     weights = np.zeros(len(rows.labels))
     for label in np.unique(rows.labels):
         left = {*rows.groups[rows.labels == label].tolist()} - {group}
@@ -88,7 +87,6 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
     assert added.new == Top1(right, len(new.labels))
     assert added.left_out
     assert added.prices == ()
-    assert added.model.memory is not None
     assert added.model.memory.counts[5:].tolist() == [9, 7, 5]  # all of them are learnt from
 
 
@@ -122,7 +120,6 @@ def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
     head = first_head(Source(single, single.nothing()))
     nothing = single.nothing()
     found = Examined.of(head, first_left_out(single, head), nothing, nothing)
-    assert head.origin is not None
     assert found.new.labels.tolist() == images.labels.tolist()  # no image of the class of one
     logits = []
     for row, group in zip(images.features.astype(np.float64), images.groups, strict=True):
@@ -152,7 +149,6 @@ def test_the_score_that_tells_added_classes_without_their_row_is_recorded() -> N
     head = Head(np.eye(3, 4, dtype=np.float32), np.zeros(3, np.float32), NAMES)
     examined = Examined(head, rows.part(labels < 2), rows.part(labels == 2))
     known = examined.known()
-    assert known is not None
     assert known.images == 150
     assert known.rule in known.levels
     logits = rows.features @ head.weight.T
