@@ -64,9 +64,8 @@ NewCache = Annotated[Path, _place(_NEW)]
 BaseCaches = Annotated[
     list[Path] | None,
     _place(
-        f"{_BASE} A file of `clinit head statistics`, given in addition, replaces the training rows"
-        f" of the cache. Without --base, the stream starts without classes.{_SEVERAL}",
-        *("PATH", "Data", "--base"),
+        f"{_BASE} Without --base, the stream starts without classes.{_SEVERAL}",
+        *("FOLDER", "Data", "--base"),
     ),
 ]
 NewCaches = Annotated[list[Path], _place(_NEW + _SEVERAL, "FOLDER", "Data", "--new")]

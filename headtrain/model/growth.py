@@ -53,7 +53,6 @@ from clinit.headtrain.model.settings import AddConfig, OldRows
 from clinit.headtrain.protocol.experiment import grown_heads, started_heads
 from clinit.headtrain.protocol.stream.buffer import drawn_per_class
 from clinit.headtrain.protocol.stream.source import Source
-from clinit.headtrain.protocol.stream.summed import Summed
 from clinit.headtrain.protocol.study.parts import Stream, Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.past import paired_rows, root
@@ -108,14 +107,6 @@ class Growth:
         """Held-out rows of old classes: given ones, or those that the model remembers."""
         memory = self.left.memory
         return self.given.val if memory is None or len(self.given.val.labels) else memory.held_out
-
-    def with_statistics(self) -> Growth:
-        """Return the same with given statistics in the memory of the model."""
-        names, summed = self.left.class_names, None if self.old is None else self.old.summed
-        if summed is None or {*summed.class_names}.isdisjoint(names):
-            return self
-        memory = _with_summed(self.left, summed, self.images.train)
-        return replace(self, left=replace(self.left, memory=memory), old=None)
 
 
 class Started(NamedTuple):
@@ -227,15 +218,6 @@ def _study(growth: Growth, init: Any, buffer: int) -> Study:
             device="cpu" if engine is None else engine.device,
         ),
     )
-
-
-def _with_summed(left: Classifier, summed: Summed, like: FeatureSet) -> Memory:
-    names = left.class_names
-    places = [*names, *(name for name in summed.class_names if name not in {*names})]
-    statistics = summed.named(places).averaging("class", "a model")
-    of_all = Memory.of_statistics(statistics, like.nothing(tuple(places)), left.depends_on)
-    found = of_all.of_rows(range(len(names)))
-    return found if left.memory is None else found.updated(left.memory)
 
 
 def grown_memory(growth: Growth) -> Memory:

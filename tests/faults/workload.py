@@ -38,7 +38,6 @@ WRITERS: Mapping[str, str] = {
     " --out out/train.parquet",
     "align": f"head align work/caches/base --out out/aligned.safetensors {_FEW}",
     "head fit": "head fit work/caches/base --out out/fitted.safetensors",
-    "statistics": "head statistics work/caches/base --out out/sums.safetensors",
     "train-head": f"train-head {_CACHES} --out out/runs {_STREAM}",
     "train-top": f"train-top {_CACHES} --out out/top {_STREAM} --rank 2 --init random"
     " --init least-square --checkpoint-every 2 --no-probe --workers 1",
@@ -66,8 +65,6 @@ READERS: Mapping[str, str] = {
     "cache verify": "cache verify work/caches/base",
     "cache show": "cache show work/caches/base",
     "diagnose": "diagnose work/caches/base --json --device cpu",
-    "diagnose, statistics": "diagnose work/sums.safetensors --json"
-    " --head work/arrays/head.safetensors",
     "diagnose, imported": "diagnose work/cache --json",
     "align": WRITERS["align"],
     "train-head": f"{WRITERS['train-head']} --init least-square",
@@ -137,7 +134,7 @@ def make_work(folder: Path) -> None:
     made = (
         f"{_IMAGES % 'base'} --views 2 --out out/caches/base",
         f"{_IMAGES % 'new'} --out out/caches/new",
-        *(WRITERS[name] for name in ("cache import", "manifest build", "align", "statistics")),
+        *(WRITERS[name] for name in ("cache import", "manifest build", "align")),
         WRITERS["train-head"],
         *(WRITERS[name] for name in ("export", "export, folder", "train-top", "sweep")),
         *(

@@ -114,8 +114,6 @@ def left_out_logits(features: np.ndarray, labels: np.ndarray, lam: float) -> np.
 def test_the_head_of_the_first_task_is_the_scaled_least_square_solution_of_its_rows() -> None:
     (record,) = trained({"init": "random", "iterations": 0, "stop_after": 1, "tasks": 2})
     head, told = record.head, record.info["tasks"][0]["initialisation"]
-    assert head is not None
-    assert told is not None
     assert told["init"] == "least-square, calibrated"
     first = NEW.train.labels < 3
     features, labels = NEW.train.features[first], NEW.train.labels[first]
@@ -173,7 +171,6 @@ def test_starts_and_gains_are_of_the_tasks_after_the_first() -> None:
         starts = run.points.filter((run.points["iteration"] == 0) & (run.points["task"] > 1))
         for name in ("acc_new", "loss_new"):
             assert run.row()[f"{name}_start"] == pytest.approx(starts[name].mean())
-        assert run.gain is not None
         assert {*run.gain["task"]} <= {2, 3}
 
 

@@ -58,8 +58,6 @@ class SideInfo(TypedDict, total=False):
     val_features_digest: str | None
     groups_digest: str | None
     """Digest of the groups that `clinit cache group` recorded; absent without such groups."""
-    statistics_digest: str
-    """Digest of the arrays of `clinit head statistics` that replaced the rows; absent with rows."""
 
 
 class BaseHead(TypedDict, total=False):
