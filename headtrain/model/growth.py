@@ -165,15 +165,35 @@ def grown_head(growth: Growth, observer: Observer) -> Started:
         head = replace(head, bias=(head.bias + shift * moved).astype(np.float32))
         start = start.shifted(shift, balance)
     if start.balance is None:
+        if config.init == "auto" and not len(tested.labels):
+            head = _bounded(head, rows, images)
         return Started(head, start, kind, _taken(head, rows, images))
     return Started(head, start, kind, Top1(start.balance.lost, start.balance.judged))
 
 
-def _taken(head: Head, rows: FeatureSet, images: Arrived) -> Top1:
+def _bounded(head: Head, rows: FeatureSet, images: Arrived) -> Head:
+    """Lower the biases of new rows until they take at most half of the stand-ins.
+
+    With a single image per class, nothing else tells how far old images lie from the new rows,
+    which could take them all.
+    """
+    if not len(rows.labels) or (shift := float(np.median(_room(head, rows, images)))) >= 0:
+        return head
+    moved = np.arange(head.num_classes) >= head.num_classes - len(images.class_names)
+    return replace(head, bias=(head.bias + shift * moved).astype(np.float32))
+
+
+def _room(head: Head, rows: FeatureSet, images: Arrived) -> Float[np.ndarray, " rows"]:
+    """Return how far the largest old logit of each stand-in exceeds the largest new one."""
     chosen = np.linspace(0, len(rows.labels) - 1, min(MOST_TAKEN, len(rows.labels))).astype(int)
     logits = rows.features[chosen].astype(np.float32) @ head.weight.T + head.bias
     old = head.num_classes - len(images.class_names)
-    return Top1(int((logits.argmax(axis=1) >= old).sum()), len(chosen))
+    return np.sort(logits[:, :old].max(axis=1) - logits[:, old:].max(axis=1))
+
+
+def _taken(head: Head, rows: FeatureSet, images: Arrived) -> Top1:
+    room = _room(head, rows, images) if len(rows.labels) else np.zeros(0)
+    return Top1(int((room < 0).sum()), len(room))
 
 
 def _study(growth: Growth, init: Any, buffer: int) -> Study:

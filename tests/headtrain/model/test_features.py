@@ -260,3 +260,14 @@ def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:
         "40 of 50 rows were learnt or held out before: they stay so, and test nothing"
     ]
     assert found.add(drawn(NEW, 5, 8), more=True).change.images == {"dog": 25, "elk": 25}
+
+
+def test_single_rows_beside_unknown_old_ones_take_at_most_half_of_what_stands_in_for_them() -> None:
+    random = np.random.default_rng(0)
+    weight = random.normal(size=(10, 40)).astype(np.float32)
+    model = Model(Head(weight, np.zeros(10, np.float32), tuple("abcdefghij")))
+    rows = clinit.Features(5 + random.normal(size=(5, 40)), range(5), class_names=[*"vwxyz"])
+    added = model.add(rows)
+    lost = added.change.data["estimated_loss"]
+    assert 0.4 < lost["correct"] / lost["total"] <= 0.5
+    assert "Such a loss is a guess" in "\n".join(map(str, added.lines()))
