@@ -22,8 +22,6 @@ from clinit.words import number_of
 if TYPE_CHECKING:
     from clinit.headtrain.model.export import Export
 
-_READING = ("memory", "temperature")
-
 
 @keeps("No partial model is left: it is written completely or not at all.")
 def export(
@@ -55,14 +53,6 @@ def export(
             "--memory/--no-memory",
             help="Store class statistics and held-out features of the run's caches in the folder;"
             " `clinit add` and `predict --reject` use them.",
-        ),
-    ] = True,
-    temperature: Annotated[
-        bool,
-        typer.Option(
-            "--temperature/--no-temperature",
-            help="Divide the head by a temperature that calibrates its probabilities on test"
-            " images of the run; predicted classes stay the same.",
         ),
     ] = True,
     head_only: Annotated[
@@ -99,16 +89,10 @@ def export(
     with claimed_file(out), doing("Putting backbone and head together …"):
         trained = TrainedRun.read(run, base, new)
         if head_only:
-            exported = export_head(trained, out, calibrated=temperature, overwrite=overwrite)
+            exported = export_head(trained, out, overwrite=overwrite)
         else:
             exported = export_model(
-                trained,
-                out,
-                weights=weights,
-                onnx=onnx,
-                remembers=memory,
-                calibrated=temperature,
-                overwrite=overwrite,
+                trained, out, weights=weights, onnx=onnx, remembers=memory, overwrite=overwrite
             )
     for text in exported.notes:
         note(text)
@@ -150,18 +134,12 @@ def _check_options(context: Context, out: Path, *, is_model: bool, head_only: bo
         raise typer.BadParameter(f"--out must be {kind} .safetensors, got {out}{onnx}")
     idle = dict[str, str]()
     if is_model:
-        names = ("weights", "base", "new", "temperature")
+        names = ("weights", "base", "new")
         idle = dict.fromkeys(names, "has no effect: a model is given, not a run")
     elif head_only:
         idle = dict.fromkeys(("weights", "memory"), "has no effect if only the head is written")
     if head_only:
         idle["onnx"] = "has no effect if only the head is written"
-    chosen = {name: given(context, name) is None or context.params[name] for name in _READING}
-    if not is_model and not chosen["temperature"]:
-        if head_only:
-            idle |= dict.fromkeys(("base", "new"), "has no effect if no features are read")
-        elif out.suffix in forms or not chosen["memory"]:
-            idle["new"] = "has no effect if no features are read"
     refuse_idle(context, idle)
     if given(context, "onnx") is not None and out.suffix in forms:
         raise typer.BadParameter(f"--onnx writes into a folder: --out must be a folder, got {out}")
@@ -192,20 +170,10 @@ def _show_network(exported: Export) -> None:
     of_base = f"{old:,} of the base, " if old else ""
     came = f"{of_base}{arrived:,} that arrived in {number_of(tasks, 'task')}"
     say(f"{facts.backbone} with {facts.num_classes:,} classes: {came}")
-    changed = "the backbone unchanged"
-    if num_changed := sum(value.size for value in exported.run.changed.values()):
-        changed = f"{num_changed:,} of the backbone changed in training"
-    say(f"{written.num_parameters:,} parameters, {changed}")
-    if ended["all"].percent is None:
+    if (top1 := ended["all"]).percent is None:
         say("The run has no test images, so its accuracy is unknown")
     else:
-        parts = [
-            f"{part.percent:.2f} % of {part.total:,} of {name} classes"
-            for name, part in ended.items()
-            if name in ("base", "new") and part.percent is not None
-        ]
-        top1 = f"top-1 {ended['all'].percent:.2f} % on {ended['all'].total:,} test images"
-        say(f"The run ended with {top1}" + (f" ({', '.join(parts)})" if parts else ""))
+        say(f"The run ended with top-1 {top1.percent:.2f} % on {top1.total:,} test images")
     say(f"Images: {engine_of(written.model).transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")

@@ -90,10 +90,6 @@ def predict(
     threshold: Annotated[
         float | None, described("Lowest score of a known image, instead of --reject-rate.")
     ] = None,
-    features_name: Annotated[
-        str | None,
-        described("For features: their array, tensor or column in a file.", default="features"),
-    ] = None,
     device: DeviceOption = "auto",
     batch_size: Annotated[int, described("Images per forward pass.", min=1)] = 64,
     workers: Workers = None,
@@ -135,9 +131,7 @@ def predict(
             predictions = [
                 each
                 for path in images
-                for each in predicted(
-                    opened, features_in(path, name=features_name), top=top, reject=rejection
-                )
+                for each in predicted(opened, features_in(path), top=top, reject=rejection)
             ]
     else:
         opened.need_engine()
@@ -182,7 +176,7 @@ def predict(
 def _check_options(context: Context, model: Path, *, of_features: bool, is_head: bool) -> None:
     of_images = ("batch_size", "workers", "compile", "max_pixels", *(["device"] if is_head else []))
     idle = dict.fromkeys(
-        of_images if of_features else ("features_name",),
+        of_images if of_features else (),
         f"here: {model} is a head for features"
         if is_head
         else f"here: {'features' if of_features else 'images'} are given",

@@ -29,15 +29,11 @@ from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.growth import DRAWN, Growth, Started, grown_head, grown_memory
 from clinit.headtrain.model.inputs import Inputs, features_in, held_out, noted
 from clinit.headtrain.model.settings import AddConfig, Arrival
-from clinit.headtrain.probe.protocol import probe
-from clinit.headtrain.probe.settings import HeadFit, ProbeConfig
+from clinit.headtrain.probe.protocol import first_head
 from clinit.headtrain.protocol.stream.source import Source, read_sources
 from clinit.observer import Doing, Observer, Warned, ignore
 from clinit.words import examples, number_of
 
-FIRST_FIT: HeadFit = "ridge"
-"""How the first head of a network is fitted. With 3 to 50 classes of 1 to 20 images, `ridge` is up
-to 3 points more accurate than `logistic`, which also needs two images of a class."""
 PRICES = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Values of `--max-old-loss` that are compared with the requested value."""
 
@@ -50,8 +46,7 @@ class Purpose:
     kind: Arrival = "add"
     """Whether the classes are new, replace classes of the model, or have more images now."""
     old: Source | AnyPath | None = None
-    """Features of old classes, used in place of the memory of the model; or statistics of old
-    classes that the model does not remember."""
+    """Features of old classes, used in place of the memory of the model."""
     strict: bool = False
     """Whether to fail if the audit of the images warns, or if an image is unreadable."""
 
@@ -90,7 +85,7 @@ def add(model: M, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) 
         data |= told
         if old is not None and {*old.class_names}.isdisjoint(left.class_names):
             old = None
-    if old is not None and old.summed is None:
+    if old is not None:
         train, aside = held_out(old.train, old.val, config.aside)
         old = replace(old, train=train, val=aside)
     images = replace(images, data=data)
@@ -158,13 +153,11 @@ def grow(growth: Growth, observe: Observer) -> Addition[Any]:
             remedy="Leave out `--init`, give a second image of a class, or train the head with"
             " `--iterations 200`.",
         )
-    growth = growth.with_statistics()
     if growth.left.class_names:
         started = grown_head(growth, observe)
     else:
-        source = Source(images.train, images.val)
-        head = probe(source, ProbeConfig(method=FIRST_FIT)).head
-        kind = f"none, because the model had no classes; its head was fitted ({FIRST_FIT})"
+        head = first_head(Source(images.train, images.val))
+        kind = "none, because the model had no classes; its head was fitted (ridge)"
         started = Started(head, None, kind)
     answers = _left_out(growth, started)
     observe(Doing(f"Looking for odd {images.listed.noun}s …"))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from importlib.resources import files
 from string import Template
 
 from clinit.extract.dataset.names import in_words
 from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.facts import Change, ModelFacts
-from clinit.words import escaped, lines_of_table, visible
+from clinit.words import escaped, lines_of_table
 
 UNFOLDED = 60
 """Maximum number of class names in a list that is not folded."""
@@ -99,24 +97,4 @@ def _history(facts: ModelFacts) -> str:
         ]
         for each in facts.history
     ]
-    details = [
-        _folded(f"Details of change {number} ({_done(each)})", _details(each))
-        for number, each in enumerate(facts.history, start=1)
-    ]
-    return "\n\n".join(["\n".join(lines_of_table(heads, rows, numbers=4)), *details])
-
-
-def _details(change: Change) -> str:
-    data = dict(change.data)
-    words, command = data.pop("command", None), ""
-    if isinstance(words, list | tuple) and words:
-        command = f"The command:\n\n```\n{visible(shlex.join(map(str, words)))}\n```\n\n"
-    # Every line of JSON begins with a brace, a bracket or a quotation mark: none ends the block.
-    content = {
-        "classes": {name: change.images.get(name) for name in change.classes},
-        "data": data,
-        "settings": dict(change.settings),
-    }
-    text = visible(json.dumps(content, indent=2, ensure_ascii=False), lines=True)
-    heading = "Classes with their training images, data and settings:"
-    return f"{command}{heading}\n\n```json\n{text}\n```"
+    return "\n".join(lines_of_table(heads, rows, numbers=4))

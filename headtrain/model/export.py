@@ -292,7 +292,6 @@ def export_model(
     weights: Path | None = None,
     onnx: bool = False,
     remembers: bool = True,
-    calibrated: bool = True,
     overwrite: bool = False,
 ) -> Export:
     """Write the backbone and the final head of a run record as one network that timm loads.
@@ -304,8 +303,6 @@ def export_model(
         onnx: Also write the network as ONNX, into the folder.
         remembers: Write a memory of the images of the run into a folder, if the backbone was
             frozen and the caches still exist.
-        calibrated: Divide the rows of the head by a temperature, if the backbone was frozen. It is
-            fitted to the rows that the run was evaluated on, if there are at least `LEAST_ROWS`.
         overwrite: Replace an existing model.
 
     Raises:
@@ -324,7 +321,7 @@ def export_model(
         check_installed()
     trained = TrainedRun.read(run) if isinstance(run, Path) else run
     engine, head, fingerprint, notes = _network(trained, weights)
-    temperature, why = trained.temperature() if calibrated else (None, ())
+    temperature, why = trained.temperature()
     info, ended = trained.record.info, trained.accuracies()
     facts = ModelFacts(
         backbone=engine.backbone.config.name,
@@ -349,15 +346,12 @@ def export_model(
     return Export(trained, written, (*notes, *why, *forgets))
 
 
-def export_head(
-    run: Path | TrainedRun, out: Path, *, calibrated: bool = True, overwrite: bool = False
-) -> Export:
+def export_head(run: Path | TrainedRun, out: Path, *, overwrite: bool = False) -> Export:
     """Write the final head of a run record alone, for features that are computed elsewhere.
 
     Args:
         run: The record, or its folder.
         out: A file that ends in .npz or .safetensors.
-        calibrated: As in `export_model`.
         overwrite: Replace an existing head.
 
     Raises:
@@ -373,7 +367,7 @@ def export_head(
             " features of any cache",
             remedy="Export backbone and head together: `clinit export RUN --out FOLDER`.",
         )
-    temperature, notes = trained.temperature() if calibrated else (None, ())
+    temperature, notes = trained.temperature()
     config = {name: info["config"].get(name) for name in ("method", "loss")}
     fingerprint = Fingerprint(info["new"]["fingerprint"]).without_rows
     facts = ModelFacts(

@@ -155,18 +155,12 @@ class ModelFacts:
         return self.history[-1].data.get("parents", {}) if self.history else {}
 
     @property
-    def is_calibrated(self) -> bool:
-        """Whether a temperature was fitted: to these classes, or by `clinit head fit`."""
-        fitted = None if self.history else self.record.get("temperature")
-        return self.temperature is not None or fitted is not None
-
-    @property
     def caution(self) -> str | None:
         """Why the probabilities cannot be trusted; None if they can.
 
         With a temperature, they can be trusted. Otherwise the last training of the head decides.
         """
-        if self.is_calibrated:
+        if self.temperature is not None:
             return None
         trained = [each for each in self.history if each.settings.get("iterations")]
         added = [each.settings for each in trained if each.action != "run"]
@@ -178,11 +172,11 @@ class ModelFacts:
         """The temperature in words, or why there is none; empty if nothing is known of it."""
         if self.temperature is not None:
             return self.temperature.describe()
-        if self.is_calibrated or not (self.history or self.fingerprint.weights):
+        if not (self.history or self.fingerprint.weights):
             return ""
         return (
-            "not calibrated, because too few images of all classes were measured (`clinit remember`"
-            " with photographs of the other classes, before `clinit add`)"
+            "not calibrated: this takes 100 images to test, old classes among them"
+            " (`clinit remember`, then `clinit add`)"
         )
 
 

@@ -270,13 +270,12 @@ def differences(model: Classifier, found: Fingerprint) -> str:
     return "" if fits else f"their backbone, {found.backbone or 'unknown'}"
 
 
-def features_in(given: Any, labels: Any = None, name: str | None = None) -> FeatureInput:
+def features_in(given: Any, labels: Any = None) -> FeatureInput:
     """Read features from a cache, a file of arrays, or memory.
 
     Args:
         given: See `Model.add`.
         labels: For an array file or an array: a file of labels, or the labels.
-        name: Name of the array in a file; default: `features`, `x` or `X`.
 
     Raises:
         ClinitError: If there are no such features.
@@ -285,7 +284,7 @@ def features_in(given: Any, labels: Any = None, name: str | None = None) -> Feat
         return given
     if isinstance(given, str | os.PathLike):
         path = Path(given)
-        return _of_cache(path) if is_folder(path) else _of_file(path, labels, name)
+        return _of_cache(path) if is_folder(path) else _of_file(path, labels)
     if isinstance(given, FeatureSet):
         return FeatureInput(splits={"train": given})
     if hasattr(given, "train"):  # a `Source`, or any other pair of splits
@@ -333,9 +332,11 @@ def _of_cache(path: Path) -> FeatureInput:
     )
 
 
-def _of_file(path: Path, labels: Any, name: str | None) -> FeatureInput:
+def _of_file(path: Path, labels: Any) -> FeatureInput:
     file = open_arrays(path)
-    stored = file.features(file.find(name, (*FEATURES, "x", "X"), "--features-name"))
+    stored = file.features(
+        file.find(None, (*FEATURES, "x", "X"), "clinit cache import --features-name")
+    )
     rows = np.asarray(widened(stored))
     place = path if labels is None else labels
     if isinstance(place, str | os.PathLike):
@@ -344,7 +345,7 @@ def _of_file(path: Path, labels: Any, name: str | None) -> FeatureInput:
         if labels is None and (known is None or not {*every}.intersection(known)):
             return FeatureInput(path=path, splits={"train": _labelled(rows, None, "")})
         where = Path(place)
-        labels = target.labels(target.find(None, every, "--labels"))
+        labels = target.labels(target.find(None, every, "clinit cache import --labels-name"))
         names = target.class_names()
         if names is None and "class_names" in (known or ()):
             names = tuple(map(str, target.labels("class_names")))
@@ -450,7 +451,13 @@ def remember(model: M, inputs: Inputs, config: RememberConfig, observe: Observer
     memory = Memory.of(train, model.depends_on, held_out=aside, keep=config.keep)
     memory = replace(memory, learnt=learnt.named(model.class_names))
     if model.memory is not None:
-        memory = model.memory.updated(memory)
+        others = model.memory.held_out.without(aside)
+        is_learnt = np.array_equal(train.counts(), learnt.named(model.class_names).counts())
+        if is_learnt and not config.keep:  # no statistics change, and their covariance stays exact
+            both = FeatureSet.joined([others, aside], model.class_names)
+            memory = replace(model.memory, held_out=both)
+        else:
+            memory = model.memory.updated(memory)
     counts = train.counts()
     named = sorted(arrived.class_names, key=row_of.__getitem__)
     change = Change.now(

@@ -116,10 +116,8 @@ def facts_of(head: Head, path: Path | str = "a head") -> ModelFacts:
             remedy="Write it again with `clinit.save_head(path, weight, bias, class_names)`.",
         )
     origin = dict(head.origin or {})
-    if not isinstance(origin.get("temperature"), Mapping):  # `clinit head fit` stores a number
-        origin["temperature"], number = None, origin.get("temperature")
-    else:
-        number = None
+    if not isinstance(origin.get("temperature"), Mapping):  # a number of an earlier version
+        origin["temperature"] = None
     content = {name: origin.pop(name) for name in OF_A_HEAD if origin.get(name) is not None}
     backbone = content.pop("features", {})
     content.setdefault("tasks", [0] * head.num_classes)
@@ -128,7 +126,7 @@ def facts_of(head: Head, path: Path | str = "a head") -> ModelFacts:
         "class_names": head.class_names,
         "fingerprint": {"fields": backbone},
         "backbone": backbone.get("backbone", "") if isinstance(backbone, Mapping) else "",
-        "record": kept if number is None else {**kept, "temperature": number},
+        "record": kept,
         "digest": content_sha256([head.origin, head.class_names, tensors_sha256(head)]),
     }
     return DOCUMENT.convert(content, ModelFacts, origin=f"the description in {path}")
@@ -261,8 +259,6 @@ def _in_origin(facts: ModelFacts) -> dict[str, Any]:
     found = {name: told for name, told in asdict(facts).items() if name in OF_A_HEAD}
     defaults = {each.name: each.default for each in fields(ModelFacts)}
     found = {n: told for n, told in found.items() if n == "temperature" or told != defaults.get(n)}
-    if facts.temperature is None:
-        found["temperature"] = facts.record.get("temperature")
     found |= {"features": dict(facts.fingerprint.fields)} if facts.fingerprint.fields else {}
     return {**facts.record, **found}
 
@@ -277,8 +273,6 @@ class Written:
 
     path: Path
     model: Classifier
-    num_parameters: int
-    """Of the network, or of the head alone."""
     onnx: OnnxCheck | None = None
     """Comparison with the ONNX file; None if none was written."""
 
@@ -301,7 +295,6 @@ def write_model(
     is_file = out.suffix in (".npz", ".safetensors")
     found: list[OnnxCheck] = []
     if model.engine is None:
-        count = model.head.weight.size + model.head.bias.size
 
         def write_file(draft: Path) -> None:
             draft.write_bytes(_head_file(model, out.suffix, with_memory=is_file))
@@ -309,7 +302,6 @@ def write_model(
         from clinit.headtrain.model import network as networks
 
         network, text = networks.network_of(model)
-        count = sum(each.numel() for each in network.parameters())
 
         def write_file(draft: Path) -> None:
             networks.write_weights(network, text, draft)
@@ -332,7 +324,7 @@ def write_model(
     else:
         commit_folder(out, write_folder, overwrite=overwrite)
     kept = replace(model, origin=str(out), facts=read_facts(out))
-    return Written(out, kept, count, found[0] if found else None)
+    return Written(out, kept, found[0] if found else None)
 
 
 def _head_file(model: Classifier, suffix: str, *, with_memory: bool) -> bytes:

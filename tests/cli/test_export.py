@@ -37,7 +37,7 @@ def test_the_output_names_what_was_exported_and_how_it_is_loaded(
     assert f"Model file at {file}; try it:" in result.stdout.splitlines()
     last = read_record(tiny_run).evaluations.filter(task=2, iteration=8)
     percent = 5 * int(last["correct"].sum())
-    assert f"The run ended with top-1 {percent:.2f} % on 20 test images (" in result.stdout
+    assert f"The run ended with top-1 {percent:.2f} % on 20 test images" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,6 @@ def test_csv_has_a_line_an_image_and_class(
         (("--reject=energy", "--reject-rate=0.1", "--threshold=1"), "next to --threshold"),
         (("--reject", "energy", "--threshold", "nan"), "--threshold must be a finite number"),
         (("--csv", "out.txt"), "--csv needs a file that ends in .csv, got out.txt"),
-        (("--features-name", "x"), "--features-name has no effect here"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(

@@ -32,7 +32,6 @@ FILES: dict[str, tuple[tuple[str, ...], str]] = {
     "caches/base/train/shard-00000.h5": (CACHE, "caches/new/train/shard-00000.h5"),
     "caches/base/head.safetensors": ((*CACHE, "align"), "arrays/head.safetensors"),
     "caches/base/views/0/shard-00000.h5": (("align",), "caches/base/views/1/shard-00000.h5"),
-    "sums.safetensors": (("diagnose, statistics",), "caches/base/head.safetensors"),
     "runs/random/run.json": (
         ("report --json", "report", "export"),
         "runs/class-mean-calibrated/run.json",

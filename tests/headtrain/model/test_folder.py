@@ -281,7 +281,7 @@ def a_change(action: Any = "add", **fields: Any) -> Change:
     return Change(action=action, date="2026-01-02", clinit="0.1.0", **{**plain, **fields})
 
 
-def test_the_card_shows_classes_accuracy_data_and_command_and_no_licence(
+def test_the_card_shows_classes_accuracy_and_history_but_no_licence_path_or_command(
     folder: Path, model: Model, facts: ModelFacts
 ) -> None:
     assert ModelCard.load(folder / "README.md").data.to_dict() == {

@@ -93,7 +93,6 @@ def test_it_is_compared_on_noise(
     tiny_onnx: Export, tmp_path: Path, model: Model, small: nn.Module
 ) -> None:
     found = tiny_onnx.written.onnx
-    assert found is not None
     assert 0 <= found.difference < 1e-4 < found.largest
     network = small.train()
     check = write_onnx(network, model, "", tmp_path / "x.onnx")
