@@ -293,8 +293,8 @@ class SplitRun:
             return
         # A sample of all rows, so that every shard and every process decides alike.
         paths = self.manifest.table["path"]
-        sample = range(0, len(paths), max(1, len(paths) // _SAMPLE))
-        if not any(exists(self.root / paths[row]) for row in sample):
+        sample = paths.gather_every(max(1, len(paths) // _SAMPLE))
+        if not any(exists(self.root / path) for path in sample):
             raise ManifestError(
                 f"{self.root} contains none of the {len(rows):,} images from {paths[rows.start]}"
                 " on",
