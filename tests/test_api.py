@@ -12,8 +12,10 @@ import pytest
 import torch
 
 import clinit
+from clinit.api import HeadSettings
 from clinit.errors import ExperimentError
 from clinit.headtrain.protocol import runs as runs_module
+from clinit.headtrain.protocol.study.rules import settings_of
 from tests.cli.calls import call
 
 STUDY = {"tasks": 2, "iterations": 4, "eval_every": 2, "batch_size": 4, "buffer": 9}
@@ -45,6 +47,10 @@ def test_the_two_lists_of_public_names_agree() -> None:
     }
     listed = {(module, name) for module, names in clinit._PLACES.items() for name in names.split()}
     assert typed == listed
+
+
+def test_every_setting_is_a_keyword() -> None:
+    assert set(HeadSettings.__annotations__) == set(settings_of())
 
 
 @pytest.mark.filterwarnings("always::DeprecationWarning")
@@ -154,6 +160,9 @@ def test_features_of_a_folder_in_one_call(make_run: Callable[..., Path], tmp_pat
         batch_size=4,
     )
     np.testing.assert_array_equal(again.train.features, stored.train.features)
+    options = {"weights": tmp_path / "weights.safetensors", "model_args": model, "input_size": 32}
+    in_memory = clinit.extract(tmp_path / "base", "vit_tiny_patch16_224", device="cpu", **options)
+    np.testing.assert_array_equal(in_memory.train.features, stored.train.features)
     assert again.train.class_names == stored.train.class_names
     assert again.head is not None
 

@@ -10,7 +10,8 @@ finds in the cache, so the cache must not be a folder that another user may have
 (`keep_programs_private`).
 
 If PyTorch may choose (`auto`), it tries: for `MOST_SHARE` of the time that the images would take,
-measured on a whole batch. A trial that takes longer is ended.
+measured on a whole batch. A trial that takes longer is ended. What it found is remembered for this
+network and machine, so that later runs compile only if that saves more than it took.
 
 A program belongs to a number of threads of PyTorch, and on CUDA to the thread that compiled it.
 Elsewhere PyTorch would silently compile another one, without folded weights, so a second
@@ -22,19 +23,24 @@ all three.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import logging
 import math
 import os
+import platform
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from shutil import which
 from threading import Lock
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+import msgspec
 import torch
 import torch._inductor.config
 from jaxtyping import Float
@@ -42,9 +48,12 @@ from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.nn.functional import pad
 
+from clinit.errors import ClinitError
 from clinit.extract.network.checkpoint import failure
 from clinit.extract.network.transform import Transform
+from clinit.files.commit import commit_file
 from clinit.files.paths import own_folder
+from clinit.machine import device_name
 
 Compile = Literal["auto", "on", "off"]
 Forward = Callable[[Float[Tensor, "batch 3 height width"]], Float[Tensor, "batch ..."]]
@@ -52,7 +61,8 @@ Forward = Callable[[Float[Tensor, "batch 3 height width"]], Float[Tensor, "batch
 LEAST_S = 100.0
 """Least work in seconds for which `auto` tries; compiling takes 4 to 200 seconds."""
 MOST_SHARE = 0.1
-"""Largest share of the work that a trial may take: it pays if a program is 1.11 times as fast."""
+"""Largest share of the work that a first trial may take: it pays if a program is 1.11 times as
+fast."""
 LEAST_GAIN = 1.05
 """How many times faster a program must be for `auto` to keep it."""
 
@@ -82,6 +92,37 @@ class Network(Protocol):
 
 class _SpentError(BaseException):
     """The time of a trial is over; no `Exception`, which compilers catch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a trial found."""
+
+    gain: float
+    """How many times as fast the program was; 0 if it was not finished."""
+    seconds: float
+    """What compiling took."""
+
+    def budget(self, work_s: float) -> float:
+        """Return how long compiling may take for work of some seconds; 0 if it does not pay."""
+        if not self.gain:  # try again with twice the time
+            return MOST_SHARE * work_s if MOST_SHARE * work_s > 2 * self.seconds else 0.0
+        saved_s = work_s * (1 - 1 / self.gain) if self.gain >= LEAST_GAIN else 0.0
+        return saved_s if saved_s > self.seconds else 0.0
+
+    @classmethod
+    def read(cls, file: Path) -> Verdict:
+        """Return the verdict in a file; that of an unfinished trial of no time if there is none."""
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=cls)
+        except (OSError, msgspec.DecodeError):
+            return cls(0.0, 0.0)
+
+    def write(self, file: Path) -> None:
+        """Remember the verdict."""
+        content = msgspec.json.encode(self)
+        with suppress(ClinitError):  # a full disk must not stop the work
+            commit_file(file, lambda draft: draft.write_bytes(content))
 
 
 N = TypeVar("N", bound=Network)
@@ -172,8 +213,8 @@ def on_its_way(
     Args:
         network: A network; if it has a program already, it is returned unchanged.
         transform: The transform of its images.
-        wanted: `auto` tries if the plain network would take `LEAST_S`, and keeps the program if it
-            is `LEAST_GAIN` times as fast.
+        wanted: `auto` tries if the plain network would take `LEAST_S` and no earlier trial shows
+            that it does not pay, and keeps the program if it is `LEAST_GAIN` times as fast.
         device: The device of the network.
         batch_size: Images per batch.
         images: Number of remaining images.
@@ -203,14 +244,16 @@ def on_its_way(
             with network.config.float32():
                 return work(*given)
 
-        budget_s = math.inf
+        budget_s, file = math.inf, _verdict_file(network, batch)
         if wanted == "auto":
-            for some in (batch[:2], batch):  # the second is the exact one, and takes longer
-                plain_s = done(seconds_of, network.forward, some, 1)
-                work_s = images * plain_s / len(some) / side_by_side
-                if work_s < LEAST_S:
-                    return network
-            budget_s = MOST_SHARE * work_s
+            each_s = done(seconds_of, network.forward, batch[:2], 1) / 2
+            known = Verdict.read(file)
+            if not _worth(known, images * each_s / side_by_side):
+                return network
+            plain_s = done(seconds_of, network.forward, batch, 1)
+            work_s = images * plain_s / batch_size / side_by_side
+            if not (budget_s := _worth(known, work_s)):
+                return network
             on_note(
                 f"the network is compiled, for at most {budget_s:.0f} s: without that, {images:,}"
                 f" images take {work_s:.0f} s"
@@ -219,6 +262,7 @@ def on_its_way(
         try:
             program = done(_within, budget_s, lambda: compiled(network.forward, batch))
         except _SpentError:
+            Verdict(0.0, budget_s).write(file)
             on_note(f"the network is not compiled: that takes more than {budget_s:.0f} s")
             return network
         except Exception as error:  # a missing compiler, or any of its passes
@@ -228,16 +272,34 @@ def on_its_way(
                 if which(compiler := os.environ.get("CXX", "g++")) is None:
                     remedy = f"Install a C++ compiler ({compiler}), or leave out `--compile on`."
                 raise failure(error, "the network cannot be compiled", remedy) from error
+            Verdict(0.0, time.perf_counter() - began).write(file)
             on_note(f"the network is not compiled, because compiling failed: {why}")
             return network
         spent_s = time.perf_counter() - began
         gain = plain_s / done(seconds_of, program, batch, 0)
+    if wanted == "auto":
+        Verdict(gain, spent_s).write(file)
     if wanted == "auto" and gain < LEAST_GAIN:
         on_note(f"the network is not compiled: its program is only {gain:.2f} times as fast")
         return network
     faster = f", {gain:.1f} times as fast" if wanted == "auto" else ""
     on_note(f"the network is compiled (in {spent_s:.0f} s{faster})")
     return replace(changed, program=program)  # type: ignore[no-any-return]
+
+
+def _worth(known: Verdict, work_s: float) -> float:
+    return known.budget(work_s) if work_s >= LEAST_S else 0.0
+
+
+def _verdict_file(network: Network, batch: Tensor) -> Path:
+    """Return where the verdict for this network, machine and version of PyTorch is remembered."""
+    config = network.config
+    made_of = (
+        *(config.name, config.model_args, config.output, config.autocast, tuple(batch.shape)),
+        *(device_name(batch.device), platform.node(), torch.get_num_threads(), torch.__version__),
+    )
+    digest = hashlib.sha256(repr(made_of).encode()).hexdigest()
+    return own_folder("compiled") / f"{digest[:32]}.json"
 
 
 def _within(seconds: float, work: Callable[[], T]) -> T:

@@ -71,6 +71,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name at its first use, so that `import clinit` stays fast."""
     from importlib import import_module
 
+    if name == "extract":
+        return import_module("clinit.extract")
     if name == "__version__":
         from importlib.metadata import version
 

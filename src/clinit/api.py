@@ -1,15 +1,17 @@
 """Runs from Python: train heads, measure heads and features.
 
+All settings of a study as keyword arguments, for editors and type checkers.
+
 A list in place of a value means one run per value; several lists mean all combinations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_splits
 from clinit.analysis.runs import Runs, load_runs, runs_of
@@ -18,18 +20,75 @@ from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
 from clinit.files.lock import claim_folder
-from clinit.headtrain.heads.start.settings import PAPER_INITS
+from clinit.headtrain.heads.start.settings import PAPER_INITS, Init, NewShare, Scale, Weighting
 from clinit.headtrain.probe.protocol import Probe
 from clinit.headtrain.probe.protocol import probe as probe_source
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.protocol import runs
 from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.stream.source import Source, read_sources
+from clinit.headtrain.protocol.study.parts import (
+    AnchorKind,
+    Device,
+    Loss,
+    Method,
+    Precision,
+    Protocol,
+    RateSchedule,
+)
 from clinit.headtrain.protocol.study.rules import refusals, settings_of
 from clinit.headtrain.protocol.study.study import Study
 from clinit.machine import choose_device
 from clinit.observer import Observer, ignore
 from clinit.setting import fields_of
+
+T = TypeVar("T")
+Many: TypeAlias = T | Sequence[T]
+
+
+class HeadSettings(TypedDict, total=False):
+    """Settings of runs that train heads, as the options of `clinit train-head`."""
+
+    method: Many[Method]
+    tasks: Many[int]
+    stop_after: Many[int]
+    iterations: Many[int]
+    buffer: Many[int]
+    buffer_per_class: Many[int]
+    old_rows: Many[str]
+    mix: Many[str]
+    batch_size: Many[int]
+    shots: Many[int]
+    eval_every: Many[int | str]
+    mistakes: Many[str]
+    class_order: Sequence[str]
+    seed: Many[int]
+    init: Many[Init | Callable[..., Any]]
+    scale: Many[Scale]
+    calibration: Many[str]
+    new_share: Many[NewShare]
+    lam: Many[float | str]
+    fit_ridge: Many[float]
+    max_old_loss: Many[float]
+    weighting: Many[Weighting]
+    class_mean: Many[str]
+    bias: Many[str]
+    init_rows: Many[str]
+    head_width: Many[str]
+    protocol: Many[Protocol]
+    loss: Many[Loss | Callable[..., Any]]
+    step: Many[str | Callable[..., Any]]
+    lr: Many[float]
+    schedule: Many[RateSchedule]
+    weight_decay: Many[float]
+    anchor: Many[AnchorKind]
+    anchor_strength: Many[float | str]
+    precision: Many[Precision]
+    device: Many[Device]
+    slda_shrinkage: Many[float]
+    ranpac_width: Many[int]
+    ranpac_lam: Many[float | str]
+
 
 Cache = Source | str | Path
 """Features, or the folder of a feature cache."""
@@ -51,7 +110,7 @@ def train(
     memory: int | str | None = None,
     overwrite: bool = False,
     observer: Observer = ignore,
-    **settings: Any,
+    **settings: Unpack[HeadSettings],
 ) -> Runs:
     """Train linear heads on new classes that arrive in tasks, on features.
 

@@ -148,6 +148,7 @@ def extract_features(
     """Run a frozen timm backbone over images once; return the features, which are stored in `out`.
 
     Existing features are not computed again, so an interrupted call resumes.
+    `clinit.extract(images, backbone)` returns features that are not stored.
 
     Args:
         images: Folder of the images: `split/class/image`, or the layout of a known data set.

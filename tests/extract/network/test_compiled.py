@@ -76,7 +76,12 @@ def test_a_few_images_are_not_worth_a_compilation(
     ],
 )
 def test_a_program_is_kept_if_it_is_faster(
-    backbone: Backbone, monkeypatch: pytest.MonkeyPatch, program_s: float, is_kept: bool, told: str
+    backbone: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    program_s: float,
+    is_kept: bool,
+    told: str,
 ) -> None:
     """The clock advances with the calls of the network and of its program alone."""
     now = [0.0]
@@ -88,6 +93,7 @@ def test_a_program_is_kept_if_it_is_faster(
 
         return call
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(Backbone, "forward", lambda self, batch: taking(1.0)(batch))
@@ -95,10 +101,13 @@ def test_a_program_is_kept_if_it_is_faster(
     found, notes = chosen(backbone, "auto", 4000)
     limit = "the network is compiled, for at most 100 s: without that, 4,000 images take 1000 s"
     assert ((found.program is not None), notes) == (is_kept, [limit, told])
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: pytest.fail("again"))
+    if not is_kept:
+        assert chosen(backbone, "auto", 10**9) == (backbone, [])
 
 
-def test_a_trial_that_takes_too_long_is_ended(
-    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+def test_a_trial_that_takes_too_long_is_ended_and_not_soon_repeated(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def endless() -> None:
         for _ in range(10**9):
@@ -107,19 +116,40 @@ def test_a_trial_that_takes_too_long_is_ended(
     with pytest.raises(module._SpentError):
         module._within(0.001, endless)
     assert module._within(600, lambda: 3) == 3
-    monkeypatch.setattr(module, "LEAST_S", 0.0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    monkeypatch.setattr(module, "seconds_of", lambda forward, batch, calls: len(batch) / 4e4)
+    monkeypatch.setattr(module, "seconds_of", lambda forward, batch, calls: len(batch) / 4)
     monkeypatch.setattr(torch, "compile", lambda forward, **options: lambda batch: endless())
+    budget = module.Verdict.budget
+    monkeypatch.setattr(module.Verdict, "budget", lambda *given: 1e-3 * budget(*given))
     found, notes = chosen(backbone, "auto", 4000)
     assert (found, notes[1:]) == (
         backbone,
         ["the network is not compiled: that takes more than 0 s"],
     )
+    (file,) = (tmp_path / "clinit" / "compiled").iterdir()
+    assert module.Verdict.read(file) == module.Verdict(0.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("gain", "seconds", "work_s", "budget_s"),
+    [
+        (0.0, 0.0, 300, 30),  # a first trial
+        (0.0, 30.0, 600, 0),  # it took more than 30 s
+        (0.0, 30.0, 610, 61),
+        (2.0, 25.0, 50, 0),
+        (2.0, 25.0, 52, 26),
+        (1.04, 1.0, 10**6, 0),
+    ],
+)
+def test_compiling_never_takes_more_than_it_saves(
+    gain: float, seconds: float, work_s: float, budget_s: float
+) -> None:
+    assert module.Verdict(gain, seconds).budget(work_s) == pytest.approx(budget_s)
 
 
 def test_without_a_compiler_the_plain_network_computes_unless_a_program_is_asked_for(
-    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def broken(forward: object, **options: object) -> Callable[[Tensor], Tensor]:
         def call(batch: Tensor) -> Tensor:
@@ -129,6 +159,7 @@ def test_without_a_compiler_the_plain_network_computes_unless_a_program_is_asked
 
     monkeypatch.setattr(torch, "compile", broken)
     monkeypatch.setattr(module, "LEAST_S", 0.0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found, notes = chosen(backbone, "auto", 10**6)
     assert (found, len(notes)) == (backbone, 2)
     assert "no working C++ compiler" in notes[1]
