@@ -103,10 +103,9 @@ def add(
     head file, IMAGES a feature cache or a file of arrays with labels.
 
     The rows of the new classes are computed from the features of their images;
-    old images are not needed. The rows of other classes do not change unless
-    --iterations trains the head. MODEL is not changed. With --backbone and a
-    network without a classifier (DINO, SigLIP, CLIP), the new model has only
-    these classes, with a head that is fitted to their images.
+    old images are not needed. The rows of other classes do not change, nor does
+    MODEL. With --backbone and a network without a classifier (DINO, SigLIP, CLIP),
+    the new model has only these classes, with a head that is fitted to their images.
 
     An audit warns about classes that the model already has, classes that look
     alike, repeated images, images that do not fit their class, and old images that
@@ -287,7 +286,7 @@ def model() -> None:
 
 @app.command()
 @keeps(WHOLE)
-@takes("config", AddConfig, but=["hold_out"])
+@takes("config", AddConfig)
 def merge(
     model: ModelArgument,
     other: Annotated[Path, typer.Argument(help="Another model of the same network.")],

@@ -1,4 +1,4 @@
-"""Add classes to a model: compute their rows from images, train on request, measure the result.
+"""Add classes to a model: compute their rows from images, and measure the result.
 
 Rows come from one task of an experiment (`clinit.headtrain.model.growth`). If the model has no
 classes, a head is fitted to the images (`clinit.headtrain.probe`).
@@ -28,7 +28,7 @@ from clinit.headtrain.model.classifier import AnyPath, Classifier, M
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.growth import DRAWN, Growth, Started, grown_head, grown_memory
 from clinit.headtrain.model.inputs import Inputs, features_in, held_out, noted
-from clinit.headtrain.model.settings import AddConfig, Arrival
+from clinit.headtrain.model.settings import HELD_OUT, AddConfig, Arrival
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import HeadFit, ProbeConfig
 from clinit.headtrain.protocol.stream.source import Source, read_sources
@@ -75,8 +75,7 @@ def add(model: M, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) 
     warnings = _warnings(model, purpose)
     for text in warnings:
         observe(Warned(text))
-    images = inputs.arrive(model, 0.0 if config.leaves_out else config.aside, observe)
-    images = noted(images, config, observe, warnings)
+    images = noted(inputs.arrive(model, 0.0, observe), config.keep, observe, warnings)
     model = model.knowing(images.fingerprint)
     if config.activation is not None:
         model = replace(model, facts=replace(model.facts, activation=config.activation))
@@ -91,7 +90,7 @@ def add(model: M, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) 
         if old is not None and {*old.class_names}.isdisjoint(left.class_names):
             old = None
     if old is not None and old.summed is None:
-        train, aside = held_out(old.train, old.val, config.aside)
+        train, aside = held_out(old.train, old.val, HELD_OUT)
         old = replace(old, train=train, val=aside)
     images = replace(images, data=data)
     added = grow(Growth(model, left, images, config, kind, old), observe)
@@ -146,19 +145,9 @@ def grow(growth: Growth, observe: Observer) -> Addition[Any]:
     """Compute the rows of arriving classes, as one task of an experiment, and measure them.
 
     Raises:
-        ModelError: If the model lacks data that the settings require, or if `lda` rows of single
-            images would not be trained.
+        ModelError: If no class of given features of old classes is a class of the model.
     """
-    config, images = growth.config, growth.images
-    if config.init == "lda" and not config.iterations and images.train.counts().max() == 1:
-        # Calibrating a discriminant against the rows of old classes takes a second image.
-        raise ModelError(
-            "discriminants (`--init lda`) of classes of a single image recognise nothing until"
-            " they are trained",
-            remedy="Leave out `--init`, give a second image of a class, or train the head with"
-            " `--iterations 200`.",
-        )
-    growth = growth.with_statistics()
+    images, growth = growth.images, growth.with_statistics()
     if growth.left.class_names:
         started = grown_head(growth, observe)
     else:
@@ -274,21 +263,15 @@ def _added(
 
 def _warnings(model: Classifier, purpose: Purpose) -> list[str]:
     """Return warnings of settings that give useless rows."""
-    config, found = purpose.config, list[str]()
-    if config.init in ("random", "zero") and not config.iterations:
-        found.append(
-            f"{config.init} rows recognise nothing until they are trained: leave out `--init`, or"
-            " train the head with `--iterations 200`"
-        )
-    turns = config.activation == "sigmoid" and model.facts.activation == "softmax"
+    turns = purpose.config.activation == "sigmoid" and model.facts.activation == "softmax"
     known = 0 if model.memory is None else int(model.memory.known.sum())
-    if turns and purpose.old is None and known < model.facts.num_classes / 2:
-        found.append(
-            "--activation sigmoid: a head that was trained with a softmax has no probabilities of"
-            " single classes, and without images of old classes nothing fits new rows to it: leave"
-            " it out, or give `--old CACHE`"
-        )
-    return found
+    if not turns or purpose.old is not None or known >= model.facts.num_classes / 2:
+        return []
+    return [
+        "--activation sigmoid: a head that was trained with a softmax has no probabilities of"
+        " single classes, and without images of old classes nothing fits new rows to it: leave it"
+        " out, or give `--old CACHE`"
+    ]
 
 
 def _check_first(model: Classifier, names: Sequence[str], purpose: Purpose) -> None:
@@ -298,12 +281,12 @@ def _check_first(model: Classifier, names: Sequence[str], purpose: Purpose) -> N
         ModelError: If they cannot.
     """
     config = purpose.config
-    remedy = "Leave out `--init`, `--iterations` and `--old`."
+    remedy = "Leave out `--init` and `--old`."
     why = "its first head is fitted to all classes together, so there are no old rows"
     if len(names) < 2:
         why = f"{examples(names)} would be its only class, and the answer for every image"
         remedy = "Give two classes or more."
-    elif not (config.iterations or config.init != AddConfig().init or purpose.old is not None):
+    elif config.init == AddConfig().init and purpose.old is None:
         return
     raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
 

@@ -164,13 +164,11 @@ class ModelFacts:
     def caution(self) -> str | None:
         """Why the probabilities cannot be trusted; None if they can.
 
-        With a temperature, they can be trusted. Otherwise the last training of the head decides.
+        With a temperature, they can be trusted. Otherwise the training of the head decides.
         """
         if self.is_calibrated:
             return None
-        trained = [each for each in self.history if each.settings.get("iterations")]
-        added = [each.settings for each in trained if each.action != "run"]
-        config = added[-1] if added else self.record.get("config")
+        config = self.record.get("config")
         return caution(config if isinstance(config, Mapping) else {})
 
     @property

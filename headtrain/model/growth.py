@@ -41,7 +41,6 @@ from sklearn.covariance import ledoit_wolf
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1
-from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.start.settings import Start
@@ -49,15 +48,15 @@ from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.facts import Action
 from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.settings import AddConfig, OldRows
-from clinit.headtrain.protocol.experiment import grown_heads, started_heads
+from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.protocol.experiment import started_heads
 from clinit.headtrain.protocol.stream.buffer import drawn_per_class
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.stream.summed import Summed
 from clinit.headtrain.protocol.study.parts import Stream, Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.past import paired_rows, root
-from clinit.observer import Doing, Event, Noted, Observer
+from clinit.observer import Doing, Observer
 from clinit.words import examples
 
 MOST_TAKEN = 1000
@@ -138,13 +137,11 @@ def grown_head(growth: Growth, observer: Observer) -> Started:
     """
     left, images, config, tested = growth.left, growth.images, growth.config, growth.tested
     given = growth.given.train
-    rows, kind, known = old_rows(
-        config.old_rows, left.head, left.memory, images.train, given=given, seed=config.seed
-    )
+    rows, kind, known = old_rows(left.head, left.memory, images.train, given)
     init, least = config.init, left.facts.num_classes / 2
     if init == "auto":
         init = "discriminant" if len(np.unique(known.labels)) >= least else "fitted"
-    if init == "discriminant" and len(known.labels) and not config.iterations:
+    if init == "discriminant" and len(known.labels):
         rows = known
     tasks = left.facts.tasks
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))
@@ -153,18 +150,9 @@ def grown_head(growth: Growth, observer: Observer) -> Started:
         Source(rows, tested),
         Source(images.train, images.val),
     )
-    study, came_with = _study(growth, init, len(rows.labels)), base or len(tasks)
-    if config.iterations:
-
-        def observe(event: Event) -> None:
-            if not isinstance(event, Noted):  # notes name options of experiments
-                observer(event)
-
-        (head,) = grown_heads(*sides, [study], came_with=came_with, observer=observe)
-        start = Initialisation(Rows.of_head(head))
-        return Started(head, start, kind, _taken(head, rows, images))
     observer(Doing("Computing rows …"))
-    ((head, start),) = started_heads(*sides, [study], came_with=came_with)
+    study = _study(growth, init, len(rows.labels))
+    ((head, start),) = started_heads(*sides, [study], came_with=base or len(tasks))
     if start.balance is not None and len(tested.labels):
         features, new = tested.features[:].astype(np.float32), len(images.class_names)
         logits = features @ head.weight.T + head.bias
@@ -174,36 +162,29 @@ def grown_head(growth: Growth, observer: Observer) -> Started:
         head = replace(head, bias=(head.bias + shift * moved).astype(np.float32))
         start = start.shifted(shift, balance)
     if start.balance is None:
-        return Started(head, start, kind, _taken(head, rows, images))
+        chosen = np.linspace(0, len(rows.labels) - 1, min(MOST_TAKEN, len(rows.labels))).astype(int)
+        logits = rows.features[chosen].astype(np.float32) @ head.weight.T + head.bias
+        taken = (logits.argmax(axis=1) >= left.facts.num_classes).sum()
+        return Started(head, start, kind, Top1(int(taken), len(chosen)))
     return Started(head, start, kind, Top1(start.balance.lost, start.balance.judged))
-
-
-def _taken(head: Head, rows: FeatureSet, images: Arrived) -> Top1:
-    chosen = np.linspace(0, len(rows.labels) - 1, min(MOST_TAKEN, len(rows.labels))).astype(int)
-    logits = rows.features[chosen].astype(np.float32) @ head.weight.T + head.bias
-    old = head.num_classes - len(images.class_names)
-    return Top1(int((logits.argmax(axis=1) >= old).sum()), len(chosen))
 
 
 def _study(growth: Growth, init: Any, buffer: int) -> Study:
     """Return the study of the task; independent classes have the loss of independent classes."""
     config, engine = growth.config, growth.left.engine
-    independent = growth.left.facts.activation == "sigmoid" and config.loss == "ce"
     return Study(
         stream=Stream(
             method="rehearsal" if buffer else "naive",
             tasks=1,
-            iterations=config.iterations,
+            iterations=0,
             buffer=buffer or None,
-            eval_every=max(1, config.iterations),
-            seed=config.seed,
+            eval_every=1,
             class_order=growth.images.class_names,
         ),
         start=Start(init=init, new_share=config.new_share, max_old_loss=config.max_old_loss),
         training=Training(
             protocol="keep",
-            loss="bce" if independent else config.loss,
-            lr=config.lr,
+            loss="bce" if growth.left.facts.activation == "sigmoid" else "ce",
             device="cpu" if engine is None else engine.device,
         ),
     )
@@ -242,38 +223,25 @@ DRAWN = "synthetic"
 
 
 def old_rows(
-    choice: OldRows,
-    head: Head,
-    memory: Memory | None,
-    new: FeatureSet,
-    *,
-    given: FeatureSet | None = None,
-    seed: int = 0,
+    head: Head, memory: Memory | None, new: FeatureSet, given: FeatureSet | None = None
 ) -> tuple[FeatureSet, str, FeatureSet]:
     """Return rows of the old classes: real or drawn features.
 
-    For each class, `auto` takes the first available kind: given rows; kept rows (if at
-    least as many as would be drawn); drawn from its statistics; drawn from the weights of the head.
+    For each class, the first available kind is taken: given rows; kept rows (if at least as many
+    as would be drawn); drawn from its statistics; drawn from the weights of the head.
 
     Args:
-        choice: Kind of the rows.
         head: The classifier, with class names.
         memory: The model's memory.
         new: Rows of the new classes, which give the covariance if none is remembered.
         given: Real rows of old classes, from a feature cache.
-        seed: Seed of the drawn rows.
 
     Returns:
         The rows, their description (`4,000 synthetic features from class statistics`), and the
         rows among them that are known: real ones, or drawn from statistics of real ones.
-
-    Raises:
-        ModelError: If the model does not remember rows of the requested kind.
     """
     names = head.class_names
     assert names is not None
-    if choice == "none":
-        return new.nothing(names), "none", new.nothing(names)
     has_rows = np.zeros(len(names), dtype=bool)
     taken: list[FeatureSet] = []
     kinds: list[str] = []
@@ -289,26 +257,17 @@ def old_rows(
 
     def draw(known: Memory, what: str) -> None:
         if (known.known & ~has_rows).any():
-            take(pseudo_features(known, _per_class(known), seed), f"{DRAWN} features from {what}")
+            take(pseudo_features(known, _per_class(known), 0), f"{DRAWN} features from {what}")
 
-    if choice in ("auto", "kept") and given is not None:
+    if given is not None:
         take(given.named(names), "real features from the cache")
-    if choice in ("auto", "kept") and memory is not None:
-        least = 1 if choice == "kept" else _per_class(memory)
-        enough = (memory.kept.counts() >= least)[memory.kept.labels]
+    if memory is not None:
+        enough = (memory.kept.counts() >= _per_class(memory))[memory.kept.labels]
         take(memory.kept.part(enough), "real features stored in the model")
-    if choice in ("auto", "pseudo") and memory is not None:
         draw(memory, "class statistics")
     known = FeatureSet.joined([new.nothing(names), *taken], names)
-    if choice in ("auto", "head") and not has_rows.all():
+    if not has_rows.all():
         draw(memory_of_head(head, new), "the classifier's weights")
-    if not taken:
-        lacks = "keeps no training rows" if choice == "kept" else "remembers no images"
-        raise ModelError(
-            f"the model {lacks} of its classes",
-            remedy=f"Leave out `--old-rows {choice}`; or let the model remember some, `clinit"
-            " remember MODEL IMAGES --out NEW`, to keep rows with `--keep N`.",
-        )
     return FeatureSet.joined(taken, names), ", ".join(kinds), known
 
 

@@ -35,7 +35,7 @@ from clinit.headtrain.model.audit import Images
 from clinit.headtrain.model.classifier import Classifier, M
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.settings import RememberConfig
+from clinit.headtrain.model.settings import HELD_OUT, RememberConfig
 from clinit.observer import Noted, Observer, Warned, ignore
 from clinit.words import examples, number_of
 
@@ -394,21 +394,25 @@ def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureS
 
 
 def noted(
-    arrived: Arrived, config: RememberConfig, observe: Observer, known: Sequence[str] = ()
+    arrived: Arrived,
+    keep: int,
+    observe: Observer,
+    known: Sequence[str] = (),
+    hold_out: float | None = None,
 ) -> Arrived:
     """Note settings that ask for more images than there are; record these and `known` notes."""
     counts, notes = arrived.train.counts(), list[str]()
     classes = len(counts)
-    if config.hold_out is not None and "val" in arrived.listed.splits:
-        notes.append(f"--hold-out {config.hold_out:g} has no effect: val is held out")
-    elif config.hold_out and (none := np.count_nonzero(arrived.val.counts() == 0)):
+    if hold_out is not None and "val" in arrived.listed.splits:
+        notes.append(f"--hold-out {hold_out:g} has no effect: val is held out")
+    elif hold_out and (none := np.count_nonzero(arrived.val.counts() == 0)):
         notes.append(
-            f"--hold-out {config.hold_out:g}: no image of {none:,} of {classes:,} classes is held"
+            f"--hold-out {hold_out:g}: no image of {none:,} of {classes:,} classes is held"
             f" out; it takes {LEAST_TO_MEASURE} images of a class, or a folder val"
         )
-    if fewer := np.count_nonzero(counts < config.keep):
+    if fewer := np.count_nonzero(counts < keep):
         notes.append(
-            f"--keep {config.keep:,}: {fewer:,} of {classes:,} classes have fewer images to learn"
+            f"--keep {keep:,}: {fewer:,} of {classes:,} classes have fewer images to learn"
             " from, and keep them all"
         )
     for note in notes:
@@ -441,11 +445,13 @@ def remember(model: M, inputs: Inputs, config: RememberConfig, observe: Observer
             remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
             " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
         )
-    arrived = inputs.arrive(model, config.aside, observe)
+    share = HELD_OUT if config.hold_out is None else config.hold_out
+    arrived = inputs.arrive(model, share, observe)
     arrived, learnt, text = _with_learnt(model, arrived)
     if text:
         observe(Noted(text))
-    arrived = noted(arrived, config, observe, [text] if text else ())
+    known = [text] if text else []
+    arrived = noted(arrived, config.keep, observe, known, config.hold_out)
     model = model.knowing(arrived.fingerprint)
     train, aside = (each.named(model.class_names) for each in (arrived.train, arrived.val))
     memory = Memory.of(train, model.depends_on, held_out=aside, keep=config.keep)
