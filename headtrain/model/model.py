@@ -202,19 +202,15 @@ class Model(Classifier):
         """
         return write_model(self, Path(out), overwrite=overwrite)
 
-    def export(
-        self, out: AnyPath, *, onnx: bool = False, head_only: bool = False, overwrite: bool = False
-    ) -> Written:
+    def export(self, out: AnyPath, *, onnx: bool = False, overwrite: bool = False) -> Written:
         """Write the model as `save` does, or its head alone.
 
         Args:
             out: As in `save`; a name in .npz means the head alone.
             onnx: Also write the network as ONNX into the folder, and compare both on noise.
-            head_only: Write the head alone even if the name ends in .safetensors.
             overwrite: As in `save`.
         """
-        alone = head_only or Path(out).suffix == ".npz"
-        model = self.without_network() if alone else self
+        model = self.without_network() if Path(out).suffix == ".npz" else self
         return write_model(model, Path(out), onnx=onnx, overwrite=overwrite)
 
 

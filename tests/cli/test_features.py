@@ -80,7 +80,6 @@ def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -
     ("words", "fact"),
     [
         ("predict head.npz new-val.npy --device cpu", "--device has no effect here"),
-        ("export RUN --out model --head-only", "a file that ends in .npz or .safetensors"),
         ("export RUN --out x.npz --onnx", "--onnx has no effect if only the head"),
     ],
 )

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
@@ -45,7 +44,7 @@ def test_the_best_rows_of_each_class_are_taken() -> None:
     memory = Memory.of(features_of((0, 14, 5, 0), NAMES), {}, keep=12)
     assert memory.kept.counts().tolist() == [0, 12, 5, 0]  # five are fewer than would be drawn
     given = features_of((3, 4), ("other", "a"), seed=2)
-    found, kind, _ = old_rows("auto", HEAD, memory, NEW, given=given)
+    found, kind, _ = old_rows(HEAD, memory, NEW, given)
     a, b, c, d = (found.features[found.labels == row] for row in range(4))
     np.testing.assert_array_equal(a, given.features[given.labels == 1])
     np.testing.assert_array_equal(b, memory.kept.features[memory.kept.labels == 1])
@@ -53,13 +52,6 @@ def test_the_best_rows_of_each_class_are_taken() -> None:
     assert len(d) >= 2
     counts = [int(part.split()[0]) for part in kind.split(", ")]
     assert counts == [4, 12, len(c), len(d)]
-
-
-@pytest.mark.parametrize("choice", ["kept", "pseudo"])
-def test_what_the_model_does_not_have_is_refused(choice: Any) -> None:
-    with pytest.raises(ModelError, match="of its classes") as refused:
-        old_rows(choice, HEAD, None, NEW)
-    assert f"`--old-rows {choice}`" in refused.value.remedy
 
 
 def collapsed() -> tuple[Head, FeatureSet, np.ndarray]:
@@ -156,16 +148,15 @@ def arriving() -> Source:
     return Source(sets[0], sets[1])
 
 
-@pytest.mark.parametrize("iterations", [0, 3])
 def test_added_rows_are_those_beside_the_rows_as_trained(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iterations: int
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
     with monkeypatch.context() as patch:
         patch.setattr(TrainedRun, "temperature", lambda run: (None, ()))
         plain = export_model(tiny_run, tmp_path / "plain")
     divided = export_model(tiny_run, tmp_path / "divided")
-    config = AddConfig(iterations=iterations)
+    config = AddConfig()
     one, other = (
         added(load_model(each.path, device="cpu"), arriving(), config).model
         for each in (plain, divided)

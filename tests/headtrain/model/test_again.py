@@ -4,14 +4,13 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.headtrain.heads.start.settings import Init
 from clinit.headtrain.model.add import merge
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.again import of_both, with_more
@@ -20,11 +19,12 @@ from clinit.headtrain.model.inputs import Arrived, features_in
 from clinit.headtrain.model.memory import MOST_LEARNT, Memory
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import engine_of
-from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
+from clinit.headtrain.model.settings import AddConfig, AddInit
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.observer import Event, ignore
 from tests.headtrain.model.test_add import added
 
+INITS = get_args(AddInit)
 SAME = 1e-5
 """Of rows, relative to the largest number: float32 of the covariance, and sums in another order."""
 
@@ -98,10 +98,8 @@ def test_the_memory_before_classes_came_is_that_of_the_others_alone() -> None:
     assert not memory.of_rows([1, 2, 3, 4, 5]).before(new).exact  # it is of a too
 
 
-@pytest.mark.parametrize(
-    ("init", "named"), [("fitted", "xyz"), *((init, "y") for init in LEFT_OUT)]
-)
-def test_images_in_two_steps_give_the_rows_of_one(model: Model, init: Init, named: str) -> None:
+@pytest.mark.parametrize(("init", "named"), [("fitted", "xyz"), *((init, "y") for init in INITS)])
+def test_images_in_two_steps_give_the_rows_of_one(model: Model, init: AddInit, named: str) -> None:
     config = AddConfig(init=init)
     first = add(model, images("xyz", 0, 5), config).model
     found = more(first, images(named, 5, 9, held_out=2), config)
@@ -147,8 +145,8 @@ def merged(one: Model, other: Model, config: AddConfig) -> Model:
     return merge(one, other, config).model
 
 
-@pytest.mark.parametrize("init", LEFT_OUT)
-def test_two_halves_merged_give_the_rows_of_all_at_once(model: Model, init: Init) -> None:
+@pytest.mark.parametrize("init", INITS)
+def test_two_halves_merged_give_the_rows_of_all_at_once(model: Model, init: AddInit) -> None:
     config, parts = AddConfig(init=init), (images("wx", held_out=2), images("yz", held_out=2))
     one, other = (add(model, each, config).model for each in parts)
     expected = add(model, images("wxyz", held_out=2), config).model
@@ -244,7 +242,7 @@ def test_every_number_of_images_and_classes_makes_rows(
 
 
 def test_what_would_not_be_exact_is_refused(model: Model) -> None:
-    config = AddConfig(init="class-mean", old_rows="none")
+    config = AddConfig(init="class-mean")
     many = add(model, images("xy", stop=MOST_LEARNT + 1), config).model
     first, other, apart = (
         add(model, images(*each), config).model
