@@ -37,7 +37,6 @@ from clinit.words import DIGEST_LETTERS, examples, number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.addition import Addition
-    from clinit.headtrain.model.classifier import Classifier
     from clinit.headtrain.model.facts import ModelFacts
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model import Model
@@ -89,10 +88,6 @@ def add(
         ),
     ] = None,
     html: HtmlFile = None,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Add nothing if there are warnings or unreadable images."),
-    ] = False,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
     config_file: ConfigOption = None,
@@ -121,7 +116,7 @@ def add(
         from clinit.headtrain.model.add import Purpose, add
 
         kind: Arrival = "more" if more else "replace" if replace else "add"
-        purpose = Purpose(config=config, kind=kind, old=old, strict=strict)
+        purpose = Purpose(config=config, kind=kind, old=old)
         added = add(given.model, given.inputs, purpose, given.observe)
         given.observe(Doing(SAVING))
         written = added.save(given.out, overwrite=overwrite)
@@ -136,7 +131,7 @@ def add(
         print_content({**content, "accuracy": accuracy, **facts, **change.data["audit"]})
 
 
-def _tell(added: Addition[Any], written: Written, *, as_json: bool) -> None:
+def _tell(added: Addition, written: Written, *, as_json: bool) -> None:
     """Print the answer, what to look at, and the next command."""
     for line in [] if as_json else added.lines(str(written.path)):
         say(line)
@@ -257,7 +252,7 @@ def _changed(
     change: Callable[[Model, Mapping[str, Any]], Model],
     *,
     overwrite: bool,
-) -> Classifier:
+) -> Model:
     """Open the model at `path`, apply `change` and write the result to `out`; return it."""
     check_model(path)
     import numpy as np
@@ -412,7 +407,6 @@ def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
         "classes": int(memory.known.sum()),
         "exact": memory.exact,
         "held_out": len(memory.held_out.labels),
-        "kept": len(memory.kept.labels),
         "bytes": memory.num_bytes,
     }
     return {

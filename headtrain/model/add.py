@@ -24,16 +24,17 @@ from clinit.headtrain.heads.start.scale import LeftOut
 from clinit.headtrain.model.addition import NONE, Addition, Examined, first_left_out
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
-from clinit.headtrain.model.classifier import AnyPath, Classifier, M
+from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.growth import DRAWN, Growth, Started, grown_head, grown_memory
-from clinit.headtrain.model.inputs import Inputs, features_in, held_out, noted
+from clinit.headtrain.model.inputs import Inputs, features_in, held_out
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import HELD_OUT, AddConfig, Arrival
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import HeadFit, ProbeConfig
 from clinit.headtrain.protocol.stream.source import Source, read_sources
 from clinit.observer import Doing, Observer, Warned, ignore
-from clinit.words import examples, number_of
+from clinit.words import examples
 
 FIRST_FIT: HeadFit = "ridge"
 """How the first head of a network is fitted. With 3 to 50 classes of 1 to 20 images, `ridge` is up
@@ -52,11 +53,9 @@ class Purpose:
     old: Source | AnyPath | None = None
     """Features of old classes, used in place of the memory of the model; or statistics of old
     classes that the model does not remember."""
-    strict: bool = False
-    """Whether to fail if the audit of the images warns, or if an image is unreadable."""
 
 
-def add(model: M, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) -> Addition[M]:
+def add(model: Model, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) -> Addition:
     """Add the classes of images or features to a model; nothing is written.
 
     Args:
@@ -75,12 +74,12 @@ def add(model: M, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) 
     warnings = _warnings(model, purpose)
     for text in warnings:
         observe(Warned(text))
-    images = noted(inputs.arrive(model, 0.0, observe), config.keep, observe, warnings)
+    images = inputs.arrive(model, 0.0, observe)
     model = model.knowing(images.fingerprint)
     if config.activation is not None:
         model = replace(model, facts=replace(model.facts, activation=config.activation))
     left = model.without(known) if kind == "replace" else model
-    data, old = dict(images.data), purpose.old
+    data, old = {**images.data, **({"notes": warnings} if warnings else {})}, purpose.old
     if old is not None:
         old = old_features(old, model, observe)
         data["old"] = old.description
@@ -93,21 +92,16 @@ def add(model: M, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) 
         train, aside = held_out(old.train, old.val, HELD_OUT)
         old = replace(old, train=train, val=aside)
     images = replace(images, data=data)
-    added = grow(Growth(model, left, images, config, kind, old), observe)
-    if purpose.strict and (count := len(added.audit.lines) + ("unreadable" in data)):
-        for text in added.audit.lines:
-            observe(Warned(text))
-        raise ModelError(
-            f"the audit of {data.get('images') or data.get('features')} found"
-            f" {number_of(count, 'problem')}; no class was added",
-            remedy="Fix the images, or leave out `--strict`; `--json` prints all problems.",
-        )
-    return added
+    return grow(Growth(model, left, images, config, kind, old), observe)
 
 
 def merge(
-    model: M, other: M, config: AddConfig, data: Mapping[str, Any] = {}, observe: Observer = ignore
-) -> Addition[M]:
+    model: Model,
+    other: Model,
+    config: AddConfig,
+    data: Mapping[str, Any] = {},
+    observe: Observer = ignore,
+) -> Addition:
     """Return a model that contains the classes of two models.
 
     The result is the same as adding, at once, all classes that only one of the models contains to
@@ -141,7 +135,7 @@ def merge(
     return grow(Growth(model, left, images, config, "merge"), observe)
 
 
-def grow(growth: Growth, observe: Observer) -> Addition[Any]:
+def grow(growth: Growth, observe: Observer) -> Addition:
     """Compute the rows of arriving classes, as one task of an experiment, and measure them.
 
     Raises:
@@ -177,9 +171,9 @@ def _audit(growth: Growth, head: Head) -> Audit:
     left = model.of_rows([r for r, name in every if name not in images.rows.class_names])
     names, memory = left.class_names, left.memory
     real = [] if old is None else [old.train.named(names), old.val.named(names)]
-    real += [] if memory is None else [memory.held_out, memory.kept]
+    real += [] if memory is None else [memory.held_out]
     rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
-    stored = [] if memory is None else [memory.learnt, memory.held_out, memory.kept]
+    stored = [] if memory is None else [memory.learnt, memory.held_out]
     earlier = FeatureSet.joined([images.rows.nothing(names), *stored], names)
     return audit(images, left.head, head, rows, earlier)
 
@@ -212,7 +206,7 @@ def _calibrated(growth: Growth, own: Examined, kind: str) -> dict[str, Any]:
 
 def _added(
     growth: Growth, started: Started, own: Examined, found: Audit, *, is_left_out: bool
-) -> Addition[Any]:
+) -> Addition:
     model, left, images, config = growth.model, growth.left, growth.images, growth.config
     (head, start, kind, taken), tested = started, growth.tested
     assert head.class_names is not None
@@ -261,7 +255,7 @@ def _added(
     return Addition(grown.after(change), found, replaced, before, tuple(prices), images.place)
 
 
-def _warnings(model: Classifier, purpose: Purpose) -> list[str]:
+def _warnings(model: Model, purpose: Purpose) -> list[str]:
     """Return warnings of settings that give useless rows."""
     turns = purpose.config.activation == "sigmoid" and model.facts.activation == "softmax"
     known = 0 if model.memory is None else int(model.memory.known.sum())
@@ -274,7 +268,7 @@ def _warnings(model: Classifier, purpose: Purpose) -> list[str]:
     ]
 
 
-def _check_first(model: Classifier, names: Sequence[str], purpose: Purpose) -> None:
+def _check_first(model: Model, names: Sequence[str], purpose: Purpose) -> None:
     """Check that classes of these names can be the first classes of a model.
 
     Raises:
@@ -291,7 +285,7 @@ def _check_first(model: Classifier, names: Sequence[str], purpose: Purpose) -> N
     raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
 
 
-def _known_names(model: Classifier, names: Sequence[str], kind: str) -> list[str]:
+def _known_names(model: Model, names: Sequence[str], kind: str) -> list[str]:
     """Return the named classes that the model already contains.
 
     Raises:
@@ -319,7 +313,7 @@ def _known_names(model: Classifier, names: Sequence[str], kind: str) -> list[str
     return known
 
 
-def old_features(given: Source | AnyPath, model: Classifier, observe: Observer) -> Source:
+def old_features(given: Source | AnyPath, model: Model, observe: Observer) -> Source:
     """Read features of old classes; refuse features of another network."""
     if isinstance(given, str | os.PathLike):
         path = Path(given)

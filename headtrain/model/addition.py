@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import rankdata
@@ -41,8 +41,9 @@ from clinit.headtrain.heads.temperature import (
     temperature_of,
 )
 from clinit.headtrain.model.audit import Audit
-from clinit.headtrain.model.classifier import AnyPath, M
+from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import FEW, Change, Known, accuracy_in_words
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import RULES, scores
 from clinit.headtrain.model.storage import Written, write_model
 from clinit.words import examples, number_of
@@ -158,10 +159,10 @@ TableOf = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Addition(Generic[M]):
+class Addition:
     """Result of adding classes; accuracies are top-1, among all classes of the model."""
 
-    model: M
+    model: Model
     """The new model; its history ends with this addition."""
     audit: Audit
     """What seems wrong with the images."""

@@ -18,7 +18,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Generic, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -26,9 +26,9 @@ from jaxtyping import Float
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.model.audit import Images
-from clinit.headtrain.model.classifier import Classifier, M
 from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.observer import Noted, Observer, ignore
 from clinit.words import examples, number_of
@@ -39,8 +39,8 @@ rows differ by rounding, because they are stored divided by the temperatures of 
 
 
 def with_more(
-    model: M, images: Arrived, old: Source | None, observe: Observer = ignore
-) -> tuple[M, Arrived, dict[str, Any]]:
+    model: Model, images: Arrived, old: Source | None, observe: Observer = ignore
+) -> tuple[Model, Arrived, dict[str, Any]]:
     """Remove classes from a model, and return all their images, so that they can be added again.
 
     Args:
@@ -85,20 +85,20 @@ def with_more(
 
 
 @dataclass(frozen=True, eq=False)
-class Merge(Generic[M]):
+class Merge:
     """Parts from which a model with the classes of two models is made."""
 
-    left: M
+    left: Model
     """A model of the shared classes."""
     images: Arrived | None
     """The features of all images of all other classes; None if there are no other classes."""
-    model: M
+    model: Model
     """The first model, with the history of both."""
     notes: list[str]
     """Which classes have one name now, and what became of removed classes."""
 
 
-def of_both(model: M, other: M) -> Merge[M]:
+def of_both(model: Model, other: Model) -> Merge:
     """Return the parts from which a model with the classes of two models is made.
 
     Equal stored features are one class, whatever its names; a name from `clinit rename` comes
@@ -170,7 +170,7 @@ class _Past(NamedTuple):
     """Date of each name that `clinit rename` has given, in the whole history."""
 
 
-def _pasts(model: Classifier, other: Classifier) -> tuple[_Past, _Past]:
+def _pasts(model: Model, other: Model) -> tuple[_Past, _Past]:
     histories = [each.facts.history for each in (model, other)]
     pairs = zip(*histories, strict=False)
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -192,7 +192,9 @@ def _pasts(model: Classifier, other: Classifier) -> tuple[_Past, _Past]:
     return pasts[0], pasts[1]
 
 
-def _without_removed(model: M, other: M, own: _Past, others: _Past, notes: list[str]) -> M:
+def _without_removed(
+    model: Model, other: Model, own: _Past, others: _Past, notes: list[str]
+) -> Model:
     """Return the model without the classes that the other model has removed."""
     candidates = [
         name
@@ -213,7 +215,9 @@ def _without_removed(model: M, other: M, own: _Past, others: _Past, notes: list[
     return _with_history_of(model, model.remove(gone))
 
 
-def _with_one_name(pair: tuple[M, M], pasts: Sequence[_Past], notes: list[str]) -> tuple[M, M]:
+def _with_one_name(
+    pair: tuple[Model, Model], pasts: Sequence[_Past], notes: list[str]
+) -> tuple[Model, Model]:
     """Return the models with one name for each class of both."""
     model, other = pair
     alike = {*_equal_rows(model, other)}
@@ -237,13 +241,13 @@ def _with_one_name(pair: tuple[M, M], pasts: Sequence[_Past], notes: list[str]) 
     )
 
 
-def _with_history_of(model: M, changed: M) -> M:
+def _with_history_of(model: Model, changed: Model) -> Model:
     """Return a changed model whose history lacks the change, which the merge itself tells."""
     return replace(changed, facts=replace(changed.facts, history=model.facts.history))
 
 
 def _equal_classes(
-    model: Classifier, mine: Sequence[str], other: Classifier, theirs: Sequence[str]
+    model: Model, mine: Sequence[str], other: Model, theirs: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield pairs of classes of equal stored features or, if a class has none, of equal rows."""
     stored, others = _digests(model, mine), _digests(other, theirs)
@@ -260,7 +264,7 @@ def _equal_classes(
                 yield mine[nearest], name
 
 
-def _digests(model: Classifier, names: Collection[str]) -> dict[str, str]:
+def _digests(model: Model, names: Collection[str]) -> dict[str, str]:
     """Return a digest of the stored training features of each class that has any, in any order."""
     if model.memory is None:
         return {}
@@ -274,13 +278,13 @@ def _digests(model: Classifier, names: Collection[str]) -> dict[str, str]:
     return found
 
 
-def _rows(model: Classifier, names: Sequence[str]) -> Float[np.ndarray, "classes dim_and_1"]:
+def _rows(model: Model, names: Sequence[str]) -> Float[np.ndarray, "classes dim_and_1"]:
     rows = np.column_stack([model.head.weight, model.head.bias])
     found: np.ndarray = rows[[*map(model.class_names.index, names)]]
     return found
 
 
-def _equal_rows(model: Classifier, other: Classifier) -> list[str]:
+def _equal_rows(model: Model, other: Model) -> list[str]:
     """Return the classes of equal names and rows, in the order of the first model."""
     names = [name for name in model.class_names if name in {*other.class_names}]
     limit = SAME * np.abs(model.head.weight).max(initial=0.0)
@@ -288,7 +292,7 @@ def _equal_rows(model: Classifier, other: Classifier) -> list[str]:
     return [name for name, far in zip(names, distances > limit, strict=True) if not far]
 
 
-def _shared(model: Classifier, other: Classifier) -> tuple[str, ...]:
+def _shared(model: Model, other: Model) -> tuple[str, ...]:
     """Return the classes with equal rows in two models, in the order of the first model.
 
     Rows that were computed next to different classes differ. They are computed anew, if the two
@@ -310,7 +314,7 @@ def _shared(model: Classifier, other: Classifier) -> tuple[str, ...]:
     return tuple(shared)
 
 
-def _before(model: M, came: FeatureSet) -> M:
+def _before(model: Model, came: FeatureSet) -> Model:
     """Return the model before it learnt the classes of `came`, given all their training rows."""
     names = model.class_names
     left = model.of_rows([row for row, name in enumerate(names) if name not in came.class_names])
@@ -318,7 +322,7 @@ def _before(model: M, came: FeatureSet) -> M:
 
 
 def _learnt(
-    model: Classifier, names: tuple[str, ...], old: Source | None
+    model: Model, names: tuple[str, ...], old: Source | None
 ) -> tuple[FeatureSet, FeatureSet]:
     """Return all training rows and the held-out rows of some classes.
 
@@ -326,7 +330,7 @@ def _learnt(
         ModelError: If training rows of a class are missing.
     """
     memory = model.memory
-    sets = [] if memory is None else [memory.learnt, memory.kept]
+    sets = [] if memory is None else [memory.learnt]
     if old is not None:
         sets.append(old.train if memory is None else old.train.without(memory.held_out))
     found = [_whole(name, sets, memory) for name in names]

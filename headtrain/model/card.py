@@ -6,15 +6,15 @@ from importlib.resources import files
 from string import Template
 
 from clinit.extract.dataset.names import in_words
-from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.facts import Change, ModelFacts
+from clinit.headtrain.model.model import Model
 from clinit.words import escaped, lines_of_table
 
 UNFOLDED = 60
 """Maximum number of class names in a list that is not folded."""
 
 
-def card(model: Classifier) -> str:
+def card(model: Model) -> str:
     """Return the model card: its fields for the Hub as YAML, then Markdown.
 
     Class names and paths are escaped, because they come from data.

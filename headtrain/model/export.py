@@ -25,9 +25,9 @@ from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.files.paths import exists, is_folder
 from clinit.headtrain.heads.temperature import LEAST_ROWS, Activation, Temperature, temperature_of
-from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.network import TimmEngine
 from clinit.headtrain.model.storage import Written, check_free, write_model
 from clinit.headtrain.protocol.record.format import (
@@ -349,7 +349,8 @@ def export_model(
         temperature=temperature,
         activation=trained.activation,
     )
-    model = Classifier(facts, head, memory, str(trained.record.path or run), engine)
+    origin = str(trained.record.path or run)
+    model = Model(facts=facts, linear=head, memory=memory, origin=origin, engine=engine)
     written = write_model(model, out, onnx=onnx, overwrite=overwrite)
     return Export(trained, written, (*notes, *why, *forgets))
 

@@ -44,10 +44,10 @@ from clinit.extract.cache.head import Head, Top1
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.facts import Action
 from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.experiment import started_heads
 from clinit.headtrain.protocol.stream.buffer import drawn_per_class
@@ -67,9 +67,9 @@ MOST_TAKEN = 1000
 class Growth:
     """Classes that arrive at a model, with all that decides on their rows."""
 
-    model: Classifier
+    model: Model
     """The model before."""
-    left: Classifier
+    left: Model
     """The model without the classes that are replaced or computed anew."""
     images: Arrived
     config: AddConfig
@@ -190,7 +190,7 @@ def _study(growth: Growth, init: Any, buffer: int) -> Study:
     )
 
 
-def _with_summed(left: Classifier, summed: Summed, like: FeatureSet) -> Memory:
+def _with_summed(left: Model, summed: Summed, like: FeatureSet) -> Memory:
     names = left.class_names
     places = [*names, *(name for name in summed.class_names if name not in {*names})]
     statistics = summed.named(places).averaging("class", "a model")
@@ -205,11 +205,11 @@ def grown_memory(growth: Growth) -> Memory:
     It joins the old memory, the given rows of classes that the old memory lacks, and the added
     images.
     """
-    memory, given, keep = growth.left.memory, growth.given, growth.config.keep
+    memory, given = growth.left.memory, growth.given
     depends_on = growth.left.depends_on
 
     def of(rows: Source | Arrived, *, added: bool = False) -> Memory:
-        return Memory.of(rows.train, depends_on, held_out=rows.val, keep=keep, added=added)
+        return Memory.of(rows.train, depends_on, held_out=rows.val, added=added)
 
     if memory is None:
         memory = of(given)
@@ -227,8 +227,8 @@ def old_rows(
 ) -> tuple[FeatureSet, str, FeatureSet]:
     """Return rows of the old classes: real or drawn features.
 
-    For each class, the first available kind is taken: given rows; kept rows (if at least as many
-    as would be drawn); drawn from its statistics; drawn from the weights of the head.
+    For each class, the first available kind is taken: given rows; drawn from its statistics; drawn
+    from the weights of the head.
 
     Args:
         head: The classifier, with class names.
@@ -262,8 +262,6 @@ def old_rows(
     if given is not None:
         take(given.named(names), "real features from the cache")
     if memory is not None:
-        enough = (memory.kept.counts() >= _per_class(memory))[memory.kept.labels]
-        take(memory.kept.part(enough), "real features stored in the model")
         draw(memory, "class statistics")
     known = FeatureSet.joined([new.nothing(names), *taken], names)
     if not has_rows.all():
@@ -330,7 +328,6 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
         freedom=1.0,
         exact=False,
         held_out=empty,
-        kept=empty,
         learnt=empty,
         backbone={},
     )

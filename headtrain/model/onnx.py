@@ -31,15 +31,9 @@ from clinit.extract.dataset.decode import decode_with_pillow
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable, instead_of, is_file
 from clinit.headtrain.model.answers import check_resized, read_image
-from clinit.headtrain.model.classifier import (
-    AnsweredBatch,
-    Classifier,
-    Logits,
-    M,
-    Reading,
-    refused_size,
-)
+from clinit.headtrain.model.engine import AnsweredBatch, Logits, Reading, refused_size
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, parse_facts
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import Rejection, default_rule
 from clinit.machine import cpu_count, out_of_memory
 
@@ -91,7 +85,7 @@ def check_installed(*names: str) -> None:
         )
 
 
-def write_onnx(network: nn.Module, model: Classifier, text: str, path: Path) -> OnnxCheck:
+def write_onnx(network: nn.Module, model: Model, text: str, path: Path) -> OnnxCheck:
     """Write `network` as ONNX to `path`, atomically, and compare it with PyTorch on seeded noise.
 
     Args:
@@ -118,7 +112,7 @@ def write_onnx(network: nn.Module, model: Classifier, text: str, path: Path) -> 
     return check
 
 
-def common(model: Classifier) -> dict[str, str]:
+def common(model: Model) -> dict[str, str]:
     """Return what a program needs to classify with the file, as metadata under common names.
 
     `task`, `names` and `imgsz` as in files of Ultralytics; `input_size`, `interpolation`,
@@ -330,14 +324,13 @@ class OnnxEngine:
         raise _no_model("an ONNX file classifies images only")
 
 
-def load_onnx(path: Path, kind: type[M], *, device: str = "auto") -> M:
+def load_onnx(path: Path, device: str = "auto") -> Model:
     """Load an ONNX file written by `clinit export --onnx`.
 
     Neither PyTorch weights nor a timm network are needed.
 
     Args:
         path: The file.
-        kind: The class of the model.
         device: `auto` or `cpu`.
 
     Raises:
@@ -368,7 +361,7 @@ def load_onnx(path: Path, kind: type[M], *, device: str = "auto") -> M:
     facts, every = parse_facts(text, path)
     told = DOCUMENT.convert(every, _OfGraph, origin=f"the description in {path}")
     engine = OnnxEngine(session, told["transform"])
-    return kind(facts=facts, linear=None, origin=str(path), engine=engine)
+    return Model(facts=facts, linear=None, origin=str(path), engine=engine)
 
 
 def _no_model(why: str) -> ModelError:

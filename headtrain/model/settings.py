@@ -14,7 +14,6 @@ WRITES_MODELS = "Give a model that `clinit add`, `clinit remember` or `clinit ex
 Arrival = Literal["add", "replace", "more"]
 HELD_OUT = 0.2
 """Share of images that is held out if none is given."""
-KEEP = "Training rows per class that the model stores for later."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +29,6 @@ class RememberConfig(Part):
         most=0.9,
         otherwise=f"{HELD_OUT:g}",
     )
-    keep: int = setting(0, KEEP, least=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,4 +53,3 @@ class AddConfig(Part):
         " as for heads trained with binary cross entropy.",
         otherwise="as the model; softmax",
     )
-    keep: int = setting(0, KEEP, least=0)

@@ -56,7 +56,7 @@ def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
     return replace(found, memory=memory)
 
 
-def add(model: Model, source: Source, config: AddConfig) -> Addition[Model]:
+def add(model: Model, source: Source, config: AddConfig) -> Addition:
     return added(model, source, config)
 
 
@@ -122,7 +122,7 @@ def test_classes_that_came_later_stay_as_they_are(model: Model) -> None:
     assert now == (then[-1] + 1,) * 2 + then[2:]
 
 
-def test_rows_come_from_a_cache_or_what_is_kept_too(model: Model) -> None:
+def test_rows_come_from_a_cache_too(model: Model) -> None:
     config = AddConfig()
     expected = add(model, images("xy"), config).model
     first = add(model, images("xy", 0, 5), config).model
@@ -130,8 +130,6 @@ def test_rows_come_from_a_cache_or_what_is_kept_too(model: Model) -> None:
     forgetful = replace(first, memory=replace(first.memory, learnt=first.memory.learnt.nothing()))
     given = images("xyz", 0, 5)
     check_equal(more(forgetful, images("xy", 5, 9), config, given), expected)
-    kept = replace(first.memory, learnt=first.memory.learnt.nothing(), kept=first.memory.learnt)
-    check_equal(more(replace(first, memory=kept), images("xy", 5, 9), config), expected)
     # What is there already counts once.
     check_equal(more(first, images("xy"), config), expected)
     # A class of the base is solved by itself.

@@ -22,7 +22,7 @@ from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.work.recorded import reload
 from clinit.headtrain.model.answers import load_files
-from clinit.headtrain.model.classifier import Reading
+from clinit.headtrain.model.engine import Reading
 from clinit.headtrain.model.export import Export, TrainedRun, export_model
 from clinit.headtrain.model.model import load_model
 from clinit.headtrain.model.network import assemble, engine_of, loading_line

@@ -36,7 +36,7 @@ def part(rows: FeatureSet, start: int, stop: int) -> FeatureSet:
 
 def in_two_parts(rows: FeatureSet) -> Memory:
     first, second = (
-        Memory.of(each, BACKBONE, held_out=each.first(1), keep=2)
+        Memory.of(each, BACKBONE, held_out=each.first(1), added=True)
         for each in (part(rows, 0, 3), part(rows, 3, 5))
     )
     return first.joined(second)
@@ -77,7 +77,7 @@ def test_classes_in_another_order_take_all_that_is_theirs_along(rows: FeatureSet
     assert turned.class_names == ("e", "a", "c")
     for name in ("counts", "means"):
         np.testing.assert_array_equal(getattr(turned, name), getattr(memory, name)[places])
-    for name in ("held_out", "kept"):
+    for name in ("held_out", "learnt"):
         before, after = getattr(memory, name), getattr(turned, name)
         for place, row in enumerate(places):
             expected = before.features[before.labels == row]
