@@ -308,9 +308,8 @@ def read_memory(path: Path) -> Memory:
     """
     tensors, facts = read_tensors(path, DOCUMENT, METADATA, Facts, STORED)
     if "learnt" not in tensors:
-        tensors |= {
-            n: tensors[n.replace("learnt", "held_out")][:0] for n in STORED if "learnt" in n
-        }
+        rows = ("", "_labels")
+        tensors |= {f"learnt{part}": tensors[f"held_out{part}"][:0] for part in rows}
     fields: dict[str, Any] = {**facts, **{name: tensors[name] for name in ARRAYS}}
     for name in ROWS:
         labels, names = tensors[f"{name}_labels"], facts["class_names"]

@@ -48,7 +48,7 @@ WRITERS: Mapping[str, str] = {
     "export, folder": "export work/runs/random --out out/scenes",
     "export, model": "export work/grown --out out/exported",
     "add": "add work/scenes work/images/new --replace --out out/grown --features out/features"
-    " --iterations 2 --device cpu --workers 1",
+    " --device cpu --workers 1",
     "add, head": "add work/caches/base/head.safetensors work/caches/new --old"
     " work/caches/base --out out/grown.safetensors",
     "add --more": "add work/grown work/images/more --more --out out/more --device cpu --workers 1",
