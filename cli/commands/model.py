@@ -31,7 +31,7 @@ from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import in_words
-from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
+from clinit.headtrain.model.settings import AddConfig, RememberConfig
 from clinit.observer import Doing
 from clinit.words import DIGEST_LETTERS, examples, number_of
 
@@ -66,10 +66,6 @@ def add(
     config: AddConfig,
     network: NetworkOptions,
     out: ModelOut = None,
-    replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Replace the rows of classes that the model already has."),
-    ] = False,
     more: Annotated[
         bool,
         typer.Option(
@@ -108,15 +104,12 @@ def add(
 
     clinit add scenes/ photographs/
     """
-    if more and replace:
-        raise typer.BadParameter("--more keeps earlier images, --replace forgets them: give one")
     if html is not None:
         check_file(html, "html")
     with opened(paths, network, out, overwrite=overwrite) as given:
         from clinit.headtrain.model.add import Purpose, add
 
-        kind: Arrival = "more" if more else "replace" if replace else "add"
-        purpose = Purpose(config=config, kind=kind, old=old)
+        purpose = Purpose(config=config, kind="more" if more else "add", old=old)
         added = add(given.model, given.inputs, purpose, given.observe)
         given.observe(Doing(SAVING))
         written = added.save(given.out, overwrite=overwrite)

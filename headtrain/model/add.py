@@ -49,7 +49,7 @@ class Purpose:
 
     config: AddConfig = field(default_factory=AddConfig)
     kind: Arrival = "add"
-    """Whether the classes are new, replace classes of the model, or have more images now."""
+    """Whether the classes are new, or have more images now."""
     old: Source | AnyPath | None = None
     """Features of old classes, used in place of the memory of the model; or statistics of old
     classes that the model does not remember."""
@@ -68,7 +68,7 @@ def add(model: Model, inputs: Inputs, purpose: Purpose, observe: Observer = igno
         ClinitError: If the model, the images or the features cannot be used.
     """
     config, kind = purpose.config, purpose.kind
-    known = _known_names(model, inputs.class_names, kind)
+    _check_names(model, inputs.class_names, kind)
     if not model.class_names:
         _check_first(model, inputs.class_names, purpose)
     warnings = _warnings(model, purpose)
@@ -78,8 +78,8 @@ def add(model: Model, inputs: Inputs, purpose: Purpose, observe: Observer = igno
     model = model.knowing(images.fingerprint)
     if config.activation is not None:
         model = replace(model, facts=replace(model.facts, activation=config.activation))
-    left = model.without(known) if kind == "replace" else model
-    data, old = {**images.data, **({"notes": warnings} if warnings else {})}, purpose.old
+    left, old = model, purpose.old
+    data = {**images.data, **({"notes": warnings} if warnings else {})}
     if old is not None:
         old = old_features(old, model, observe)
         data["old"] = old.description
@@ -285,12 +285,11 @@ def _check_first(model: Model, names: Sequence[str], purpose: Purpose) -> None:
     raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
 
 
-def _known_names(model: Model, names: Sequence[str], kind: str) -> list[str]:
-    """Return the named classes that the model already contains.
+def _check_names(model: Model, names: Sequence[str], kind: Arrival) -> None:
+    """Check that the model contains all named classes, to give it more images, or else none.
 
     Raises:
-        ModelError: If the model contains too few or too many of the names: for `more`, it must
-            contain all of them; to `replace`, at least one, and other classes; otherwise none.
+        ModelError: If it contains too few or too many.
     """
     known = [name for name in names if name in {*model.class_names}]
     new = [name for name in names if name not in {*known}]
@@ -300,17 +299,14 @@ def _known_names(model: Model, names: Sequence[str], kind: str) -> list[str]:
             remedy="Add new classes separately, without `--more`: `clinit add MODEL IMAGES --out"
             " NEW`.",
         )
-    count = model.facts.num_classes
-    wrong = bool(known) != (kind == "replace") or (known and len(known) == count)
-    if wrong and kind != "more":
+    if kind == "add" and known:
         raise ModelError(
-            f"{len(known):,} of these {len(names):,} classes are among the {count:,} of"
-            f" the model ({examples(known or names)})",
-            remedy="To add images to existing classes, use `--more`; to replace some classes of"
-            " the model, but not all, `--replace`. Otherwise rename or remove their folders;"
-            " `clinit model show MODEL` lists the classes.",
+            f"{len(known):,} of these {len(names):,} classes are among the"
+            f" {model.facts.num_classes:,} of the model ({examples(known)})",
+            remedy="To add images to existing classes, use `--more`; to compute their rows from"
+            " other images, remove them first (`clinit remove`). Otherwise rename or remove their"
+            " folders; `clinit model show MODEL` lists the classes.",
         )
-    return known
 
 
 def old_features(given: Source | AnyPath, model: Model, observe: Observer) -> Source:

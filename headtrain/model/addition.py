@@ -166,8 +166,8 @@ class Addition:
     """The new model; its history ends with this addition."""
     audit: Audit
     """What seems wrong with the images."""
-    replaced: int = 0
-    """Number of classes of the model that were replaced."""
+    computed_anew: int = 0
+    """Number of classes of the model whose rows were computed again."""
     old_before: Top1 = NONE
     """Accuracy of the original model on held-out images of old classes."""
     prices: tuple[Price, ...] = ()
@@ -207,8 +207,8 @@ class Addition:
             return [f"{name} knows {classes}, as before: none was added"]
         lines = [" ".join([f"{name} knows {classes}.", self._new_in_words, *self._old_in_words])]
         if change.action != "add":
-            again = "replaced" if change.action == "replace" else "computed anew"
-            arrived = {again: self.replaced, "added": len(change.classes) - self.replaced}
+            anew = self.computed_anew
+            arrived = {"computed anew": anew, "added": len(change.classes) - anew}
             done = [f"{number_of(n, 'class')} {what}" for what, n in arrived.items() if n]
             if more := change.data.get("more"):
                 told = number_of(sum(more.values()), f"more {self._noun}")

@@ -101,8 +101,8 @@ class Merge:
 def of_both(model: Model, other: Model) -> Merge:
     """Return the parts from which a model with the classes of two models is made.
 
-    Equal stored features are one class, whatever its names; a name from `clinit rename` comes
-    first, the latest of two. A class that one model removed since both had it is left out.
+    Equal stored features are one class, whatever its names; it is named as in the first model. A
+    class that one model removed since both had it is left out.
 
     Raises:
         ModelError: If the networks differ, if a shared class differs, or if a model does not
@@ -118,11 +118,11 @@ def of_both(model: Model, other: Model) -> Merge:
             " `clinit add MODEL IMAGES --out NEW`.",
         )
     pasts, notes = _pasts(model, other), list[str]()
-    pair = (
+    model, other = (
         _without_removed(model, other, *pasts, notes),
         _without_removed(other, model, *pasts[::-1], notes),
     )
-    model, other = pair = _with_one_name(pair, pasts, notes)
+    pair = model, other = model, _with_names_of(model, other, notes)
     shared = _shared(model, other)
     own = [tuple(n for n in each.class_names if n not in shared) for each in pair]
     if not (all(own) or notes):
@@ -166,8 +166,6 @@ class _Past(NamedTuple):
     """Classes that came."""
     removed: set[str]
     """Former names of classes that went."""
-    renamed: dict[str, str]
-    """Date of each name that `clinit rename` has given, in the whole history."""
 
 
 def _pasts(model: Model, other: Model) -> tuple[_Past, _Past]:
@@ -176,12 +174,9 @@ def _pasts(model: Model, other: Model) -> tuple[_Past, _Past]:
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     pasts = []
     for history in histories:
-        past = _Past({}, set(), set(), {})
-        for place, change in enumerate(history):
+        past = _Past({}, set(), set())
+        for change in history[common:]:
             names = dict(change.settings.get("names", {})) if change.action == "rename" else {}
-            past.renamed.update(dict.fromkeys(names.values(), change.date))
-            if place < common:
-                continue
             past.origins.update({new: past.origins.pop(old, old) for old, new in names.items()})
             came = {new for old, new in names.items() if old in past.added}
             past.added.difference_update(names)
@@ -215,30 +210,17 @@ def _without_removed(
     return _with_history_of(model, model.remove(gone))
 
 
-def _with_one_name(
-    pair: tuple[Model, Model], pasts: Sequence[_Past], notes: list[str]
-) -> tuple[Model, Model]:
-    """Return the models with one name for each class of both."""
-    model, other = pair
-    alike = {*_equal_rows(model, other)}
-    mine, theirs = ([n for n in each.class_names if n not in alike] for each in pair)
-    new: tuple[dict[str, str], dict[str, str]] = ({}, {})
+def _with_names_of(model: Model, other: Model, notes: list[str]) -> Model:
+    """Return the other model with the names of the first one for classes of both."""
+    alike, new = {*_equal_rows(model, other)}, dict[str, str]()
+    mine, theirs = ([n for n in each.class_names if n not in alike] for each in (model, other))
     for name, same in _equal_classes(model, mine, other, theirs):
-        if name == same:
-            continue
-        is_later = pasts[1].renamed.get(same, "") > pasts[0].renamed.get(name, "")
-        if is_later:
-            new[0][name] = same
-        else:
-            new[1][same] = name
-        notes.append(
-            f"{name} of {model.origin} and {same} of {other.origin} are one class:"
-            f" {same if is_later else name}"
-        )
-    return (
-        _with_history_of(model, model.rename(new[0])) if new[0] else model,
-        _with_history_of(other, other.rename(new[1])) if new[1] else other,
-    )
+        if name != same:
+            new[same] = name
+            notes.append(
+                f"{name} of {model.origin} and {same} of {other.origin} are one class: {name}"
+            )
+    return _with_history_of(other, other.rename(new)) if new else other
 
 
 def _with_history_of(model: Model, changed: Model) -> Model:

@@ -310,7 +310,6 @@ class Model:
         given: Any,
         *,
         old: Any = None,
-        replace: bool = False,
         more: bool = False,
         labels: AnyPath | None = None,
         features: AnyPath | None = None,
@@ -323,7 +322,6 @@ class Model:
                 arrays, a `FeatureSet`, a `Source`, or a pair of an array (rows, dim) and labels.
             old: Features of old classes, used in place of the memory of the model; or statistics of
                 old classes that the model does not remember.
-            replace: Replace classes that the model already contains.
             more: Add images to classes that the model already contains.
             labels: A table of labels for images, or a file of labels for an array file.
             features: Folder for the features of images, from which an interrupted call resumes;
@@ -336,7 +334,7 @@ class Model:
         """
         from clinit.headtrain.model.add import Purpose, add
 
-        kind: Arrival = "more" if more else "replace" if replace else "add"
+        kind: Arrival = "more" if more else "add"
         purpose = Purpose(config=AddConfig(**settings), kind=kind, old=old)
         return add(self, _inputs_of(self, given, labels, features), purpose)
 

@@ -11,7 +11,7 @@ from clinit.setting import Part, setting
 AddInit = Literal["auto", "discriminant", "fitted", "least-square", "class-mean", "imprint"]
 """Starts whose rows need no training, and whose left-out logits are computed quickly."""
 WRITES_MODELS = "Give a model that `clinit add`, `clinit remember` or `clinit export` has written."
-Arrival = Literal["add", "replace", "more"]
+Arrival = Literal["add", "more"]
 HELD_OUT = 0.2
 """Share of images that is held out if none is given."""
 

@@ -166,7 +166,6 @@ def test_top_blocks_of_a_network_without_a_classifier_learn(folder: Path, tmp_pa
         ("extract --dataset folder --root first --head-classes dataset", "in its pooled features"),
         ("add alone", "its only class"),
         ("add first --init fitted", "has no classifier"),
-        ("add first --replace", "--replace"),
         ("remember first", "folders without class in the model"),
     ],
 )

@@ -170,28 +170,6 @@ def test_without_out_the_new_model_goes_next_to_its_parent(
     assert next_to(tmp_path / "head.npz").name == "head-2.npz"
 
 
-def test_a_class_that_the_model_has_is_replaced_in_its_own_row(
-    grown: tuple[Path, str], tmp_path: Path
-) -> None:
-    again = draw(tmp_path / "again", "bh", 6, start=50)
-    out = tmp_path / "out"
-    message = refused(ModelError, "add", grown[0], again, "--out", out, "--device", "cpu")
-    assert "1 of these 2 classes are among the 7 of the model (b)" in message
-    assert "`--replace`" in message
-    assert [path.name for path in tmp_path.iterdir()] == ["again"]
-    printed = done("add", grown[0], again, "--out", out, "--replace", "--device", "cpu")
-    assert "1 class replaced, 1 class added" in printed
-    before, after = head_of(grown[0]), head_of(out)
-    assert after.class_names == tuple("abcdefgh")
-    others = [0, 2, 3, 4, 5, 6]
-    np.testing.assert_array_equal(after.weight[others], before.weight[others])
-    assert (after.weight[1] != before.weight[1]).any()
-    facts = read_facts(out / "model.safetensors")
-    assert (facts.tasks, facts.history[-1].action) == ((0, 4, 0, 1, 2, 3, 3, 4), "replace")
-    assert memory_of(out).class_names == tuple("abcdefgh")
-    assert memory_of(out).counts.tolist() == [5, 6, 5, 5, 5, 8, 8, 6]
-
-
 def test_more_images_solve_rows_anew_and_two_models_become_one(
     remembering: Path, grown: tuple[Path, str], images: Path, tmp_path: Path
 ) -> None:
@@ -407,7 +385,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
 @pytest.mark.parametrize(
     ("words", "kind", "message"),
     [
-        ("add MODEL f1 --replace", ModelError, "0 of these 1 classes are among the 5"),
+        ("add MODEL b1h1", ModelError, "1 of these 2 classes are among the 5 of the model (b)"),
         ("add MODEL h3 --old IMAGES-CACHE", ModelError, "-CACHE (f, g) is a class that"),
         ("add MODEL f3g0", ManifestError, "1 of 2 classes in"),
         ("add MODEL 0", ManifestError, "no train split of folder in"),
@@ -421,7 +399,6 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL IMAGES --html x.csv", None, "--html needs a file that ends in .html, got x"),
         ("add MODEL IMAGES --more", ModelError, "2 of these 2 classes are new to the model (f, g)"),
         ("add MODEL a1 --more", ModelError, "of all training images of 1 class (a)"),
-        ("add MODEL a1 --more --replace", None, "--more keeps earlier images"),
         ("add MODEL f1 --out= --overwrite", None, "--overwrite needs --out"),
         ("add --backbone=resnet18 IMAGES --out=", None, "--backbone needs --out"),
         ("model merge MODEL MODEL", ModelError, "has all classes of the other"),

@@ -179,7 +179,7 @@ model = clinit.load("grown.npz")
 model.predict(np.load("rows.npy")), model.predict("new"), model.evaluate("test.npz")
 model.remember("old").rename({"dog": "wolf"}).remove(["ant"]).save("left.npz")
 assert not {"torch", "timm", "torchvision"}.intersection(sys.modules), "predict"
-model.add("new.npz", replace=True)
+model.rename({"dog": "cow", "elk": "ewe"}).add("new.npz")
 assert not {"timm", "torchvision"}.intersection(sys.modules), "add"
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -118,10 +118,7 @@ def forged() -> list[Any]:
     """Return changes of a file that keep its seal, with the message of each."""
     rows = FeatureSet(np.ones((5, 6), np.float32), np.arange(5), tuple("abcde"))
     cases: dict[str, tuple[dict[str, Any], str]] = {
-        "labels outside": (
-            {"held_out_labels": np.arange(5, 10)},
-            "held_out_labels contains 5 to 9",
-        ),
+        "labels outside": ({"held_out_labels": np.arange(5, 10)}, "contains 5 to 9, expected"),
         "unknown": ({"more": np.zeros(1)}, "array more is unknown"),
         "names": ({"class_names": ["a"]}, r"array counts is int64 \(5,\), expected"),
         "one of two": ({"learnt_labels": None}, "array learnt_labels is missing"),

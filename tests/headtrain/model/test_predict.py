@@ -196,4 +196,4 @@ def test_the_head_of_a_model_classifies_features_of_its_network(
     assert [each.guesses for each in head.predict(cache)] == [
         each.guesses for each in model.predict(cache)
     ]
-    assert head.add(cache, replace=True).change.classes == ("d", "e")
+    assert head.remove(["d", "e"]).add(cache).change.classes == ("d", "e")
