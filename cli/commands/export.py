@@ -125,9 +125,10 @@ def _show(written: Written, top1: Top1 | None) -> None:
         say(f"Images: {engine.transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
-    for part in (model.memory, written.onnx):
-        if part is not None:
-            say(part.describe())
+    if model.memory is not None:
+        say(model.memory.describe())
+    if written.onnx is not None:
+        say(written.onnx)
     if engine is not None:
         from clinit.headtrain.model.network import loading_line
 

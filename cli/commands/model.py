@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -31,9 +32,9 @@ from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import in_words
-from clinit.headtrain.model.settings import AddConfig, RememberConfig
+from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
 from clinit.observer import Doing
-from clinit.words import DIGEST_LETTERS, examples, number_of
+from clinit.words import DIGEST_LETTERS, examples, number_of, visible
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.addition import Addition
@@ -107,10 +108,11 @@ def add(
     if html is not None:
         check_file(html, "html")
     with opened(paths, network, out, overwrite=overwrite) as given:
-        from clinit.headtrain.model.add import Purpose, add
+        from clinit.headtrain.model.add import add as added_to
 
-        purpose = Purpose(config=config, kind="more" if more else "add", old=old)
-        added = add(given.model, given.inputs, purpose, given.observe)
+        kind: Arrival = "more" if more else "add"
+        pair = given.model, given.inputs
+        added = added_to(*pair, config, kind=kind, old=old, observe=given.observe)
         given.observe(Doing(SAVING))
         written = added.save(given.out, overwrite=overwrite)
     _tell(added, written, as_json=as_json)
@@ -329,25 +331,42 @@ def show(model: ModelArgument, html: HtmlFile = None, as_json: AsJson = False) -
         print_content(_as_json(facts, memory))
         return
     name = f"{facts.name}, {facts.digest[:DIGEST_LETTERS]}"
-    say(f"{model} ({name}) knows {number_of(facts.num_classes, 'class')}")
+    lines = [f"{model} ({name}) knows {number_of(facts.num_classes, 'class')}"]
     if transform := facts.fingerprint.fields.get("transform"):
-        say(f"Images: {transform}")
+        lines.append(f"Images: {transform}")
     if facts.activation != "softmax":
-        say(f"Probabilities: a {facts.activation} for each class")
+        lines.append(f"Probabilities: a {facts.activation} for each class")
     if facts.probabilities:
-        say(f"Probabilities: {facts.probabilities}")
+        lines.append(f"Probabilities: {facts.probabilities}")
     if facts.assumed is not None:
-        say(f"Names of old classes: {facts.assumed}")
-    say("The model has no memory of its classes" if memory is None else memory.describe())
+        lines.append(f"Names of old classes: {facts.assumed}")
+    lines.append("The model has no memory of its classes" if memory is None else memory.describe())
+    _say_folded(lines)
     if facts.history:
         heads = ["change", "made of", "classes", "images", "top-1: old, new"]
         _print_table(heads, _ancestors(facts))
+    lines = []
     for change in facts.history:
         if new := change.settings.get("names"):
-            say(f"{change.date[:10]}, renamed: {examples([f'{a} to {b}' for a, b in new.items()])}")
+            pairs = examples([f"{a} to {b}" for a, b in new.items()])
+            lines.append(f"{change.date[:10]}, renamed: {pairs}")
     for task in sorted(set(facts.tasks)):
         names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
-        say(f"{facts.since(task)}, {number_of(len(names), 'class')}: {_listed(names)}")
+        lines.append(f"{facts.since(task)}, {number_of(len(names), 'class')}: {_listed(names)}")
+    _say_folded(lines)
+
+
+def _say_folded(lines: Sequence[str]) -> None:
+    """Print lines, none wider than 80 columns unless a word is."""
+    for line in lines:
+        folded = textwrap.wrap(
+            visible(line),
+            80,
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        say("\n".join(folded))
 
 
 def _write_page(path: Path | None, title: str, facts: ModelFacts) -> None:

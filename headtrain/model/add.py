@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,43 +43,46 @@ PRICES = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Values of `--max-old-loss` that are compared with the requested value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Purpose:
-    """What is to become of given classes."""
-
-    config: AddConfig = field(default_factory=AddConfig)
-    kind: Arrival = "add"
-    """Whether the classes are new, or have more images now."""
-    old: Source | AnyPath | None = None
-    """Features of old classes, used in place of the memory of the model; or statistics of old
-    classes that the model does not remember."""
-
-
-def add(model: Model, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) -> Addition:
+def add(
+    model: Model,
+    inputs: Inputs,
+    config: AddConfig,
+    *,
+    kind: Arrival = "add",
+    old: Source | AnyPath | None = None,
+    observe: Observer = ignore,
+) -> Addition:
     """Add the classes of images or features to a model; nothing is written.
 
     Args:
         model: The model; it is not changed.
         inputs: The images or features.
-        purpose: Settings, and what to do with classes that the model contains.
+        config: Settings.
+        kind: Whether the classes are new, or have more images now.
+        old: Features of old classes, used in place of the memory of the model; or statistics of
+            old classes that the model does not remember.
         observe: Called with each event of the work.
 
     Raises:
         ClinitError: If the model, the images or the features cannot be used.
     """
-    config, kind = purpose.config, purpose.kind
     _check_names(model, inputs.class_names, kind)
     if not model.class_names:
-        _check_first(model, inputs.class_names, purpose)
-    warnings = _warnings(model, purpose)
-    for text in warnings:
-        observe(Warned(text))
+        _check_first(model, inputs.class_names, config, has_old=old is not None)
+    notes, known = list[str](), 0 if model.memory is None else int(model.memory.known.sum())
+    turns = config.activation == "sigmoid" and model.facts.activation == "softmax"
+    if turns and old is None and known < model.facts.num_classes / 2:
+        notes.append(
+            "--activation sigmoid: a head that was trained with a softmax has no probabilities of"
+            " single classes, and without images of old classes nothing fits new rows to it: leave"
+            " it out, or give `--old CACHE`"
+        )
+        observe(Warned(notes[0]))
     images = inputs.arrive(model, 0.0, observe)
     model = model.knowing(images.fingerprint)
     if config.activation is not None:
         model = replace(model, facts=replace(model.facts, activation=config.activation))
-    left, old = model, purpose.old
-    data = {**images.data, **({"notes": warnings} if warnings else {})}
+    left, data = model, {**images.data, **({"notes": notes} if notes else {})}
     if old is not None:
         old = old_features(old, model, observe)
         data["old"] = old.description
@@ -121,8 +124,7 @@ def merge(
     pair = (model, other)
     parents = {each.facts.digest: each.origin for each in pair if each.facts.digest}
     data = {**data, "models": [each.origin for each in pair], "parents": parents}
-    both = of_both(model, other)
-    left, images, model, notes = both.left, both.images, both.model, both.notes
+    left, images, model, notes = of_both(model, other)
     mine = model.class_names
     new = [] if images is None else [name for name in images.class_names if name not in mine]
     near = near_names(new, mine, other.origin, model.origin)
@@ -255,32 +257,18 @@ def _added(
     return Addition(grown.after(change), found, replaced, before, tuple(prices), images.place)
 
 
-def _warnings(model: Model, purpose: Purpose) -> list[str]:
-    """Return warnings of settings that give useless rows."""
-    turns = purpose.config.activation == "sigmoid" and model.facts.activation == "softmax"
-    known = 0 if model.memory is None else int(model.memory.known.sum())
-    if not turns or purpose.old is not None or known >= model.facts.num_classes / 2:
-        return []
-    return [
-        "--activation sigmoid: a head that was trained with a softmax has no probabilities of"
-        " single classes, and without images of old classes nothing fits new rows to it: leave it"
-        " out, or give `--old CACHE`"
-    ]
-
-
-def _check_first(model: Model, names: Sequence[str], purpose: Purpose) -> None:
+def _check_first(model: Model, names: Sequence[str], config: AddConfig, *, has_old: bool) -> None:
     """Check that classes of these names can be the first classes of a model.
 
     Raises:
         ModelError: If they cannot.
     """
-    config = purpose.config
     remedy = "Leave out `--init` and `--old`."
     why = "its first head is fitted to all classes together, so there are no old rows"
     if len(names) < 2:
         why = f"{examples(names)} would be its only class, and the answer for every image"
         remedy = "Give two classes or more."
-    elif config.init == AddConfig().init and purpose.old is None:
+    elif config.init == AddConfig().init and not has_old:
         return
     raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
 

@@ -15,8 +15,8 @@ of sums and the float32 rounding of the remembered covariance.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -84,25 +84,16 @@ def with_more(
     return _before(model, learnt), every, facts
 
 
-@dataclass(frozen=True, eq=False)
-class Merge:
-    """Parts from which a model with the classes of two models is made."""
-
-    left: Model
-    """A model of the shared classes."""
-    images: Arrived | None
-    """The features of all images of all other classes; None if there are no other classes."""
-    model: Model
-    """The first model, with the history of both."""
-    notes: list[str]
-    """Which classes have one name now, and what became of removed classes."""
-
-
-def of_both(model: Model, other: Model) -> Merge:
+def of_both(model: Model, other: Model) -> tuple[Model, Arrived | None, Model, list[str]]:
     """Return the parts from which a model with the classes of two models is made.
 
     Equal stored features are one class, whatever its names; it is named as in the first model. A
     class that one model removed since both had it is left out.
+
+    Returns:
+        A model of the shared classes; the features of all images of all other classes, None if
+        there are none; the first model, with the history of both; notes on which classes have one
+        name now, and on what became of removed classes.
 
     Raises:
         ModelError: If the networks differ, if a shared class differs, or if a model does not
@@ -145,7 +136,7 @@ def of_both(model: Model, other: Model) -> Merge:
     )
     names = tuple(dict.fromkeys(own[0] + own[1]))
     if not names:
-        return Merge(left, None, model, notes)
+        return left, None, model, notes
     sides = [  # a class of both is taken from the first
         [split.named(mine).named(names) for split in part]
         for part, mine in zip(parts, (own[0], names[len(own[0]) :]), strict=True)
@@ -154,7 +145,7 @@ def of_both(model: Model, other: Model) -> Merge:
     train, val = (FeatureSet.joined(split, names) for split in zip(*sides, strict=True))
     noun = "row" if model.engine is None else "image"
     images = Arrived(train=train, val=val, listed=Images.stored(train, val, noun=noun))
-    return Merge(left, images, model, notes)
+    return left, images, model, notes
 
 
 class _Past(NamedTuple):
@@ -211,39 +202,33 @@ def _without_removed(
 
 
 def _with_names_of(model: Model, other: Model, notes: list[str]) -> Model:
-    """Return the other model with the names of the first one for classes of both."""
+    """Return the other model with the names of the first one for classes of both.
+
+    These have equal stored features or, if a class has none, equal rows.
+    """
     alike, new = {*_equal_rows(model, other)}, dict[str, str]()
     mine, theirs = ([n for n in each.class_names if n not in alike] for each in (model, other))
-    for name, same in _equal_classes(model, mine, other, theirs):
-        if name != same:
-            new[same] = name
-            notes.append(
-                f"{name} of {model.origin} and {same} of {other.origin} are one class: {name}"
-            )
+    stored, others = _digests(model, mine), _digests(other, theirs)
+    by_digest = {digest: name for name, digest in stored.items()}
+    rows = _rows(model, mine)
+    for name, row in zip(theirs, _rows(other, theirs), strict=True):
+        same = by_digest.get(others.get(name, ""))
+        if same is None and len(mine) and row.any():
+            distances = np.abs(rows - row).max(axis=1)
+            nearest = mine[int(distances.argmin())]
+            is_known = nearest in stored and name in others
+            if distances.min() <= SAME * np.abs(row).max() and not is_known:
+                same = nearest
+        if same not in (None, name):
+            new[name] = same
+            told = f"{same} of {model.origin} and {name} of {other.origin}"
+            notes.append(f"{told} are one class: {same}")
     return _with_history_of(other, other.rename(new)) if new else other
 
 
 def _with_history_of(model: Model, changed: Model) -> Model:
     """Return a changed model whose history lacks the change, which the merge itself tells."""
     return replace(changed, facts=replace(changed.facts, history=model.facts.history))
-
-
-def _equal_classes(
-    model: Model, mine: Sequence[str], other: Model, theirs: Sequence[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield pairs of classes of equal stored features or, if a class has none, of equal rows."""
-    stored, others = _digests(model, mine), _digests(other, theirs)
-    by_digest = {digest: name for name, digest in stored.items()}
-    rows = _rows(model, mine)
-    for name, row in zip(theirs, _rows(other, theirs), strict=True):
-        if others.get(name) in by_digest:
-            yield by_digest[others[name]], name
-        elif len(mine) and row.any():
-            distances = np.abs(rows - row).max(axis=1)
-            nearest = int(distances.argmin())
-            is_known = mine[nearest] in stored and name in others
-            if distances[nearest] <= SAME * np.abs(row).max() and not is_known:
-                yield mine[nearest], name
 
 
 def _digests(model: Model, names: Collection[str]) -> dict[str, str]:
@@ -322,7 +307,7 @@ def _learnt(
             f" {number_of(len(lacking), 'class')} ({examples(lacking)}), which are needed to"
             " compute the rows again",
             remedy="Give a cache of these features, such as the folder that `clinit add` printed,"
-            " by `--old CACHE`; or give all images, by `--replace` instead of `--more`.",
+            " by `--old CACHE`; or remove these classes (`clinit remove`) and add all images.",
         )
     nothing = sets[0].nothing(names)
     parts = [nothing, *(rows.named(names) for rows in found if rows is not None)]

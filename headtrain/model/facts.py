@@ -178,10 +178,7 @@ class ModelFacts:
             return self.temperature.describe()
         if self.is_calibrated or not (self.history or self.fingerprint.weights):
             return ""
-        return (
-            "not calibrated: this takes 100 images to test, old classes among them"
-            " (`clinit remember`, then `clinit add`)"
-        )
+        return "not calibrated, which takes 100 test images (`clinit remember`)"
 
 
 NOT_PROBABILISTIC = ("ncm", "ridge", "simplecil")

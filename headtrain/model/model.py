@@ -332,11 +332,11 @@ class Model:
             ValueError: If a setting is wrong.
             ClinitError: If the model, the images or the features cannot be used.
         """
-        from clinit.headtrain.model.add import Purpose, add
+        from clinit.headtrain.model.add import add
 
         kind: Arrival = "more" if more else "add"
-        purpose = Purpose(config=AddConfig(**settings), kind=kind, old=old)
-        return add(self, _inputs_of(self, given, labels, features), purpose)
+        inputs = _inputs_of(self, given, labels, features)
+        return add(self, inputs, AddConfig(**settings), kind=kind, old=old)
 
     def audit(self, given: Any, *, labels: AnyPath | None = None) -> Audit:
         """Check images or features of new classes as `add` does, without adding them."""

@@ -52,25 +52,6 @@ _DIGEST = "clinit_sha256"
 _NO_DIGEST = "0" * 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnnxCheck:
-    """Comparison of an ONNX file with its network."""
-
-    images: int
-    """Number of compared images."""
-    difference: float
-    """Largest absolute difference of logits."""
-    largest: float
-    """Largest absolute logit of PyTorch."""
-
-    def describe(self) -> str:
-        """Return the comparison in words."""
-        return (
-            f"onnxruntime and PyTorch agree on {self.images:,} images of noise: same class, logits"
-            f" within {self.difference:.1e} (the largest is {self.largest:.1f})"
-        )
-
-
 def check_installed(*names: str) -> None:
     """Check that packages for ONNX are installed; by default all that writing takes.
 
@@ -85,14 +66,17 @@ def check_installed(*names: str) -> None:
         )
 
 
-def write_onnx(network: nn.Module, model: Model, text: str, path: Path) -> OnnxCheck:
-    """Write `network` as ONNX to `path`, atomically, and compare it with PyTorch on seeded noise.
+def write_onnx(network: nn.Module, model: Model, text: str, path: Path) -> str:
+    """Write `network` as ONNX to `path`, atomically, after comparing it with PyTorch on noise.
 
     Args:
         network: The network, on any device; it is not changed.
         model: The model that contains it.
         text: The description of the model file (`clinit.headtrain.model.network.described`).
         path: The file.
+
+    Returns:
+        The result of the comparison in words.
 
     Raises:
         ModelError: If a package is missing, or if onnxruntime computes something else; nothing is
@@ -194,7 +178,8 @@ def _digest(content: bytes, digest: str) -> str:
     return hashlib.sha256(content.replace(digest.encode(), _NO_DIGEST.encode())).hexdigest()
 
 
-def _compare(network: nn.Module, content: bytes, transform: Transform) -> OnnxCheck:
+def _compare(network: nn.Module, content: bytes, transform: Transform) -> str:
+    """Return the result of the comparison in words."""
     import torch
 
     session = session_of(content)
@@ -215,7 +200,10 @@ def _compare(network: nn.Module, content: bytes, transform: Transform) -> OnnxCh
             f" the predicted class for {others:,} images",
             remedy="Leave out --onnx; the ONNX file is not kept.",
         )
-    return OnnxCheck(images=len(expected), difference=difference, largest=largest)
+    return (
+        f"onnxruntime and PyTorch agree on {len(expected):,} images of noise: same class, logits"
+        f" within {difference:.1e} (the largest is {largest:.1f})"
+    )
 
 
 def _noise(transform: Transform) -> Iterator[Tensor]:

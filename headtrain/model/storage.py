@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -40,9 +40,6 @@ from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts, parse_f
 from clinit.headtrain.model.memory import Memory, check_backbone, memory_bytes, read_memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import WRITES_MODELS
-
-if TYPE_CHECKING:
-    from clinit.headtrain.model.onnx import OnnxCheck
 
 MEMORY_ARRAY = "memory"
 """Name of the array of a head file that contains the bytes of a memory."""
@@ -277,8 +274,8 @@ class Written:
 
     path: Path
     model: Model
-    onnx: OnnxCheck | None = None
-    """Comparison with the ONNX file; None if none was written."""
+    onnx: str | None = None
+    """Comparison with the ONNX file, in words; None if none was written."""
 
 
 def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool = False) -> Written:
@@ -295,7 +292,7 @@ def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool 
     check_free(out, overwrite=overwrite)
     check_kind(model, out, onnx=onnx)
     is_file = out.suffix in (".npz", ".safetensors")
-    found: list[OnnxCheck] = []
+    found = list[str]()
     if model.engine is None:
 
         def write_file(draft: Path) -> None:

@@ -12,7 +12,7 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.headtrain.heads.temperature import temperature_of
-from clinit.headtrain.model.add import Purpose, add
+from clinit.headtrain.model.add import add
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.export import TrainedRun, export_model
 from clinit.headtrain.model.growth import WIDENING, memory_of_head, old_rows, pseudo_features
@@ -134,7 +134,7 @@ def test_classes_of_which_nothing_is_known_are_left_out(memory: Memory) -> None:
 
 def added(model: Model, source: Source, config: AddConfig, **purpose: Any) -> Addition:
     """Add features to a model."""
-    return add(model, features_in(source), Purpose(config=config, **purpose))
+    return add(model, features_in(source), config, **purpose)
 
 
 def arriving() -> Source:

@@ -180,11 +180,11 @@ def test_a_class_is_one_under_two_names_and_stays_removed(
     first = add(model, images("xy"), AddConfig()).model
     one, other = changed(first, **mine), changed(first, **theirs)
     for pair, expected in zip(((one, other), (other, one)), names, strict=True):
-        merge = of_both(*pair)
-        assert {*merge.left.facts.class_names} == {*expected}
-        assert merge.images is None
-        assert len(merge.notes) == notes
-        assert [each.action for each in merge.model.facts.history][:2] == ["run", "add"]
+        left, images_, first, told = of_both(*pair)
+        assert {*left.facts.class_names} == {*expected}
+        assert images_ is None
+        assert len(told) == notes
+        assert [each.action for each in first.facts.history][:2] == ["run", "add"]
 
 
 def test_the_same_images_in_two_additions_are_one_class(model: Model) -> None:
@@ -202,11 +202,10 @@ def test_the_same_images_in_two_additions_are_one_class(model: Model) -> None:
     assert "different classes: " in str(warned)
     # What one of them removes comes from the other's own addition.
     without = changed(one, removed=["y"])
-    both = of_both(without, other)
-    assert "y" not in both.left.facts.class_names
+    assert "y" not in of_both(without, other)[0].facts.class_names
     assert (
         "has it from an addition of its own"
-        in of_both(without, changed(other, renamed={"Y": "y"})).notes[0]
+        in of_both(without, changed(other, renamed={"Y": "y"}))[3][0]
     )
 
 
