@@ -366,7 +366,8 @@ def _say_folded(lines: Sequence[str]) -> None:
             break_long_words=False,
             break_on_hyphens=False,
         )
-        say("\n".join(folded))
+        for part in folded:
+            say(part)
 
 
 def _write_page(path: Path | None, title: str, facts: ModelFacts) -> None:

@@ -113,6 +113,8 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     assert len(change.data["train_manifest"]) == 64
     assert "synthetic features from class statistics" in change.data["old_rows"]
     assert (change.accuracy["new"].total, change.accuracy["old"].total) == (16, 5)
+    lines = call("model", "show", out).stdout.replace(str(out), "model").splitlines()
+    assert max(map(len, lines)) <= 80
     printed = done("model", "show", out)
     assert "base, 3 classes: a, b, c" in printed
     assert f"{change.date[:10]}, 2 classes: f, g" in printed
