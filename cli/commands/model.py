@@ -178,10 +178,8 @@ def remember(
     images = number_of(sum(change.images.values()), "image")
     place = getattr(inputs, "features", None) if model.engine is not None else None
     where = f"; their features are at {place}" if isinstance(place, Path) else ""
-    known = f"{len(change.classes):,} of {number_of(facts.num_classes, 'class')}"
-    say(f"{out} remembers {known}, of {images}{where}")
-    if others := int(memory.known.sum()) - len(change.classes):
-        say(f"{others:,} other classes remembered as before")
+    known = f"{int(memory.known.sum()):,} of {number_of(facts.num_classes, 'class')}"
+    say(f"{out} remembers {known}; {len(change.classes):,} of them by {images}{where}")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} held out")
     say(memory.describe())

@@ -35,7 +35,7 @@ from clinit.extract.dataset.scan import without as leave_out
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
 from clinit.headtrain.model.engine import AS_USUAL, AnsweredBatch, Logits, Reading
 from clinit.headtrain.model.inputs import FeatureInput, features_in, is_features, questions, tellers
-from clinit.headtrain.model.model import Model, same_network
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import (
     Rejection,
     as_trained,
@@ -334,7 +334,8 @@ def evaluate(
     Images pass only once through a network that both models share.
     """
     judges = [_Judge.of(each, asked) for each in (model, against) if each is not None]
-    if against is not None and asked.rows is None and same_network(model, against):
+    is_shared = against is not None and against.depends_on == model.depends_on
+    if against is not None and is_shared and asked.rows is None and model.depends_on:
         joint = model.with_rows_of(against)
         for numbers, logits, reasons in asked.answered(joint, reading):
             parts = np.split(logits, [model.facts.num_classes], axis=1)

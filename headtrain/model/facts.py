@@ -25,6 +25,8 @@ Word = Annotated[str, Meta(max_length=64)]
 Action = Literal["run", "add", "replace", "more", "merge", "remove", "rename", "remember"]
 
 
+NOT_PROBABILISTIC = ("ncm", "ridge", "simplecil")
+"""Methods whose logits are scores: only their order is meaningful, not their softmax."""
 FEW = 30
 """With fewer test images, accuracies are given as counts: 30 images give an error of 9 points."""
 
@@ -134,11 +136,6 @@ class ModelFacts:
         source = self.record.get("assumed_names")
         return source and f"the weights name no classes: taken for the classes of {source}"
 
-    def __repr__(self) -> str:
-        later = sum(task > 0 for task in self.tasks)
-        classes = f"{self.num_classes:,} classes, {later:,} of them added later"
-        return f"<ModelFacts: {self.name}, {classes}>"
-
     @property
     def name(self) -> str:
         """The network, or whose features the head reads, in words."""
@@ -169,7 +166,17 @@ class ModelFacts:
         if self.is_calibrated:
             return None
         config = self.record.get("config")
-        return caution(config if isinstance(config, Mapping) else {})
+        settings = config if isinstance(config, Mapping) else {}
+        if (method := settings.get("method")) in NOT_PROBABILISTIC:
+            origin = f"solved ({method})"
+        elif settings.get("loss") == "mse":
+            origin = "trained with squared error"
+        else:
+            return None
+        return (
+            f"the head was {origin}, not with cross entropy: the order of the classes counts,"
+            " their probabilities do not"
+        )
 
     @property
     def probabilities(self) -> str:
@@ -179,25 +186,6 @@ class ModelFacts:
         if self.is_calibrated or not (self.history or self.fingerprint.weights):
             return ""
         return "not calibrated, which takes 100 test images (`clinit remember`)"
-
-
-NOT_PROBABILISTIC = ("ncm", "ridge", "simplecil")
-"""Methods whose logits are scores: only their order is meaningful, not their softmax."""
-
-
-def caution(settings: Mapping[str, Any]) -> str | None:
-    """Return why a head with these settings gives no probabilities; None if it does."""
-    method = settings.get("method")
-    if method in NOT_PROBABILISTIC:
-        origin = f"solved ({method})"
-    elif settings.get("loss") == "mse":
-        origin = "trained with squared error"
-    else:
-        return None
-    return (
-        f"the head was {origin}, not with cross entropy: the order of the classes counts,"
-        " their probabilities do not"
-    )
 
 
 def accuracy_in_words(part: Top1 | None) -> str:

@@ -71,7 +71,7 @@ DOCUMENT = DocumentKind(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class Memory:
     """Class statistics of a model, in float32, and features of some images of its classes."""
 
@@ -97,10 +97,6 @@ class Memory:
     backbone: Mapping[str, str]
     """Facts that the features depend on: `body` (SHA-256 of the network without its classifier),
     `transform`, `autocast`."""
-
-    def __repr__(self) -> str:
-        rows = f"{len(self.held_out.labels):,} held out, {len(self.learnt.labels):,} learnt"
-        return f"<Memory: {int(self.known.sum()):,} of {len(self.class_names):,} classes, {rows}>"
 
     @classmethod
     def of(

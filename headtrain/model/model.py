@@ -86,7 +86,8 @@ class Model:
             object.__setattr__(self, name, part)
 
     def __repr__(self) -> str:
-        return f"<Model {self.origin}: {self.facts}, memory {self.memory}>"
+        memory = "no memory" if self.memory is None else self.memory.describe()
+        return f"<Model {self.origin}: {self.facts.num_classes:,} classes, {memory}>"
 
     @property
     def head(self) -> Head:
@@ -175,22 +176,6 @@ class Model:
             memory=None if self.memory is None else self.memory.of_rows(picked),
         ).with_rows_of()
 
-    def without(self, names: Sequence[str]) -> Model:
-        """Return the model without the named classes.
-
-        Raises:
-            ModelError: If a class does not exist, or if no class would be left.
-        """
-        self._check_known(names)
-        gone = set(names)
-        left = [row for row, name in enumerate(self.facts.class_names) if name not in gone]
-        if not left:
-            raise ModelError(
-                f"without these {len(gone):,} classes, none would be left",
-                remedy="Leave at least one class.",
-            )
-        return self.of_rows(left)
-
     def remove(self, names: Sequence[str], data: Mapping[str, Any] = {}) -> Model:
         """Return the model without the named classes; its history records the removal.
 
@@ -201,7 +186,14 @@ class Model:
         Raises:
             ModelError: If a class does not exist, or if no class would be left.
         """
-        left = self.without(names)
+        self._check_known(names)
+        rows = [row for row, name in enumerate(self.class_names) if name not in {*names}]
+        if not rows:
+            raise ModelError(
+                f"without these {len({*names}):,} classes, none would be left",
+                remedy="Leave at least one class.",
+            )
+        left = self.of_rows(rows)
         temperature = left.facts.temperature and left.facts.temperature.unmeasured
         left = replace(left, facts=replace(left.facts, temperature=temperature, known=None))
         return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))
@@ -436,12 +428,6 @@ def described(fingerprint: Fingerprint) -> dict[str, str]:
     """Return what features depend on; their type and the version of timm may differ."""
     fields = fingerprint.without_rows.fields
     return {name: text for name, text in fields.items() if name not in ("dtype", "timm")}
-
-
-def same_network(one: Model, other: Model) -> bool:
-    """Return whether two models compute the same features of images."""
-    has_both = one.engine is not None and other.engine is not None
-    return has_both and bool(one.depends_on) and one.depends_on == other.depends_on
 
 
 def _inputs_of(
