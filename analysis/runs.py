@@ -19,7 +19,7 @@ from clinit.analysis.metrics.efficiency import gain
 from clinit.analysis.report import View
 from clinit.analysis.report.compare import Comparison, chosen_runs, compare
 from clinit.analysis.report.measures import measures_of, words_of
-from clinit.analysis.report.notes import conclusions, notes_of
+from clinit.analysis.report.notes import notes_of
 from clinit.analysis.report.run import COLLAPSE, Row, RunSummary, frame_of
 from clinit.analysis.report.settings import (
     ByData,
@@ -166,13 +166,8 @@ class Runs:
         ]
         return pl.concat(indexed) if indexed else pl.DataFrame()
 
-    def parts(self, view: View, *, width: int = 80) -> Iterator[RenderableType]:
-        """Yield the contents of a terminal report, from top to bottom.
-
-        Args:
-            view: Parts to show.
-            width: Width of drawings in characters; tables fit the width of their console.
-        """
+    def parts(self, view: View) -> Iterator[RenderableType]:
+        """Yield the contents of a terminal report, from top to bottom."""
         seeds = {run.config.get("seed") for run in self.runs}
         ranked = view.means or len(seeds) > 1 or any(run.is_held_out for run in self.runs)
         if ranked:
@@ -188,9 +183,6 @@ class Runs:
                 yield self._each(partial(task_table, columns=COLLAPSE), measured)
         yield Text("Columns: clinit report --help", style="dim")
         yield from self.told(view)
-        if view.curves:
-            yield from ("", self.curves(width=width))
-        yield from (Text(visible(sentence)) for sentence in conclusions(self.data))
 
     def told(self, view: View) -> Iterator[RenderableType]:
         """Yield the first notes, and the number of the others."""
@@ -255,12 +247,6 @@ class Runs:
                 pieces.append(Text(above, style="bold underline"))
             pieces.append(render(part))
         return pieces[0] if len(pieces) == 1 else Group(*pieces)
-
-    def curves(self, *, width: int = 80) -> RenderableType:
-        """Return loss and accuracy on the new task over iterations, drawn in characters."""
-        from clinit.analysis.figures.curves import draw
-
-        return self._each(partial(draw, width=width))
 
     def figure(self, name: str = "curves") -> Figure:
         """Return a figure for a paper.

@@ -296,7 +296,6 @@ def without_test_images(seal_record: Callable[..., None]) -> Callable[[Path], No
     def empty(folder: Path) -> None:
         record = read_record(folder)
         record.evaluations.clear().write_parquet(folder / "evaluations.parquet")
-        assert record.mistakes is not None
         record.mistakes.clear().write_parquet(folder / "mistakes.parquet")
         classes = record.classes.with_columns(val_rows=pl.lit(0, dtype=pl.Int64))
         classes.write_parquet(folder / "classes.parquet")

@@ -208,7 +208,6 @@ def test_features_of_a_folder_in_one_call(make_run: Callable[..., Path], tmp_pat
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
 def test_a_saved_head_starts_a_run(caches: tuple[Path, Path], tmp_path: Path, suffix: str) -> None:
     stored = clinit.load_cache(caches[0]).head
-    assert stored is not None
     path = str(tmp_path / f"head{suffix}")  # a path as text
     clinit.save_head(path, torch.from_numpy(stored.weight), stored.bias, list("abc"))
     found = clinit.load_head(path)
@@ -289,7 +288,6 @@ def test_predictions_give_the_counts_and_the_mistakes_that_they_come_from(tiny_r
     record, found = runs.runs[0].record, runs.predictions
     assert found.columns == ["run", "task", "iteration", "row", "image", "predicted"]
     wrong = found.filter(pl.col("row") != pl.col("predicted"))
-    assert record.mistakes is not None
     keys = ["task", "row", "image"]
     assert sorted(wrong.drop("run").rows()) == sorted(record.mistakes.rows())
     assert found.select(keys).is_unique().all()

@@ -1,4 +1,4 @@
-"""Measures over iterations, as a figure and for the terminal: by default loss and A_new.
+"""Measures over iterations: by default loss and A_new.
 
 The loss is the mean loss of the new images in each batch, before every update, so that no spike is
 lost. The accuracy is measured at the evaluation points. All tasks share one axis of cumulative
@@ -10,48 +10,22 @@ updates, the loss of the evaluation is drawn.
 
 from __future__ import annotations
 
-import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import TYPE_CHECKING
 
-import plotext
 import polars as pl
-from rich.text import Text
+from matplotlib.figure import Figure
 
-from clinit.analysis.figures.line import (
-    Line,
-    Start,
-    best_of,
-    finite_values,
-    lines_of,
-    log_floor,
-    round_ticks,
-    shortened,
-    starts_of,
-)
+from clinit.analysis.figures import style
+from clinit.analysis.figures.line import Line, Start, lines_of, log_floor, starts_of
 from clinit.analysis.report.measures import MEASURES
 from clinit.analysis.report.run import RunSummary
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CURVES = ("loss_new", "acc_new")
 MOST_MARKED = 60
 """If the accuracy lines of a start have at most this many points together, every point is marked;
 otherwise, about two points per line."""
-SIGNS = (
-    ("o", "orange+", "bright_yellow"),
-    ("x", "blue+", "bright_blue"),
-    ("+", "green+", "bright_green"),
-    ("#", "magenta+", "bright_magenta"),
-    ("*", "cyan+", "bright_cyan"),
-)
-"""Looks of the starts in the terminal, distinct even without colour: character, colour in plotext,
-colour in rich."""
-HEIGHT = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,123 +73,31 @@ def cumulative(start: Start, lines: Mapping[int, Line], shared: Switches) -> lis
     return [line.moved(begins[task]) for task, line in sorted(lines.items())]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Panel:
-    """The lines of each start in one measure, on cumulative iterations."""
-
-    title: str
-    is_loss: bool
-    lines: list[list[Line]]
-    """Losses are raised to `floor`."""
-    floor: float | None
-    """Lower end of a logarithmic scale of the losses; None: linear."""
-
-    @classmethod
-    def of(cls, name: str, starts: Sequence[Start], shared: Switches) -> Panel:
-        """Return the panel of a measure that each evaluation has."""
-        is_loss = name == "loss_new"
-        points = [lines_of([run.points for run in start.runs], name) for start in starts]
-        found = [loss_lines(start) for start in starts] if is_loss else points
-        lines = [cumulative(start, of, shared) for start, of in zip(starts, found, strict=True)]
-        floor = log_floor(lines) if is_loss else None
-        raised = [[line.raised(floor) for line in each] for each in lines]
-        runs = [run for start in starts for run in start.runs]
-        return cls(MEASURES[name].axis(runs), is_loss, raised, floor)
-
-
 def figure(runs: Sequence[RunSummary], names: Sequence[str] = CURVES) -> Figure:
-    """Return panels side by side, two as wide as the text of a page."""
-    from clinit.analysis.figures import style
-
+    """Return a panel per measure side by side, two as wide as the text of a page."""
     starts, shared = starts_of(runs), switches(runs)
     looks, labels = style.looks_of(starts), [start.name for start in starts]
-    span = 0, max(shared.ends[-1], 1)
     figure, drawn = style.panels(len(names), 2, 2.3, names=labels)
-    for axes, panel in zip(drawn, (Panel.of(name, starts, shared) for name in names), strict=True):
+    for axes, name in zip(drawn, names, strict=True):
         style.mark_tasks(axes, shared.ends, are_numbered=shared.are_shared)
-        style.name_axes(axes, "Iterations", panel.title)
-        for lines, look in zip(panel.lines, looks, strict=True):
-            few = sum(len(line.at) for line in lines) <= MOST_MARKED
-            marks = None if few and not panel.is_loss else 2
-            for line in lines:
-                style.draw_line(axes, line, look, span, marks=marks)
-        if panel.is_loss:
-            style.scale_losses(axes, panel.lines, panel.floor)
+        style.name_axes(axes, "Iterations", MEASURES[name].axis(runs))
+        is_loss = name == "loss_new"
+        lines = [cumulative(each, _lines(each, name), shared) for each in starts]
+        floor = log_floor(lines) if is_loss else None
+        for own, look in zip(lines, looks, strict=True):
+            few = sum(len(line.at) for line in own) <= MOST_MARKED
+            marks = None if few and not is_loss else 2
+            for line in own:
+                style.draw_line(axes, line, look, marks=marks, clip=floor is not None)
+        if is_loss:
+            style.scale_losses(axes, floor)
         else:
             axes.set_ylim(0, 100)
     style.legend_above(figure, labels, looks)
     return figure
 
 
-def draw(runs: Sequence[RunSummary], width: int) -> Text:
-    """Return the loss above the accuracy, `width` characters wide."""
-    starts, shared = starts_of(runs), switches(runs)
-    drawn = best_of(starts, len(SIGNS))
-    whose = "" if shared.are_shared else " of some runs"
-    foot = [f"Iterations over all tasks; a vertical line is a task switch{whose}."]
-    if len(drawn) < len(starts):
-        foot.append(
-            f"The {len(drawn)} of {len(starts)} settings with the best A_all; --plot FILE draws"
-            " all."
-        )
-    if (most := max(len(start.runs) for start in starts)) > 1:
-        unequal = any(len(start.runs) < most for start in starts)
-        foot.append(f"Means over {'up to ' if unequal else ''}{most} seeds.")
-    parts = [
-        _legend([start.name for start in drawn], width),
-        *(_plot(Panel.of(name, drawn, shared), shared.ends, width) for name in CURVES),
-        Text("\n".join(textwrap.wrap(" ".join(foot), max(1, width))), style="dim"),
-    ]
-    return Text("\n").join(part for part in parts if part is not None)
-
-
-def _legend(names: Sequence[str], width: int) -> Text:
-    """Return the character of each name, in lines of at most `width` columns."""
-    lines = [Text()]
-    for (sign, _, style), name in zip(SIGNS, names, strict=False):
-        entry = Text.assemble((3 * sign, style), f" {shortened(name, max(1, width - 4))}")
-        if not lines[-1]:
-            lines[-1] = entry
-        elif lines[-1].cell_len + 3 + entry.cell_len <= width:
-            lines[-1] = Text("   ").join([lines[-1], entry])
-        else:
-            lines.append(entry)
-    return Text("\n").join(lines)
-
-
-def _plot(panel: Panel, ends: Sequence[int], width: int) -> Text | None:
-    """Draw lines, one character per start; None if no value is finite.
-
-    A linear scale starts at 0.
-    """
-    series, is_log = panel.lines, panel.floor is not None
-    if not (values := finite_values(series, bands=False)):
-        return None
-    title, span = panel.title + ", each step" * panel.is_loss, (0, max(ends[-1], 1))
-    drawn = plotext.figure
-    drawn.clear()
-    # plotext would limit the width to the terminal's, even if the output is a file or a pipe.
-    plotext.terminal.limit(False, False)
-    drawn.theme("colorless")
-    drawn.plot_size(width, HEIGHT)
-    drawn.title(shortened(title + (" (log scale)" if is_log else ""), width))
-    drawn.legend(False)
-    for place in ends[:-1]:
-        drawn.line(place, "vertical", pixel="gray")
-    every = math.ceil((len(ends) + 1) * (len(str(ends[-1])) + 3) / max(1, width - 8))
-    chosen = (0, *ends)[:: max(1, every)]
-    drawn.ruler("x", "lower").lim(*span).ticks(chosen, [str(place) for place in chosen])
-    # plotext's own logarithmic scale does not work with custom ticks.
-    height = math.log10 if is_log else float
-    for (sign, colour, _), lines in zip(SIGNS, series, strict=False):
-        marker = plotext.marker(sign, colour)
-        for piece in (piece for line in lines for piece in line.pieces()):
-            seen = piece.thinned(*span, width)
-            heights = [height(value) for value in seen.mean.tolist()]
-            drawn.draw(drawn.signal(seen.at.tolist(), heights, marker=marker).lines())
-    low = min(values) if is_log else min(0.0, *values)
-    high = max(values) if max(values) > low else low + 1.0
-    ticks = round_ticks(low, high, log=is_log)
-    vertical = drawn.ruler("y", "left").lim(height(low), height(high))
-    vertical.ticks([height(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
-    return Text.from_ansi(drawn.build().string().rstrip("\n"))
+def _lines(start: Start, name: str) -> dict[int, Line]:
+    if name == "loss_new":
+        return loss_lines(start)
+    return lines_of([run.points for run in start.runs], name)

@@ -105,7 +105,7 @@ def _panel(axes: Axes, race: Race, looks: Sequence[style.Look]) -> None:
     last = max(1.0, *(float(runner.line.at[-1]) for runner in race.runners))
     axes.axhline(race.target, linestyle="--", color=style.GREY, linewidth=0.8, zorder=1)
     for runner, look in zip(race.runners, looks, strict=True):
-        style.draw_line(axes, runner.line, look, (0, last))
+        style.draw_line(axes, runner.line, look)
     axes.set_xlim(0, last)
     axes.set_ylim(0, 104)
     axes.set_yticks(range(0, 101, 20))

@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from clinit.analysis.figures.line import Line, Real, Start, finite_values, round_ticks, shortened
+from clinit.analysis.figures.line import Line, Real, Start, shortened
 
 # M. Okabe, K. Ito, "Color universal design", 2008: distinct with any colour vision; its
 # without yellow, which is invisible on white paper.
@@ -29,8 +29,6 @@ COLUMN, PAGE = 3.3, 6.9
 SMALL, NORMAL = 7.0, 8.0
 """Sizes of letters in points."""
 DPI = 300
-MOST_COLUMNS = 900
-"""Maximum number of columns to which a line is thinned, for a panel of 3 inches."""
 _LETTERS_PER_INCH = 15.0
 
 
@@ -143,41 +141,31 @@ def remark(axes: Axes, text: str, at: tuple[Real, Real], **options: Any) -> None
 
 
 def draw_line(
-    axes: Axes, line: Line, look: Look, span: tuple[Real, Real], *, marks: int | None = None
+    axes: Axes, line: Line, look: Look, *, marks: int | None = None, clip: bool = False
 ) -> None:
-    """Draw a line with its band, thinned to what can be seen.
+    """Draw a line with its band; it is broken where a value is not finite.
 
     Args:
         axes: The panel.
         line: The line.
         look: Colour and stroke.
-        span: The ends of the horizontal axis.
         marks: Approximate number of points with a marker; None: all points.
+        clip: Whether the line ends at the edge of the panel.
     """
-    for piece in line.pieces():
-        seen = piece.thinned(*span, MOST_COLUMNS)
-        if piece.has_band:  # thinning also creates a range, which is not a range over seeds
-            band: dict[str, Any] = {"color": look.colour, "alpha": 0.2, "linewidth": 0}
-            axes.fill_between(seen.at, seen.low, seen.high, **band)
-        every = 1 if marks is None else max(1, -(-len(seen.at) // marks))
-        marked: dict[str, Any] = {"marker": look.marker, "markevery": every, "ms": 2.8}
-        axes.plot(
-            seen.at,
-            seen.mean,
-            linewidth=1.1,
-            markeredgewidth=0,
-            clip_on=False,
-            **marked,
-            **look.style,
-        )
+    if line.has_band:
+        band: dict[str, Any] = {"color": look.colour, "alpha": 0.2, "linewidth": 0}
+        axes.fill_between(line.at, line.low, line.high, **band)
+    every = 1 if marks is None else max(1, -(-len(line.at) // marks))
+    drawn: dict[str, Any] = {"marker": look.marker, "markevery": every, "ms": 2.8, **look.style}
+    axes.plot(line.at, line.mean, linewidth=1.1, markeredgewidth=0, clip_on=clip, **drawn)
 
 
-def scale_losses(axes: Axes, series: Sequence[Sequence[Line]], floor: Real | None) -> None:
+def scale_losses(axes: Axes, floor: float | None) -> None:
     """Set a scale from 0, or a logarithmic scale from `floor`."""
     if floor is not None:
-        ticks = round_ticks(floor, max(finite_values(series)), log=True)
         axes.set_yscale("log")
-        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylim(bottom=floor or 0)
 

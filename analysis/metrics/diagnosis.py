@@ -21,11 +21,13 @@ from clinit.errors import HeadError
 from clinit.extract.cache.fingerprint import Fingerprint, joined_fingerprint
 from clinit.extract.cache.head import Head, head_rows
 from clinit.extract.cache.read import CacheSplit
-from clinit.headtrain.heads.array import beside, library, torch_stream
+from clinit.headtrain.heads.array import beside, library, placed, slices, torch_stream
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, count
 from clinit.headtrain.heads.statistics.moments import Block
-from clinit.headtrain.protocol.stream.summed import Summed, blocks_of
 from clinit.words import contrast_digests
+
+BLOCK_ROWS = 65_536
+"""Maximum number of rows in a block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +103,7 @@ def diagnose_splits(
 
     def blocks() -> Iterator[Block]:
         for split, rows in zip(splits, numbers, strict=True):
-            yield from blocks_of(split, range(split.plan.num_shards), rows, device=device)
+            yield from _blocks_of(split, rows, device or torch.device("cpu"))
 
     with torch_stream(device):
         statistics = ClassStatistics.of_blocks(blocks(), totals, head.dim)
@@ -109,30 +111,23 @@ def diagnose_splits(
         return diagnose(statistics, weight, bias, lam=lam, fingerprint=fingerprint)
 
 
-def diagnose_summed(summed: Summed, head: Head, *, lam: float) -> Diagnosis:
-    """Return the metrics of `head` on the images whose statistics are given.
-
-    Args:
-        summed: Class-balanced statistics.
-        head: A head with a row for each class of the statistics, matched by name.
-        lam: Ridge of the least squares in D_LS, >= 0.
-
-    Raises:
-        HeadError: If the head has another width, or fewer than two of the classes.
-        StatisticsError: If the head lacks a class, or the statistics are not class-balanced.
-    """
-    rows = matching_rows(head, summed)
-    _check_several(head, summed, np.where(rows >= 0, summed.statistics.totals, 0))
-    named = summed.named(head.class_names or summed.class_names)
-    statistics = named.averaging("class", "a diagnosis")
-    weights = head.weight, head.bias
-    return diagnose(statistics, *weights, lam=lam, fingerprint=summed.fingerprint)
+def _blocks_of(
+    split: CacheSplit, numbers: Int[np.ndarray, " classes"], device: torch.device
+) -> Iterator[Block]:
+    """Yield the valid rows of a split on `device`, without rows of classes with the number -1."""
+    for index in range(split.plan.num_shards):
+        shard = split.shard(index)
+        valid = np.flatnonzero(shard.valid)
+        for block in slices(len(valid), BLOCK_ROWS):
+            labels = numbers[shard.labels[valid[block]]]
+            rows = valid[block][labels >= 0]
+            yield placed(shard.features[rows], device), labels[labels >= 0]
 
 
-def matching_rows(head: Head, of: CacheSplit | Summed) -> Int[np.ndarray, " classes"]:
-    """Return the head row of each class of some data; -1 for a class without a row.
+def matching_rows(head: Head, of: CacheSplit) -> Int[np.ndarray, " classes"]:
+    """Return the head row of each class of a split; -1 for a class without a row.
 
-    The rows of a head without class names are assumed to be the classes of the data, in order.
+    The rows of a head without class names are assumed to be the classes of the split, in order.
     """
     backbone = of.fingerprint.backbone_identifier
     if head.dim != of.dim or not of.fingerprint.fits(head.fingerprint):
@@ -154,9 +149,7 @@ def matching_rows(head: Head, of: CacheSplit | Summed) -> Int[np.ndarray, " clas
     return np.arange(head.num_classes)
 
 
-def _check_several(
-    head: Head, of: CacheSplit | Summed, totals: Int[np.ndarray, " classes"]
-) -> None:
+def _check_several(head: Head, of: CacheSplit, totals: Int[np.ndarray, " classes"]) -> None:
     if np.count_nonzero(totals) < 2:
         raise HeadError(
             f"fewer than two classes of {of.path} are among the"

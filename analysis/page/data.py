@@ -16,6 +16,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -24,9 +25,8 @@ from jaxtyping import Float, Int
 from rich.text import Text
 
 from clinit.analysis.figures.curves import ends_of
-from clinit.analysis.figures.line import extremes, spans_decades, starts_of
+from clinit.analysis.figures.line import spans_decades, starts_of
 from clinit.analysis.figures.style import COLOURS, looks_of
-from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.run import SIDES, Row, RunSummary
 from clinit.analysis.report.settings import Names, by_data, common, labels, shown
 from clinit.analysis.report.table import NOTHING, Cell, Column
@@ -97,7 +97,6 @@ def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
     Runs have the order of the report, whose notes are `notes`.
     """
     facts = facts_of(runs)
-    facts["data"] += [["result", sentence] for sentence in conclusions(by_data(runs))]
     counts = "does not count" if runs[0].skip_start else "counts too"
     counts = f"A point of a curve; the point before the first step of a task {counts}."
     choices, starts = switches(runs), starts_of(runs)
@@ -322,7 +321,11 @@ def thin(values: Float[np.ndarray, " steps"], most: int) -> Int[np.ndarray, " ke
     if len(values) <= most:
         return np.arange(len(values))
     edges = np.linspace(0, len(values), max(1, (most - 2) // 2) + 1).astype(int)
-    return extremes(values, edges[:-1])
+    low, high = (np.where(np.isfinite(values), values, end) for end in (np.inf, -np.inf))
+    kept = {0, len(values) - 1}
+    for start, stop in pairwise(edges.tolist()):
+        kept |= {start + int(low[start:stop].argmin()), start + int(high[start:stop].argmax())}
+    return np.array(sorted(kept))
 
 
 def _curve(table: pl.DataFrame, name: str, most: int, grids: dict[tuple[int, ...], int]) -> Curve:

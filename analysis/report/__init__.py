@@ -34,6 +34,5 @@ class View(Part):
     means: bool = setting(
         False, "Mean and deviation over seeds instead of runs, in JSON and CSV too."
     )
-    curves: bool = setting(True, "Draw the curves in the terminal.")
     said: Collection[str] = ()
     """Notes that are left out."""

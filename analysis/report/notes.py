@@ -1,4 +1,4 @@
-"""Notes on the limits of the numbers of a report, and the conclusion of the report."""
+"""Notes on the limits of the numbers of a report."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from clinit.analysis.metrics.accuracy import accuracy_before, at_end, at_start, mean
 from clinit.analysis.report.run import RunSummary
-from clinit.analysis.report.settings import ByData, Names, SeedGroup, labels, phrase, seed_groups
+from clinit.analysis.report.settings import ByData, labels
 from clinit.headtrain.heads.groups import repeats_in_words
-from clinit.words import listed, number_of
+from clinit.words import number_of
 
 FAR = 5.0
 """Percentage points that accuracy on base classes may rise without a note."""
 LEAST_FALL = 0.1
 """Percentage points that A_all must lose in training to be noted."""
-MOST_STARTS = 3
-"""Maximum number of starts besides random that a conclusion names, the best A_all first."""
 
 
 def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
@@ -86,44 +84,3 @@ def falls(runs: Sequence[RunSummary]) -> Iterator[str]:
             f" {before:.1f} % to {after:.1f} % (means over tasks). `--iterations 0` keeps the"
             " start, `--protocol keep` trains near it."
         )
-
-
-def conclusions(data: ByData) -> list[str]:
-    """Return a sentence for each data set on which random rows and other starts were tried."""
-    found = {heading: conclusion(part) for heading, part in data.items()}
-    return [f"{where}: {words}" if where else words for where, words in found.items() if words]
-
-
-def conclusion(runs: Sequence[RunSummary]) -> str:
-    """Compare random rows with other starts on the same data; empty if either is missing.
-
-    Numbers are means over tasks and seeds. If training settings differ, the sentence is about the
-    settings with the best A_all.
-    """
-    rivals: dict[str, list[SeedGroup]] = {}
-    for group in seed_groups(runs):
-        if group.spread("acc_new_start") is not None:
-            rivals.setdefault(group.comparable, []).append(group)
-    for groups in rivals.values():
-        random = [group for group in groups if group.runs[0].init == "random"][:1]
-        others = [group for group in groups if group.runs[0].init != "random"][:MOST_STARTS]
-        if random and others:
-            first = random[0].runs[0]
-            names = Names.of(runs, without=("seed",)).of_training
-            where = ", ".join(phrase(first, name) for name in names)
-            words = _sentence(
-                [*random, *others], after="" if "base" in first.sides else " after the first"
-            )
-            return f"{where}: {words}" if where else words[0].upper() + words[1:]
-    return ""
-
-
-def _sentence(groups: Sequence[SeedGroup], after: str) -> str:
-    names = labels([group.runs[0] for group in groups], without=("seed",))
-    found = [group.spread("acc_new_start") for group in groups]
-    shares = [f"{spread.mean:.1f} %" for spread in found if spread is not None]
-    others = [f"{name} rows {share}" for name, share in zip(names[1:], shares[1:], strict=True)]
-    return (
-        f"before the first step of a task{after}, {names[0]} rows recognise {shares[0]} of its new"
-        f" classes, {listed(others)}."
-    )

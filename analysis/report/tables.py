@@ -207,9 +207,6 @@ def _size(task: Row) -> str:
     return f": {', '.join(parts)}" if parts else ""
 
 
-NAMES = {"c": "C", "lam": "lambda"}
-
-
 def grid_table(found: Probe) -> RichTable:
     """Return a table of held-out top-1 in percent, with a mark at the chosen penalty."""
     lines: list[Cells] = []
@@ -229,9 +226,7 @@ def grid_title(found: Probe) -> str:
 
 
 def accuracy_lines(found: Probe) -> list[str]:
-    """Return the accuracy of the probe, with the chosen settings and the elapsed time."""
-    named = ((NAMES.get(name, name), value) for name, value in found.chosen.items())
-    chosen = ", ".join(f"{name} {value:.3g}" for name, value in named)
+    """Return the accuracy of the probe, with the chosen penalty and the elapsed time."""
     if found.val is None:
         top1 = NOTHING if found.held_out_top1 is None else f"{found.held_out_top1:.2f} %"
         words = f"Top-1 on held-out training rows: {top1}"
@@ -242,4 +237,4 @@ def accuracy_lines(found: Probe) -> list[str]:
             f" classes {found.val.per_class:.2f} %"
         )
     seconds = f"In {found.seconds['total']:,.1f} s on {found.facts['device']}"
-    return [f"{words} ({chosen})", seconds]
+    return [f"{words} (C {found.chosen['c']:.3g})", seconds]

@@ -13,14 +13,11 @@ from clinit.cli.frame.options import AsJson, DeviceOption, Split, described
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.run_data import check_caches
-from clinit.files.paths import is_file
 from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.extract.cache.head import Head
-    from clinit.extract.cache.read import CacheSplit
     from clinit.headtrain.protocol.record.info import RunInfo
-    from clinit.headtrain.protocol.stream.summed import Summed
 
 STORED = "pretrained"
 """Value of --head for the head in the cache."""
@@ -30,9 +27,8 @@ def diagnose(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Feature caches of one backbone, measured together; or a file of `clinit head"
-            " statistics`; or run records, or folders of them, whose heads are measured on the"
-            " caches that they read.",
+            help="Feature caches of one backbone, measured together; or run records, or folders of"
+            " them, whose heads are measured on the caches that they read.",
             metavar="CACHE|RUN...",
         ),
     ],
@@ -65,28 +61,26 @@ def diagnose(
     }
     records = [file.parent for files in of_runs.values() for file in files]
     places = [path for path, files in of_runs.items() if not files] or _places(records)
-    if is_file(places[0]) and (split or len(places) > 1):
-        raise typer.BadParameter(f"{places[0]} contains statistics: it takes no --split or cache")
     named = head or ([] if records else [STORED])
-    check_caches(or_files=places)
+    check_caches(*places)
     for each in named:
         check_caches(head=None if each == STORED else Path(each))
-    from clinit.analysis.metrics.diagnosis import diagnose_splits, diagnose_summed
+    from clinit.analysis.metrics.diagnosis import diagnose_splits
     from clinit.analysis.report.tables import heads_table
-    from clinit.headtrain.protocol.stream.summed import Summed
+    from clinit.extract.cache.read import open_cache
     from clinit.machine import choose_device
 
-    name, rows, stored = _opened(places, split)
-    heads = {each: _head(each, stored, places[0]) for each in named}
+    caches = [open_cache(place) for place in places]
+    name: str = split or next(iter(caches[0].splits))
+    rows = [cache.split(name) for cache in caches]
+    heads = {each: _head(each, caches[0].head, places[0]) for each in named}
     heads |= {str(path): _recorded_head(path) for path in records}
     with doing(f"Reading {places[0]} …"):
         found = {
-            each: diagnose_summed(rows, own, lam=lam)
-            if isinstance(rows, Summed)
-            else diagnose_splits(rows, own, lam=lam, device=choose_device(device))
+            each: diagnose_splits(rows, own, lam=lam, device=choose_device(device))
             for each, own in heads.items()
         }
-    of = {"cache": " ".join(map(str, places)), "split": name or None}
+    of = {"cache": " ".join(map(str, places)), "split": name}
     if as_json:
         every = [{**of, "head": each, **one.content()} for each, one in found.items()]
         print_content(every if len(every) > 1 else every[0])
@@ -94,17 +88,14 @@ def diagnose(
     first = next(iter(found.values()))
     collapse = first.collapse
     told = f"head {next(iter(found))}" if len(found) == 1 else number_of(len(found), "head")
-    say(f"{of['cache']}, {f'split {name}' if name else 'statistics'}, {told}")
+    say(f"{of['cache']}, split {name}, {told}")
     say(
         f"{number_of(first.rows, 'row')} of {collapse.classes:,} classes, width {collapse.dim},"
         f" class means of rank {collapse.rank} (cut {collapse.cut:.0e}), lambda {lam:g}; computed"
         f" with {first.library}"
     )
     out.print(heads_table(found))
-    known = (
-        rows.class_names if isinstance(rows, Summed) else [n for r in rows for n in r.class_names]
-    )
-    if others := len({*known}) - collapse.classes:
+    if others := len({n for r in rows for n in r.class_names}) - collapse.classes:
         note(
             f"left out: {number_of(others, 'class')} of the cache without a row in the head, or"
             " without features"
@@ -141,20 +132,6 @@ def _caches(info: RunInfo) -> list[Path]:
     """Return the caches of both sides that a run read."""
     sides = [side for side in (info["base"], info["new"]) if side]
     return [Path(p) for side in sides for p in (side["path"], *side.get("other_paths", ()))]
-
-
-def _opened(
-    places: list[Path], split: Split | None
-) -> tuple[str, Summed | list[CacheSplit], Head | None]:
-    """Return the name of the split, the rows, and the head in the first cache."""
-    from clinit.extract.cache.read import open_cache
-    from clinit.headtrain.protocol.stream.summed import read_summed
-
-    if is_file(places[0]):
-        return "", read_summed(places[0]), None
-    caches = [open_cache(place) for place in places]
-    name: str = split or next(iter(caches[0].splits))
-    return name, [cache.split(name) for cache in caches], caches[0].head
 
 
 def _head(name: str, stored: Head | None, cache: Path) -> Head:

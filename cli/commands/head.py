@@ -11,20 +11,17 @@ import typer
 
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, out, say
-from clinit.cli.frame.options import AsJson, CacheArgument, Memory, Overwrite, Split, described
+from clinit.cli.frame.options import AsJson, CacheArgument, Memory, Overwrite, described
 from clinit.cli.frame.process import claimed_head, keeps
 from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.run_data import check_caches, tell_near
 from clinit.cli.frame.study_options import takes
-from clinit.files.paths import check_writable
-from clinit.headtrain.heads.start.settings import Weighting
 from clinit.headtrain.probe.settings import AlignConfig, ProbeConfig
 from clinit.words import number_of
 
 app = typer.Typer(no_args_is_help=True, help="Fit and align heads on all rows of a cache.")
 _KEPT = "No partial file is left: the file is written completely or not at all."
-_MANY = "Feature caches of one backbone, summed together."
 
 
 @app.callback()
@@ -158,42 +155,3 @@ def _show(facts: Mapping[str, Any]) -> None:
             f"Top-1 on {facts['val_rows']:,} validation rows: {facts['top1_before']:.2f} % before,"
             f" {facts['top1_after']:.2f} % after"
         )
-
-
-@app.command()
-@keeps(_KEPT)
-def statistics(
-    caches: Annotated[list[Path], typer.Argument(help=_MANY, metavar="CACHE...")],
-    out: Annotated[Path, described("File to write, .safetensors.", "FILE")],
-    weighting: Annotated[
-        Weighting,
-        described(
-            "Average with equal weights of all classes, which all methods but slda need, or of all"
-            " rows (sample)."
-        ),
-    ] = "class",
-    split: Annotated[Split | None, described("Split to sum.", default="train, or else val")] = None,
-) -> None:
-    """Sum caches to counts, means and one second moment: all that linear heads need of rows.
-
-    For C classes and d features, FILE contains C d + d^2 numbers, whatever the
-    number of images. They are summed in one pass, with one shard in memory at a
-    time. FILE replaces the rows in `clinit train-head --base`, `clinit diagnose`
-    and `clinit add --old`.
-
-    clinit head statistics caches/base --out base-statistics.safetensors
-    """
-    _check_head(out, ".safetensors")
-    check_caches(*caches)
-    check_writable(out)
-    from clinit.headtrain.protocol.stream.summed import sum_caches
-
-    with training_progress() as observer:
-        found = sum_caches(caches, out, weighting, split, observer)
-    sums = found.statistics
-    say(
-        f"{number_of(int(sums.totals.sum()), 'row')} of"
-        f" {number_of(int((sums.totals > 0).sum()), 'class')}, width {sums.dim}, weighting"
-        f" {sums.weighting}: C d + d^2 = {(sums.num_classes + sums.dim) * sums.dim:,} numbers"
-    )
-    say(f"Statistics at {out}")

@@ -78,8 +78,7 @@ def add(
     old: Annotated[
         Path | None,
         typer.Option(
-            help="Feature cache of old classes, with the model's class names; or a file that"
-            " `clinit head statistics` made from such a cache.",
+            help="Feature cache of old classes, with the model's class names.",
             metavar="PATH",
             show_default="the model's memory",
         ),

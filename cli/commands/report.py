@@ -155,11 +155,6 @@ def _checked(asked: Asked) -> View:
     form: Format = "json" if asked.as_json else asked.format
     if asked.per_task and form != "table" and (asked.means or form in ("markdown", "latex")):
         raise typer.BadParameter("means over seeds do not exist by task: leave out --per-task")
-    figures = {*(asked.figure or ())}
-    drawn = asked.curves and form == "table" and (not figures or "curves" in figures)
-    if asked.plot is None and not figures <= ({"curves"} if drawn else set()):
-        raise typer.BadParameter(
-            "the terminal draws only curves: add --plot FILE to write other figures",
-            param_hint="--figure",
-        )
-    return replace(asked, format=form, curves=drawn)
+    if asked.figure and asked.plot is None:
+        raise typer.BadParameter("--figure needs a file: add --plot FILE")
+    return replace(asked, format=form)

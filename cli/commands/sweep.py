@@ -110,7 +110,7 @@ def sweep(
         raise typer.BadParameter("--top takes only one cache each for --base and --new")
     runs = _runs(grids, top=top)
     check_base(base, head, runs)
-    check_caches(*new, *((base or ()) if top else ()), or_files=base or ())
+    check_caches(*new, *(base or ()))
     check_writable(out)
     heads = head or []
     with claimed_folder(out):

@@ -67,7 +67,7 @@ def train_head(
     --overwrite is given.
     """
     check_base(base, head, studies)
-    check_caches(*new, head=head, or_files=base or ())
+    check_caches(*new, *(base or ()), head=head)
     check_writable(out)
     from clinit.headtrain.protocol import runs
     from clinit.headtrain.protocol.train.heads import check_precision

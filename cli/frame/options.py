@@ -47,9 +47,6 @@ Memory = Annotated[
     ),
 ]
 DeviceOption = Annotated[Device, described(fields_of(Training)["device"].help)]
-CacheOrFile = Annotated[
-    Path, typer.Argument(help="Folder of a feature cache, or a file of `clinit head statistics`.")
-]
 CacheArgument = Annotated[Path, typer.Argument(help="Folder written by `clinit extract --out`.")]
 
 
@@ -67,9 +64,8 @@ NewCache = Annotated[Path, _place(_NEW)]
 BaseCaches = Annotated[
     list[Path] | None,
     _place(
-        f"{_BASE} A file of `clinit head statistics`, given in addition, replaces the training rows"
-        f" of the cache. Without --base, the stream starts without classes.{_SEVERAL}",
-        *("PATH", "Data", "--base"),
+        f"{_BASE} Without --base, the stream starts without classes.{_SEVERAL}",
+        *("FOLDER", "Data", "--base"),
     ),
 ]
 NewCaches = Annotated[list[Path], _place(_NEW + _SEVERAL, "FOLDER", "Data", "--new")]

@@ -15,9 +15,6 @@ from clinit.words import number_of
 if TYPE_CHECKING:
     from clinit.analysis.runs import Runs
 
-WIDEST_PLOT = 120
-"""Maximum number of columns of a plot, because a wider plot shows no more detail."""
-
 
 def print_content(content: Any) -> None:
     """Print plain values as JSON for programs, with null for numbers that are not finite."""
@@ -28,7 +25,7 @@ def print_content(content: Any) -> None:
 
 def show(runs: Runs, view: View) -> None:
     """Print the parts of a report from top to bottom."""
-    for part in runs.parts(view, width=min(out.width, WIDEST_PLOT)):
+    for part in runs.parts(view):
         out.print(part, crop=False)
 
 
@@ -36,7 +33,8 @@ def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
     """Print the table of records, without the notes of runs that were trained just now."""
     folder = next(iter(places)).parent
     _show_records(places, trained, means=False)
-    say(f"{number_of(len(places), 'run record')} at {folder}; curves: clinit report {folder}")
+    told = number_of(len(places), "run record")
+    say(f"{told} at {folder}; curves: clinit report {folder} --html FILE")
 
 
 def show_ranking(records: Collection[Path]) -> None:
@@ -54,7 +52,7 @@ def _show_records(places: Collection[Path], told: Collection[Path], *, means: bo
     runs = load_runs(*places)
     known = {place.resolve() for place in told}
     said = {n for run in runs if run.path in known for n in run.record.info["notes"]}
-    show(runs, View(means=means, curves=False, said=said))
+    show(runs, View(means=means, said=said))
 
 
 def tell_headless(cache: Path) -> None:

@@ -25,21 +25,18 @@ if TYPE_CHECKING:
     from clinit.headtrain.top.inputs import ImageData
 
 
-def check_caches(
-    *paths: Path | None, head: Path | None = None, or_files: Collection[Path] = ()
-) -> None:
+def check_caches(*paths: Path | None, head: Path | None = None) -> None:
     """Check that caches and a head file exist.
 
     Args:
         paths: The caches; None is skipped.
         head: The head file, if any.
-        or_files: Caches or files of statistics.
 
     Raises:
         CacheError: If a path is not a cache.
         HeadError: If the head file does not exist.
     """
-    for path in (*paths, *(each for each in or_files if not is_file(each))):
+    for path in paths:
         if path is not None:
             split_names(path)
     if head is not None and not is_file(head):

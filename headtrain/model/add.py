@@ -30,15 +30,11 @@ from clinit.headtrain.model.growth import DRAWN, Growth, Started, grown_head, gr
 from clinit.headtrain.model.inputs import Inputs, features_in, held_out
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import HELD_OUT, AddConfig, Arrival
-from clinit.headtrain.probe.protocol import probe
-from clinit.headtrain.probe.settings import HeadFit, ProbeConfig
+from clinit.headtrain.probe.protocol import first_head
 from clinit.headtrain.protocol.stream.source import Source, read_sources
 from clinit.observer import Doing, Observer, Warned, ignore
 from clinit.words import examples
 
-FIRST_FIT: HeadFit = "ridge"
-"""How the first head of a network is fitted. With 3 to 50 classes of 1 to 20 images, `ridge` is up
-to 3 points more accurate than `logistic`, which also needs two images of a class."""
 PRICES = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Values of `--max-old-loss` that are compared with the requested value."""
 
@@ -91,7 +87,7 @@ def add(
         data |= told
         if old is not None and {*old.class_names}.isdisjoint(left.class_names):
             old = None
-    if old is not None and old.summed is None:
+    if old is not None:
         train, aside = held_out(old.train, old.val, HELD_OUT)
         old = replace(old, train=train, val=aside)
     images = replace(images, data=data)
@@ -143,13 +139,12 @@ def grow(growth: Growth, observe: Observer) -> Addition:
     Raises:
         ModelError: If no class of given features of old classes is a class of the model.
     """
-    images, growth = growth.images, growth.with_statistics()
+    images = growth.images
     if growth.left.class_names:
         started = grown_head(growth, observe)
     else:
-        source = Source(images.train, images.val)
-        head = probe(source, ProbeConfig(method=FIRST_FIT)).head
-        kind = f"none, because the model had no classes; its head was fitted ({FIRST_FIT})"
+        head = first_head(Source(images.train, images.val))
+        kind = "none, because the model had no classes; its head was fitted (ridge)"
         started = Started(head, None, kind)
     answers = _left_out(growth, started)
     observe(Doing(f"Looking for odd {images.listed.noun}s …"))

@@ -50,6 +50,8 @@ from clinit.words import examples, number_of
 
 MOST_KNOWN = 2048
 NONE = Top1(0, 0)
+GUESSED = 0.1
+"""Estimated loss of old classes above which the answer says that it is a guess."""
 
 
 class Price(NamedTuple):
@@ -255,6 +257,8 @@ class Addition:
             told = ", estimated loss {correct:,} of {total:,} old {noun}s"
             loss = "" if lost is None else told.format(**lost, noun=self.audit.noun)
             lines.append(f"{which} classes: not tested (`clinit remember`){loss}.")
+            if lost is not None and lost["correct"] > GUESSED * lost["total"]:
+                lines.append("Such a loss is a guess: give old ones (`--old`), or more new ones.")
         return lines
 
     def tables(self) -> list[TableOf]:

@@ -152,18 +152,12 @@ class ModelFacts:
         return self.history[-1].data.get("parents", {}) if self.history else {}
 
     @property
-    def is_calibrated(self) -> bool:
-        """Whether a temperature was fitted: to these classes, or by `clinit head fit`."""
-        fitted = None if self.history else self.record.get("temperature")
-        return self.temperature is not None or fitted is not None
-
-    @property
     def caution(self) -> str | None:
         """Why the probabilities cannot be trusted; None if they can.
 
         With a temperature, they can be trusted. Otherwise the training of the head decides.
         """
-        if self.is_calibrated:
+        if self.temperature is not None:
             return None
         config = self.record.get("config")
         settings = config if isinstance(config, Mapping) else {}
@@ -183,7 +177,7 @@ class ModelFacts:
         """The temperature in words, or why there is none; empty if nothing is known of it."""
         if self.temperature is not None:
             return self.temperature.describe()
-        if self.is_calibrated or not (self.history or self.fingerprint.weights):
+        if not (self.history or self.fingerprint.weights):
             return ""
         return "not calibrated, which takes 100 test images (`clinit remember`)"
 

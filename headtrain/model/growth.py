@@ -52,7 +52,6 @@ from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.experiment import started_heads
 from clinit.headtrain.protocol.stream.buffer import drawn_per_class
 from clinit.headtrain.protocol.stream.source import Source
-from clinit.headtrain.protocol.stream.summed import Summed
 from clinit.headtrain.protocol.study.parts import Stream, Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.past import paired_rows, root
@@ -108,14 +107,6 @@ class Growth:
         memory = self.left.memory
         return self.given.val if memory is None or len(self.given.val.labels) else memory.held_out
 
-    def with_statistics(self) -> Growth:
-        """Return the same with given statistics in the memory of the model."""
-        names, summed = self.left.class_names, None if self.old is None else self.old.summed
-        if summed is None or {*summed.class_names}.isdisjoint(names):
-            return self
-        memory = _with_summed(self.left, summed, self.images.train)
-        return replace(self, left=replace(self.left, memory=memory), old=None)
-
 
 class Started(NamedTuple):
     """A head with rows of the new classes, last, and how they came about."""
@@ -162,11 +153,35 @@ def grown_head(growth: Growth, observer: Observer) -> Started:
         head = replace(head, bias=(head.bias + shift * moved).astype(np.float32))
         start = start.shifted(shift, balance)
     if start.balance is None:
-        chosen = np.linspace(0, len(rows.labels) - 1, min(MOST_TAKEN, len(rows.labels))).astype(int)
-        logits = rows.features[chosen].astype(np.float32) @ head.weight.T + head.bias
-        taken = (logits.argmax(axis=1) >= left.facts.num_classes).sum()
-        return Started(head, start, kind, Top1(int(taken), len(chosen)))
+        if config.init == "auto" and not len(tested.labels):
+            head = _bounded(head, rows, images)
+        return Started(head, start, kind, _taken(head, rows, images))
     return Started(head, start, kind, Top1(start.balance.lost, start.balance.judged))
+
+
+def _bounded(head: Head, rows: FeatureSet, images: Arrived) -> Head:
+    """Lower the biases of new rows until they take at most half of the stand-ins.
+
+    With a single image per class, nothing else tells how far old images lie from the new rows,
+    which could take them all.
+    """
+    if not len(rows.labels) or (shift := float(np.median(_room(head, rows, images)))) >= 0:
+        return head
+    moved = np.arange(head.num_classes) >= head.num_classes - len(images.class_names)
+    return replace(head, bias=(head.bias + shift * moved).astype(np.float32))
+
+
+def _room(head: Head, rows: FeatureSet, images: Arrived) -> Float[np.ndarray, " rows"]:
+    """Return how far the largest old logit of each stand-in exceeds the largest new one."""
+    chosen = np.linspace(0, len(rows.labels) - 1, min(MOST_TAKEN, len(rows.labels))).astype(int)
+    logits = rows.features[chosen].astype(np.float32) @ head.weight.T + head.bias
+    old = head.num_classes - len(images.class_names)
+    return np.sort(logits[:, :old].max(axis=1) - logits[:, old:].max(axis=1))
+
+
+def _taken(head: Head, rows: FeatureSet, images: Arrived) -> Top1:
+    room = _room(head, rows, images) if len(rows.labels) else np.zeros(0)
+    return Top1(int((room < 0).sum()), len(room))
 
 
 def _study(growth: Growth, init: Any, buffer: int) -> Study:
@@ -188,15 +203,6 @@ def _study(growth: Growth, init: Any, buffer: int) -> Study:
             device="cpu" if engine is None else engine.device,
         ),
     )
-
-
-def _with_summed(left: Model, summed: Summed, like: FeatureSet) -> Memory:
-    names = left.class_names
-    places = [*names, *(name for name in summed.class_names if name not in {*names})]
-    statistics = summed.named(places).averaging("class", "a model")
-    of_all = Memory.of_statistics(statistics, like.nothing(tuple(places)), left.depends_on)
-    found = of_all.of_rows(range(len(names)))
-    return found if left.memory is None else found.updated(left.memory)
 
 
 def grown_memory(growth: Growth) -> Memory:

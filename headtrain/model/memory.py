@@ -119,33 +119,16 @@ class Memory:
             rows.features, rows.labels, num_classes=len(rows.class_names)
         )
         learnt = (rows.counts() <= MOST_LEARNT)[rows.labels] & added
-        return replace(
-            cls.of_statistics(statistics, rows.nothing(), backbone),
-            held_out=rows.nothing() if held_out is None else held_out,
-            learnt=FeatureSet(rows.features[learnt], rows.labels[learnt], rows.class_names),
-        )
-
-    @classmethod
-    def of_statistics(
-        cls, statistics: ClassStatistics, nothing: FeatureSet, backbone: Mapping[str, str]
-    ) -> Memory:
-        """Return the memory of rows of which only statistics are available.
-
-        Args:
-            statistics: Class-balanced statistics of the rows.
-            nothing: An empty set of rows of the same classes.
-            backbone: Facts that the features depend on.
-        """
         return cls(
-            class_names=nothing.class_names,
+            class_names=rows.class_names,
             counts=statistics.totals,
             means=statistics.class_means.astype(np.float32),
             covariance=statistics.within_covariance.astype(np.float32),
             averaged=int((statistics.totals > 0).sum()),
             exact=True,
             freedom=statistics.freedom,
-            held_out=nothing,
-            learnt=nothing,
+            held_out=rows.nothing() if held_out is None else held_out,
+            learnt=FeatureSet(rows.features[learnt], rows.labels[learnt], rows.class_names),
             backbone=dict(backbone),
         )
 

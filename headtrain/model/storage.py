@@ -113,10 +113,8 @@ def facts_of(head: Head, path: Path | str = "a head") -> ModelFacts:
             remedy="Write it again with `clinit.save_head(path, weight, bias, class_names)`.",
         )
     origin = dict(head.origin or {})
-    if not isinstance(origin.get("temperature"), Mapping):  # `clinit head fit` stores a number
-        origin["temperature"], number = None, origin.get("temperature")
-    else:
-        number = None
+    if not isinstance(origin.get("temperature"), Mapping):  # a number of an earlier version
+        origin["temperature"] = None
     content = {name: origin.pop(name) for name in OF_A_HEAD if origin.get(name) is not None}
     backbone = content.pop("features", {})
     content.setdefault("tasks", [0] * head.num_classes)
@@ -125,7 +123,7 @@ def facts_of(head: Head, path: Path | str = "a head") -> ModelFacts:
         "class_names": head.class_names,
         "fingerprint": {"fields": backbone},
         "backbone": backbone.get("backbone", "") if isinstance(backbone, Mapping) else "",
-        "record": kept if number is None else {**kept, "temperature": number},
+        "record": kept,
         "digest": content_sha256([head.origin, head.class_names, tensors_sha256(head)]),
     }
     return DOCUMENT.convert(content, ModelFacts, origin=f"the description in {path}")
@@ -258,8 +256,6 @@ def _in_origin(facts: ModelFacts) -> dict[str, Any]:
     found = {name: told for name, told in asdict(facts).items() if name in OF_A_HEAD}
     defaults = {each.name: each.default for each in fields(ModelFacts)}
     found = {n: told for n, told in found.items() if n == "temperature" or told != defaults.get(n)}
-    if facts.temperature is None:
-        found["temperature"] = facts.record.get("temperature")
     found |= {"features": dict(facts.fingerprint.fields)} if facts.fingerprint.fields else {}
     return {**facts.record, **found}
 

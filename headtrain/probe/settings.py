@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from clinit.headtrain.protocol.study.parts import (
     DEVICE,
@@ -16,7 +16,7 @@ from clinit.headtrain.protocol.study.parts import (
 )
 from clinit.setting import Part, setting
 
-HeadFit = Literal["logistic", "ridge", "lda"]
+HELD_OUT = 0.2
 C = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Of standardised features, the best penalty is near one of these values, whatever the unit of the
 features; a larger c takes longest."""
@@ -27,47 +27,30 @@ class ProbeConfig(Part):
     """A head for the classes of a cache: how it is fitted, and the values to try."""
 
     panel: ClassVar[str] = "Fit"
-    method: HeadFit = setting(
-        "logistic",
-        "Logistic regression, by L-BFGS to the minimum; or least squares (ridge) or linear"
-        " discriminants (lda), each in one pass.",
-    )
     c: tuple[float, ...] | None = setting(
         None,
-        "logistic: inverse strengths of the L2 penalty to try, as in scikit-learn.",
+        "Inverse strengths of the L2 penalty to try, as in scikit-learn.",
         above=0,
         otherwise="1e-4, 1e-3, 1e-2, 0.1, 1",
     )
-    max_iterations: int = setting(
-        1000, "logistic: maximum number of iterations per value of c.", least=1
-    )
+    max_iterations: int = setting(1000, "Maximum number of iterations per value of c.", least=1)
     standardise: bool = setting(
-        True, "logistic: give each feature mean 0 and deviation 1 over the training rows."
+        True, "Give each feature mean 0 and deviation 1 over the training rows."
     )
     held_out: float = setting(
-        0.2,
-        "Fraction of the training rows of each class on which c and the scale of the logits are"
-        " chosen; the head is then fitted to all rows.",
+        HELD_OUT,
+        "Fraction of the training rows of each class on which c is chosen; the head is then fitted"
+        " to all rows.",
         above=0,
         most=0.9,
     )
     seed: int = setting(0, "Seed of the held-out rows.", least=0, most=MAX_SEED)
     device: Device = setting("auto", DEVICE)
 
-    def __post_init__(self) -> None:
-        """Check every field.
-
-        Raises:
-            ValueError: If the value of a field is not allowed, or if `c` is set for another method.
-        """
-        Part.__post_init__(self)
-        if self.c is not None and self.method != "logistic":
-            raise ValueError(f"c is read only by logistic, not by {self.method}")
-
     @property
     def grid(self) -> tuple[float, ...]:
-        """The values of c to try, ascending; empty for heads that are solved."""
-        return tuple(sorted(self.c or C)) if self.method == "logistic" else ()
+        """The values of c to try, ascending."""
+        return tuple(sorted(self.c or C))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

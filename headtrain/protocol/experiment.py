@@ -24,7 +24,6 @@ from clinit.headtrain.heads.groups import held_out_rows
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.scale import Initialisation
-from clinit.headtrain.heads.statistics.class_statistics import Weighting
 from clinit.headtrain.protocol.closed_form import LINEAR, check_memory
 from clinit.headtrain.protocol.learner import Diagnose, Experiment, Learner, Method
 from clinit.headtrain.protocol.methods import ClosedHeads, GradientHeads
@@ -42,7 +41,6 @@ from clinit.headtrain.protocol.record.task_log import class_table
 from clinit.headtrain.protocol.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.protocol.stream.scenario import data_notes
 from clinit.headtrain.protocol.stream.source import Source, head_digest, no_base, starting_head
-from clinit.headtrain.protocol.stream.summed import Summed
 from clinit.headtrain.protocol.study.rules import PER_HEAD
 from clinit.headtrain.protocol.study.study import Study, names_of
 from clinit.headtrain.protocol.train.step import BETAS, EPS
@@ -165,12 +163,6 @@ class RunData:
         facts = self.facts_for(experiment.study.training.loss)
         return data_notes(experiment.scenario, self.base, self.new, experiment.studies, facts)
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether all features are in memory."""
-        parts = (self.base.train, self.base.val, self.new.train, self.new.val)
-        return all(part.is_loaded for part in parts)
-
 
 def run_experiment(
     data: RunData,
@@ -212,8 +204,6 @@ def run_experiment(
             f"--diagnose measures linear heads on the features, and {method_name} has none",
             remedy="Leave --diagnose out.",
         )
-    if data.base.summed is not None:
-        _check_summed(data.base.summed, experiment.studies, diagnosed=diagnose is not None)
     method: Method = (
         ClosedHeads(experiment, diagnose, observer)
         if study.is_closed
@@ -235,36 +225,6 @@ def run_experiment(
 def now() -> str:
     """Return the time as records contain it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) -> None:
-    """Check that statistics of the base classes are enough for the runs.
-
-    Raises:
-        ExperimentError: If a run needs rows.
-        StatisticsError: If a run needs statistics with another weighting.
-    """
-    for study in studies:
-        method, start = study.stream.method, study.start
-        averages: dict[str, Weighting | None]
-        averages = {"slda": "sample", "simplecil": None, "ncm": "class"}
-        averages |= {"ridge": start.weighting, "lda": start.weighting}
-        if (
-            study.keeps_buffer
-            or method not in (*averages, "naive", "rehearsal")
-            or (method == "ridge" and isinstance(start.lam, str))
-            or (diagnosed and study.is_closed)
-        ):
-            raise ExperimentError(
-                f"{method} reads rows of the base classes here, but {base.path} has none",
-                remedy="Give their cache (--base CACHE). Statistics suffice for --old-rows"
-                " statistics and --method naive, ncm, lda, slda, simplecil, and ridge with a number"
-                " as --lambda.",
-            )
-        if (weighting := averages.get(method)) is not None:
-            base.averaging(weighting, method)
-        if study.keeps_statistics or (diagnosed and method != "naive"):
-            base.averaging("class", method)
 
 
 def started_heads(

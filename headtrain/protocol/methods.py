@@ -69,7 +69,7 @@ class GradientHeads(Method):
         self._lams: list[float | None] = [None] * len(studies)
         trainings = [study.training for study in studies]
         self._bank = Bank(Rows.of_head(experiment.head), trainings, self.device)
-        self._statistics = RunningStatistics(scenario.base if self._shared.is_solved else None)
+        self._statistics = RunningStatistics()
         self._past = Past(scenario, plan, self.device, seed=self._shared.stream.seed)
         if self._shared.start.head_width == "full":
             for task in scenario.tasks:
@@ -276,8 +276,7 @@ class ClosedHeads(Method):
             rows = train.rows_between(0, scenario.num_base)
             data = self._experiment.training(rows)
             yield Done("prepare")
-            labels, statistics = train.labels[rows], scenario.base
-            self._arrive(0, data, watch, labels, scenario.num_base, statistics=statistics)
+            self._arrive(0, data, watch, train.labels[rows], scenario.num_base)
             yield Done("initialise")
         data, labels = self._experiment.training(lesson.rows.rows), lesson.rows.labels
         yield Done("prepare")

@@ -33,7 +33,7 @@ from clinit.observer import Observer, ignore
 _REMEDY = "Choose another --out, or replace it with --overwrite."
 DATA_DIGESTS = (
     *("manifest_digest", "val_manifest_digest"),
-    *("features_digest", "val_features_digest", "groups_digest", "statistics_digest"),
+    *("features_digest", "val_features_digest", "groups_digest"),
 )
 """Fields that identify the data of a side (base or new classes), in addition to its fingerprint."""
 

@@ -109,20 +109,16 @@ def add_lora(
 ) -> None:
     """Give the weights of `layers` an update that starts at zero.
 
-    A is drawn with variance 1 / (3 fan_in), from a normal distribution (`gaussian`) or from
-    U(+-1/sqrt(fan_in)) (`kaiming`, loralib's default). It is drawn in float32 on the CPU, in the
-    order of `layers`, whatever the network's device and precision. A rank above min(out, fan_in) is
-    allowed, but useless.
+    A is normal with variance 1 / (3 fan_in), that of loralib. It is drawn in float32 on the CPU, in
+    the order of `layers`, whatever the network's device and precision. A rank above
+    min(out, fan_in) is allowed, but useless.
     """
     for name in layers:
         module = network.get_submodule(name)
         weight = module.weight
         assert isinstance(weight, nn.Parameter)
         fan_in = weight[0].numel()
-        if top.a_init == "gaussian":
-            a = torch.randn(top.rank, fan_in, generator=generator) / math.sqrt(3 * fan_in)
-        else:
-            a = (2 * torch.rand(top.rank, fan_in, generator=generator) - 1) / math.sqrt(fan_in)
+        a = torch.randn(top.rank, fan_in, generator=generator) / math.sqrt(3 * fan_in)
         b = torch.zeros(len(weight), top.rank)
         update = LowRank(a.to(weight), b.to(weight), top.alpha / top.rank)
         parametrize.register_parametrization(module, "weight", update)

@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.predict import Rejection as Rejection
     from clinit.headtrain.probe.protocol import Probe as Probe
     from clinit.headtrain.protocol.stream.source import Source as Source
-    from clinit.headtrain.protocol.stream.summed import Summed as Summed
-    from clinit.headtrain.protocol.stream.summed import read_summed as read_summed
-    from clinit.headtrain.protocol.stream.summed import sum_caches as sum_caches
 
     __version__: str
 
@@ -67,7 +64,6 @@ _PLACES = {
     "clinit.headtrain.model.predict": "Prediction Rejection",
     "clinit.headtrain.probe.protocol": "Probe",
     "clinit.headtrain.protocol.stream.source": "Source",
-    "clinit.headtrain.protocol.stream.summed": "Summed read_summed sum_caches",
 }
 """The public names, by the module that defines them."""
 _PARTS = "clinit.headtrain.protocol.study.parts"

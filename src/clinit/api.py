@@ -14,14 +14,13 @@ from operator import index
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
 
-from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_splits, diagnose_summed
+from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_splits
 from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.arrays import head_of, in_bytes, load_cache
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
 from clinit.files.lock import claim_folder
-from clinit.files.paths import is_file
 from clinit.headtrain.heads.start.settings import PAPER_INITS, Init, NewShare, Scale, Weighting
 from clinit.headtrain.probe.protocol import Probe
 from clinit.headtrain.probe.protocol import probe as probe_source
@@ -29,7 +28,6 @@ from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.protocol import runs
 from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.stream.source import Source, read_sources
-from clinit.headtrain.protocol.stream.summed import read_summed
 from clinit.headtrain.protocol.study.parts import (
     AnchorKind,
     Device,
@@ -59,7 +57,6 @@ class HeadSettings(TypedDict, total=False):
     iterations: Many[int]
     buffer: Many[int]
     buffer_per_class: Many[int]
-    buffer_split: Many[str]
     old_rows: Many[str]
     mix: Many[str]
     batch_size: Many[int]
@@ -138,9 +135,8 @@ def train(
     that `out` already contains, under any name, are not trained again.
 
     Args:
-        base: Features of the classes of the pretrained head, or a file of `clinit.sum_caches` and a
-            cache with test rows and head. None means a stream without base classes, whose first
-            task makes the head.
+        base: Features of the classes of the pretrained head. None means a stream without base
+            classes, whose first task makes the head.
         new: Features of the classes that arrive in tasks.
         variants: Further settings of single runs, by name, such as `{"init": "lda", "lr": 0.01}`.
         head: The pretrained head: a `Head`, its file, or its weight and bias, a row per class of
@@ -331,8 +327,7 @@ def diagnose(
 
     Args:
         cache: A cache, whose features are read from its folder, or several of one backbone, whose
-            rows are measured together; or a file of `clinit.sum_caches`, for which `head` is
-            required and `split` is not used.
+            rows are measured together.
         head: The head, whose rows are matched with the classes by name; None takes the head in the
             first cache.
         split: `train` or `val`; None means train or, without it, val.
@@ -347,9 +342,6 @@ def diagnose(
     """
     caches = cache if isinstance(cache, Sequence) and not isinstance(cache, str) else [cache]
     folders = [Path(each.path if isinstance(each, Source) else each) for each in caches]
-    if head is not None and is_file(folders[0]):
-        chosen = head if isinstance(head, Head) else read_head(Path(head))
-        return diagnose_summed(read_summed(folders[0]), chosen, lam=lam)
     opened = [open_cache(folder) for folder in folders]
     if head is None:
         head = caches[0].head if isinstance(caches[0], Source) else opened[0].head
@@ -368,7 +360,7 @@ def probe(cache: Cache, **settings: Any) -> Probe:
 
     Args:
         cache: A cache, or its folder.
-        settings: Options of `clinit head fit`, by name: `method`, `c`, a list of values to try,
+        settings: Options of `clinit head fit`, by name: `c`, a list of values to try,
             `max_iterations`, `standardise`, `held_out`, `seed`, `device`.
 
     Raises:

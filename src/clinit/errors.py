@@ -10,7 +10,7 @@
     ├── ClusterError      a cluster that cannot be reached, or whose workers are lost
     ├── CacheError        a feature cache: missing, incomplete, damaged, with another fingerprint
     ├── HeadError         a classifier head: missing, of another width, of other classes
-    ├── StatisticsError   class statistics that cannot be merged or solved
+    ├── StatisticsError   class statistics that cannot be computed or solved
     ├── ExperimentError   an experiment that cannot be run with these settings and data
     ├── ConfigFileError   a file of options: missing, damaged, with a key that is not an option
     ├── ModelError        an exported model: missing, damaged, at the path of a new model
@@ -100,7 +100,7 @@ class HeadError(ClinitError):
 
 
 class StatisticsError(ClinitError, ValueError):
-    """Class statistics cannot be merged, or their normal equations cannot be solved."""
+    """Class statistics cannot be computed, or their normal equations cannot be solved."""
 
 
 class ExperimentError(ClinitError):

@@ -10,11 +10,10 @@ def test_the_demo_runs_every_command_that_it_prints(tmp_path: Path) -> None:
     shown = done("demo", "--out", tmp_path / "demo")
     for command in ("manifest build", "extract", "train-head", "report"):
         assert f"$ clinit {command}" in shown
-    last = " ".join(shown.split())[-300:]
-    assert "Before the first step of a task, random rows recognise 0.0 % of its new" in last
-    assert "least-square rows 9" in last
+    (row,) = (line for line in shown.splitlines()[-8:] if line.startswith("random"))
+    assert " 0.00 " in row
     again = done("demo", "--out", tmp_path / "demo")
-    assert " ".join(again.split()).endswith(last)
+    assert row.rpartition(" ")[0] in again
 
 
 def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:

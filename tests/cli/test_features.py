@@ -37,7 +37,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
             given = ["--backbone", "own", "--split", split, "--out", folder / side]
             (folder / f"{side}-{split}.log").write_text(done("cache", "import", *files, *given))
     head = folder / "base-head.npz"
-    fit = done("head", "fit", folder / "base", "--method", "ridge", "--out", head)
+    fit = done("head", "fit", folder / "base", "--out", head)
     (folder / "fit.log").write_text(fit)
     done("train-head", "--base", folder / "base", "--head", head, "--new", folder / "new", *TRAIN,
          "--out", folder / "runs", "--device", "cpu")  # fmt: skip
@@ -50,8 +50,8 @@ def test_an_import_names_the_command_that_fits_a_head_and_tells_how_good_it_is(w
     told = (work / "base-train.log").read_text()
     assert f"clinit head fit {work / 'base'} --out head.safetensors" in told
     fitted = (work / "fit.log").read_text()
-    assert "least squares with equal weights of all classes" in fitted
-    assert re.search(r"On 90 validation rows: top-1 .* \(lambda .*, temperature ", fitted)
+    assert "multinomial logistic regression" in fitted
+    assert re.search(r"On 90 validation rows: top-1 .* \(C ", fitted)
 
 
 def test_a_head_alone_is_exported_and_names_rows(work: Path) -> None:

@@ -46,7 +46,7 @@ def test_the_command_says_that_the_stream_starts_from_nothing(made: Path, record
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("--per-task",), ("--columns=acc_all,d_ls",), ("--means",), ("--curves",)]
+    "options", [(), ("--per-task",), ("--columns=acc_all,d_ls",), ("--means",)]
 )
 def test_reports_leave_base_classes_out(made: Path, options: tuple[str, ...]) -> None:
     text = done("report", made / "runs", *options)

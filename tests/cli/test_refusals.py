@@ -13,7 +13,7 @@ from tests.cli.calls import call
 
 HEAD_RUNS: list[tuple[dict[str, Any], str]] = [
     ({"method": "ncm", "lr": 0.01}, "--lr does not go with --method ncm: its head is solved"),
-    ({"method": "naive", "mix": "sgm"}, "--mix does not go with --method naive: its batches"),
+    ({"method": "naive", "mix": "text"}, "--mix does not go with --method naive: its batches"),
 ]
 TOP_RUNS: list[tuple[dict[str, Any], str]] = [
     ({"full_rank": True, "alpha": 5.0}, "--alpha does not go with --full-rank: the blocks")
@@ -67,7 +67,7 @@ def test_every_door_refuses_what_no_run_reads(
     [
         ("[train-head]\nbuffer = 5", ["--method=naive"], "not used with --method: buffer"),
         (
-            "mix = 'sgm'\n[train-head]\nbuffer-per-class = 5\n[train-head.naive]\ntasks = 1",
+            "mix = 'text'\n[train-head]\nbuffer-per-class = 5\n[train-head.naive]\ntasks = 1",
             ["--method=joint"],
             "not used with --method: buffer-per-class, mix",
         ),

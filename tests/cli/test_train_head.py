@@ -152,7 +152,7 @@ def test_a_class_order_that_does_not_fit_is_refused(
 
 
 def align(cache: Path, out: Path) -> Path:
-    words = ["align", str(cache), "--out", str(out), "--device", "cpu", "--epochs", "3"]
+    words = ["head", "align", str(cache), "--out", str(out), "--device", "cpu", "--epochs", "3"]
     assert "mse loss " in done(*words)
     return out
 

@@ -77,20 +77,20 @@ def test_a_function_of_the_page_is_trained_with_and_repeated_by_command(
     caches = tiny_run.parent / "caches"
     words = f"train-head --base {caches / 'base'} --new {caches / 'new'} --out runs --tasks 2"
     small = f"--iterations 3 --batch-size 6 --device cpu {option} {function}"
-    again = f"{words.replace('--out runs', '--out again')} --config runs/{run}/study.toml".split()
-    for command in (f"{words} {small}".split(), again):
-        result = call(*command)
+    again = words.replace("--out runs --tasks 2", f"--config runs/{run}/study.toml --out")
+    for command in (f"{words} {small}", f"{again} again"):
+        result = call(*command.split())
         assert result.exit_code == 0, (result.output, result.exception)
     (repeated,) = tmp_path.glob("again/*/run.json")
     one, other = (read_record(path) for path in (tmp_path / "runs" / run, repeated.parent))
     assert one.evaluations.equals(other.evaluations)
     with source.open("a", encoding="utf-8") as file:
         file.write("# changed\n")
-    result = call(*again)
+    result = call(*f"{again} other".split())
     assert "has changed" in str(result.exception)
     source.unlink()
     monkeypatch.delitem(sys.modules, module)
-    result = call(*again)
+    result = call(*f"{again} other".split())
     assert f"No module named '{module}'" in str(result.exception)
     shown = call("report", "runs", "--json")
     assert f"{function}@" in shown.output

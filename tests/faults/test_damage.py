@@ -33,7 +33,6 @@ FILES: dict[str, tuple[tuple[str, ...], str]] = {
     "caches/base/head.safetensors": ((*CACHE, "align"), "arrays/head.safetensors"),
     "caches/base/views/0/shard-00000.h5": (("align",), "caches/base/views/1/shard-00000.h5"),
     "cache/head.safetensors": (("diagnose, imported",), "caches/base/head.safetensors"),
-    "sums.safetensors": (("diagnose, statistics",), "caches/base/head.safetensors"),
     "runs/random/run.json": (
         ("report --json", "report", "export"),
         "runs/class-mean-calibrated/run.json",

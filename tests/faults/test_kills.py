@@ -25,7 +25,6 @@ QUICK = [
     ("cache import", "SIGKILL", 0.7),
     ("manifest build", "EACCES", 0.0),
     ("align", "EIO", 0.9),
-    ("statistics", "SIGKILL", 0.9),
     ("train-head", "SIGKILL", 0.5),
     ("train-top", "SIGKILL", 0.3),
     ("sweep", "SIGKILL", 0.4),

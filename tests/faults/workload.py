@@ -38,7 +38,6 @@ WRITERS: Mapping[str, str] = {
     " --out out/train.parquet",
     "align": f"head align work/caches/base --out out/aligned.safetensors {_FEW}",
     "head fit": "head fit work/caches/base --out out/fitted.safetensors",
-    "statistics": "head statistics work/caches/base --out out/sums.safetensors",
     "train-head": f"train-head {_CACHES} --out out/runs {_STREAM}",
     "train-top": f"train-top {_CACHES} --out out/top {_STREAM} --rank 2 --init random"
     " --init least-square --checkpoint-every 2 --no-probe --workers 1",
@@ -53,8 +52,8 @@ WRITERS: Mapping[str, str] = {
     " work/caches/base --out out/grown.safetensors",
     "add --more": "add work/grown work/images/more --more --out out/more --device cpu --workers 1",
     "model merge": "model merge work/grown work/other --out out/both",
-    "report --plot": "report work/runs --plot out/curves.png --no-curves",
-    "report --html": "report work/runs --html out/page.html --no-curves",
+    "report --plot": "report work/runs --plot out/curves.png",
+    "report --html": "report work/runs --html out/page.html",
     "predict --csv": "predict work/model.safetensors work/images/new/val --csv out/seen.csv"
     " --device cpu",
     "evaluate": "evaluate work/scenes work/images/new --csv out/answers.csv --html out/answers.html"
@@ -66,8 +65,6 @@ READERS: Mapping[str, str] = {
     "cache verify": "cache verify work/caches/base",
     "cache show": "cache show work/caches/base",
     "diagnose": "diagnose work/caches/base --json --device cpu",
-    "diagnose, statistics": "diagnose work/sums.safetensors --json"
-    " --head work/arrays/head.safetensors",
     "diagnose, imported": "diagnose work/cache --json",
     "align": WRITERS["align"],
     "train-head": f"{WRITERS['train-head']} --init least-square",
@@ -75,7 +72,7 @@ READERS: Mapping[str, str] = {
     "train-head --config": f"train-head {_CACHES} --out out/runs --config work/settings.toml",
     "train-top --trunk-cache": f"{WRITERS['train-top']} --trunk-cache work/top/trunk-cache",
     "report --json": "report work/runs --json",
-    "report": "report work/runs --per-task --no-curves",
+    "report": "report work/runs --per-task",
     "export": f"{WRITERS['export']} --base work/caches/base",
     "export --weights": f"{WRITERS['export']} --base work/caches/base"
     " --weights work/weights.safetensors",
@@ -137,7 +134,7 @@ def make_work(folder: Path) -> None:
     made = (
         f"{_IMAGES % 'base'} --views 2 --out out/caches/base",
         f"{_IMAGES % 'new'} --out out/caches/new",
-        *(WRITERS[name] for name in ("cache import", "manifest build", "align", "statistics")),
+        *(WRITERS[name] for name in ("cache import", "manifest build", "align")),
         WRITERS["train-head"],
         *(WRITERS[name] for name in ("export", "export, folder", "train-top", "sweep")),
         *(

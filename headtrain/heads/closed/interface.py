@@ -162,8 +162,6 @@ class Arrival:
     observer: Observer = ignore
     groups: Int[np.ndarray, " rows"] | None = None
     """Group of each row, equal for rows that repeat each other; None if no row repeats another."""
-    statistics: ClassStatistics | None = None
-    """Statistics that replace the rows of the base; `features` is then empty."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -135,10 +135,6 @@ class Slda(ClosedForm):
             of_class = beside(self._means, labels)
             centred = float64_of(rows) - namespace(rows).take(self._means, of_class, axis=0)
             self._lower = add_products(self._lower, centred)
-        if (base := arrival.statistics) is not None:
-            self._counts = base.totals
-            self._means = beside(self._means, base.class_means)
-            self._lower = beside(self._means, self._counts.sum() * base.within_covariance)
         if total := int(self._counts.sum()):
             covariance = symmetric(self._lower) / total
             weight = oracle_weight(covariance, total)
@@ -204,10 +200,6 @@ class SimpleCil(ClosedForm):
             for rows, labels in cut(arrival.features, arrival.labels):
                 add_by_class(self._sums, float64_of(rows), labels)
                 self._has_data[labels] = True
-            if (base := arrival.statistics) is not None:
-                totals = base.totals.astype(np.float64)[:, None]
-                self._sums = beside(self._sums, totals * base.class_means)
-                self._has_data = base.totals > 0
         with arrival.watch.phase("solve"):
             xp = namespace(self._sums)
             norms = xp.sqrt(xp.sum(self._sums**2, axis=1))

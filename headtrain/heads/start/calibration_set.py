@@ -29,10 +29,8 @@ Logits = Callable[[Float[Any, "rows dim"], Int[np.ndarray, " rows"]], Float[Any,
 SPREAD = 1.0
 """Replaces the variance of old logits if no class is old. It matters only if leave-one-out
 logits separate all classes: the right class then leads by about 10."""
-NEW_SHARE, PER_IMAGE, OF_SINGLE_IMAGES, MOST = 0.1, 0.8, 0.2, 0.5
-"""Lowest weight of all new rows together for `--new-share auto`: the mean over new classes of
-min(0.1 + 0.8 / n, 0.5) with n images, 0.2 if n = 1. Leave-one-out judges rows of n images by rows
-of n - 1, which are worse the smaller n is; a single image is not left out."""
+NEW_SHARE = 0.2
+"""Weight of all new rows together for `--new-share auto`, however many they are."""
 BLOCK_LOGITS = 2**24
 """Maximum number of logits at a time: up to 4,096 classes, 4,096 rows; memory for more classes is
 linear in their number."""
@@ -209,10 +207,7 @@ def share_of(data: NewClasses, new_share: NewShare) -> float | None:
         return None
     if new_share != "auto":
         return None if new_share == of_classes else new_share
-    images = np.maximum(data.counts[data.start :], 1)
-    several = np.minimum(NEW_SHARE + PER_IMAGE / images, MOST)
-    usual = float(np.where(images > 1, several, OF_SINGLE_IMAGES).mean())
-    return None if of_classes >= usual else usual
+    return None if of_classes >= NEW_SHARE else NEW_SHARE
 
 
 def _weights(

@@ -24,14 +24,9 @@ few images the priors decide: g_0 / (1 - g_0) = 1 + 5 d / f with f the degrees o
 rho_0 = n / (n + 2) with n images per new class, and s_0, with which the new logits of old images
 vary as much as their old logits.
 
-From there, the rows are refined: with x = (L^-1 (h - m), `BIAS`), A = L L^T, rows v of C new
-classes minimise the same cross entropy plus, per new image,
-
-    `KEPT` / 2 (sum_c |d_c|^2 - |sum_c d_c|^2 / (C + 1)),    d = v - v_0.
-
-This is the maximum a posteriori of a logistic model whose prior has the discriminants as mean and
-A^-1 as shape of its covariance; besides their own deviations, rows share one of the same size. The
-own logit of an image is lowered by tr(A^-1 S) / n times s, what it owes to itself.
+From there, the rows are refined: with x = L^-1 (h - m), A = L L^T, rows v minimise the same cross
+entropy plus `KEPT` / 2 |v - v_0|^2 per new image. This is the maximum a posteriori of a logistic
+model whose prior has the discriminants as mean and A^-1 as shape of its covariance.
 
 For a head whose classes are independent (sigmoid), CE is the logistic loss of each new class by
 itself, sum_k log(1 + exp z_k) - z_y.
@@ -64,7 +59,7 @@ from clinit.headtrain.heads.start.scale import Balance, Initialisation, LeftOut
 SHRINKAGES = (0.95, 0.9, 0.7, 0.5, 0.3, 0.1, 0.03)
 QUADRATICS = (0.0, 0.25, 0.5, 0.75, 1.0)
 FOLDS = 5
-KEPT, BIAS = 20.0, 3.0
+KEPT = 10.0
 """Weight of the prior in the refinement, in images; 1 to 60 differ by less than a point."""
 ALL = -2
 """In place of a fold: no row is left out."""
@@ -370,44 +365,35 @@ class Problem:
         The shape of the prior is the same for all folds, its mean is not.
         """
         whole = Discriminants.of(self.moments(None), choice.shrinkage)
-        inputs = [
-            np.pad(whole.whitened(side.features), ((0, 0), (0, 1)), constant_values=BIAS)
-            for side in (self.old, self.new)
-        ]
-        owed = choice.scale * whole.own_part() / self.counts
+        inputs = [whole.whitened(side.features) for side in (self.old, self.new)]
         without = dict(self.remaining)
         for left in (ALL, *range(FOLDS)):
             part = Discriminants.of(without[left], choice.shrinkage) if left in without else whole
             raw = part.rows(choice.quadratic)
             begin = choice.scale * raw.weight @ whole.factor
             bias = choice.scale * (raw.bias + raw.weight @ whole.moments.centre) + choice.shift
-            start = np.concatenate([begin, bias[:, None] / BIAS], axis=1)
-            found = self._refined(start, inputs, owed, left)
+            start = np.concatenate([begin, bias[:, None]], axis=1)
+            found = self._refined(start, inputs, left)
             weight = solve_triangular(whole.factor, found[:, :-1].T, lower=True, trans="T").T
-            yield left, Rows(weight, BIAS * found[:, -1] - weight @ whole.moments.centre)
+            yield left, Rows(weight, found[:, -1] - weight @ whole.moments.centre)
 
     def _refined(
-        self,
-        start: Float[np.ndarray, "new columns"],
-        inputs: list[np.ndarray],
-        owed: Float[np.ndarray, " new"],
-        left: int,
+        self, start: Float[np.ndarray, "new columns"], inputs: list[np.ndarray], left: int
     ) -> Float[np.ndarray, "new columns"]:
         sides = []
-        for side, rows in zip((self.old, self.new), inputs, strict=True):
+        for side, whitened in zip((self.old, self.new), inputs, strict=True):
             stay = side.fold != left
+            ones = np.ones((int(stay.sum()), 1))
             target = None if side is self.old else side.labels[stay]
-            less = 0.0 if target is None else np.diag(owed)[target]
-            sides.append((side.part(stay), rows[stay], target, less))
+            sides.append((side.part(stay), np.concatenate([whitened[stay], ones], 1), target))
         strength = KEPT / max(1.0, float(self.counts.sum()))
 
         def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
             rows = point.reshape(start.shape)
-            moved = rows - start
-            slope = strength * (moved - moved.sum(0) / (len(moved) + 1))
-            total = float((moved * slope).sum()) / 2
-            for side, inputs, target, less in sides:
-                value, gradient = self.loss(inputs @ rows.T - less, side, target)
+            total, slope = strength / 2 * float(((rows - start) ** 2).sum()), rows - start
+            slope = strength * slope
+            for side, inputs, target in sides:
+                value, gradient = self.loss(inputs @ rows.T, side, target)
                 total, slope = total + value, slope + gradient.T @ inputs
             return total, slope.ravel()
 

@@ -21,8 +21,8 @@ PAPER_INITS: tuple[Init, ...] = ("random", "class-mean", "least-square")
 
 NEW_SHARE = (
     "Total weight of the images of classes after the base when the loss chooses scale, lambda and"
-    " fitted rows; classes: each class weighs the same; auto: 0.1 + 0.8 / n with n images per"
-    " new class, 0.5 at most (0.2 for n = 1), or the weight of classes if that is larger."
+    " fitted rows; classes: each class weighs the same; auto: 0.2, or the weight of"
+    " classes if that is larger."
 )
 MAX_OLD_LOSS = (
     "Discriminants: points of accuracy that old classes may lose to new ones, on images or features"

@@ -58,8 +58,6 @@ class SideInfo(TypedDict, total=False):
     val_features_digest: str | None
     groups_digest: str | None
     """Digest of the groups that `clinit cache group` recorded; absent without such groups."""
-    statistics_digest: str
-    """Digest of the arrays of `clinit head statistics` that replaced the rows; absent with rows."""
 
 
 class BaseHead(TypedDict, total=False):
@@ -168,9 +166,23 @@ def check_info(info: Mapping[str, Any], origin: str) -> None:
         raise damaged(origin, "config has neither `init` nor `method`")
 
 
+_ONLY: Settings = {
+    "a_init": "gaussian",
+    "buffer_split": "balanced",
+    "ewc_mode": "task",
+    "ewc_gamma": 1.0,
+    "derpp_teacher": "snapshot",
+    "derpp_distance": "mean",
+}
+
+
 def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run, including settings that its version did not record."""
-    settings = dict(info["config"])
+    """Return the settings of a run, including settings that its version did not record.
+
+    Settings that had a choice then are left out, if they have the value that they have today.
+    """
+    recorded = info["config"].items()
+    settings = {name: each for name, each in recorded if _ONLY.get(name, settings_of) != each}
     every = all_settings(top="top_blocks" in settings)
     later = {
         **{name: each for name, each in EARLIER.items() if name in every and every[name].recorded},

@@ -1,9 +1,8 @@
 """All rows of an experiment under one index, and the rehearsal buffer, a choice of these rows.
 
-The split of the buffer sets the number of rows of each class:
+The kind of the buffer sets the number of rows of each class:
 
     balanced    all classes seen share one space equally
-    sgm         base classes share one space, later classes another; balanced without a base
     per class   every class has the same space, so that the buffer grows
 
 The rows of a class are ordered once, by the seed, and the buffer always contains the first of them.
@@ -218,10 +217,6 @@ class TaskRows:
         return np.sort(chosen) + self.num_old
 
 
-SGM_LARGE = 192_000
-"""From this size on, an `sgm` buffer gives 20 % to later classes; below, 22.5 %."""
-
-
 Counts = Int[np.ndarray, " seen"]
 Quotas = Callable[[Counts, Float[np.ndarray, " seen"]], Counts]
 """From the number of available rows and a rank of each class, computes how many rows are kept.
@@ -231,25 +226,6 @@ If the space cannot be shared evenly, the classes of the lowest ranks keep one r
 def balanced(size: int) -> Quotas:
     """Share one space equally: a full buffer evicts from its largest class."""
     return lambda counts, ranks: level(counts, size, ranks)
-
-
-def sgm(size: int, num_base: int) -> Quotas:
-    """Share one space among base classes and one among later classes, as in related work.
-
-    24K are 18,600 + 5,400 rows (77.5 % + 22.5 %), 192K are 153,600 + 38,400 (80 % + 20 %). Other
-    sizes: 22.5 % for later classes below 192,000 rows, 20 % above. Space that one part cannot fill
-    stays empty.
-
-    Source, by authors of the paper: M. Y. Harun, C. Kanan, "Overcoming the stability gap in
-    continual learning", TMLR 2024.
-    """
-    of_later = round(size * (0.2 if size >= SGM_LARGE else 0.225))
-
-    def quotas(counts: Counts, ranks: Float[np.ndarray, " seen"]) -> Counts:
-        base = level(counts[:num_base], size - of_later, ranks[:num_base])
-        return np.concatenate([base, level(counts[num_base:], of_later, ranks[num_base:])])
-
-    return quotas
 
 
 def per_class(size: int) -> Quotas:
@@ -273,12 +249,11 @@ def level(
     return shares
 
 
-def quotas_of(stream: Stream, num_base: int) -> Quotas:
-    """Return the quotas of the buffer of a stream with `num_base` base classes."""
+def quotas_of(stream: Stream) -> Quotas:
+    """Return the quotas of the buffer of a stream."""
     if stream.buffer_per_class is not None:
         return per_class(stream.buffer_per_class)
-    size = stream.buffer or 0
-    return sgm(size, num_base) if stream.buffer_split == "sgm" and num_base else balanced(size)
+    return balanced(stream.buffer or 0)
 
 
 MOST_DRAWN, MOST_PRODUCTS = 60_000, 2**38

@@ -25,7 +25,6 @@ from clinit.files.text import TextFileError
 from clinit.headtrain.heads.array import cupy_problem
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.protocol.stream.buffer import Pool, copied_bytes
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.parts import Stream
@@ -142,8 +141,6 @@ class Scenario:
     val: Pool
     stop_after: int | None = None
     """Number of tasks that are learnt; None: all."""
-    base: ClassStatistics | None = None
-    """Statistics that replace the training rows of the base, if it has no rows."""
 
     @property
     def learnt(self) -> tuple[Task, ...]:
@@ -157,11 +154,8 @@ class Scenario:
 
     @property
     def train_counts(self) -> Int[np.ndarray, " classes"]:
-        """Number of training images of each head row, including images summed in statistics."""
-        counts = self.train.counts(self.num_classes)
-        if self.base is not None:
-            counts[: self.num_base] += self.base.totals
-        return counts
+        """Number of training images of each head row."""
+        return self.train.counts(self.num_classes)
 
     @property
     def val_counts(self) -> Int[np.ndarray, " classes"]:
@@ -226,7 +220,7 @@ def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
         )
     row_of = {name: row for row, name in enumerate(names)}
     rows = np.array([row_of.get(name, -1) for name in base.class_names], dtype=np.int64)
-    has_data = base.train_counts + base.val.counts() > 0
+    has_data = base.train.counts() + base.val.counts() > 0
     if unknown := [base.class_names[i] for i in np.flatnonzero(has_data & (rows < 0))]:
         swapped = len(unknown) == np.count_nonzero(has_data)
         raise ExperimentError(
@@ -297,9 +291,6 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
             room=room,
         ),
         stop_after=stream.stop_after,
-        base=None
-        if base.summed is None
-        else base.summed.statistics.renumbered(base_rows, head.num_classes),
     )
 
 
@@ -368,7 +359,8 @@ def data_notes(
 
 def _more_than_there_is(scenario: Scenario, new: Source, stream: Stream) -> Iterator[str]:
     """Yield notes on settings that ask for more than there is, or keep too few images."""
-    counts = new.train_counts[new.train_counts > 0]
+    counts = new.train.counts()
+    counts = counts[counts > 0]
     every, asked = stream.eval_every, stream.shots
     if every != "auto" and 0 < stream.iterations < every:
         yield (

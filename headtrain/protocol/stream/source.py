@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Required, TypedDict
 
 import numpy as np
-from jaxtyping import Int
 
 from clinit.errors import CacheError, ExperimentError, HeadError
 from clinit.extract.cache.features import FeatureSet
@@ -30,7 +30,6 @@ from clinit.extract.cache.read import (
 from clinit.files.documents import Count, DocumentKind, Number, content_sha256
 from clinit.files.paths import is_file
 from clinit.headtrain.protocol.stream.buffer import Pool, disk_note, left_on_disk
-from clinit.headtrain.protocol.stream.summed import Summed, joined_names, read_summed
 from clinit.machine import Stopwatch, free_memory
 from clinit.observer import Noted, Observer, ignore
 
@@ -55,8 +54,6 @@ class Source:
     head: Head | None = None
     """The pretrained head stored with the features."""
     notes: tuple[str, ...] = ()
-    summed: Summed | None = None
-    """Statistics of the same classes, which replace the training rows; `train` is then empty."""
     memory: int | None = None
     """If features of an experiment stay on disk, the bytes for copies of rows; None: no limit."""
     load_s: float = 0.0
@@ -77,11 +74,6 @@ class Source:
         return self.train.class_names
 
     @property
-    def train_counts(self) -> Int[np.ndarray, " classes"]:
-        """Number of training rows of each class, including rows that statistics replace."""
-        return self.train.counts() + (0 if self.summed is None else self.summed.statistics.totals)
-
-    @property
     def description(self) -> dict[str, Any]:
         """The facts about this side for a run record; empty for `no_base`."""
         if not self.class_names:
@@ -90,7 +82,6 @@ class Source:
             "features_digest": self.fingerprint.features,
             "val_features_digest": self.val_features,
             "groups_digest": self.train.groups_digest,
-            "statistics_digest": None if self.summed is None else self.summed.digest,
         }
         return {
             "path": self.path,
@@ -122,41 +113,26 @@ def read_source(path: Path) -> Source:
 def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tuple[Source, ...]:
     """Open feature caches: in memory if they fit, otherwise the largest splits on disk.
 
-    Results do not depend on the place of the features. A file of statistics replaces all training
-    rows of its side; caches next to it provide the head and the rows of val.
+    Results do not depend on the place of the features.
 
     Args:
-        sides: The cache or file of each side, or several of one backbone.
+        sides: The cache of each side, or several of one backbone.
         memory: Bytes that features and copies of their rows may take; default: the free memory.
 
     Raises:
         CacheError: As in `read_source`, or if the caches of a side do not fit together.
-        StatisticsError: If a file of statistics is damaged or incomplete.
     """
     every = [[side] if isinstance(side, Path) else side for side in sides]
-    files = [[read_summed(path) for path in paths if is_file(path)] for paths in every]
-    opened = [[open_cache(path) for path in paths if not is_file(path)] for paths in every]
+    opened = [[open_cache(path) for path in paths] for paths in every]
     splits = [split for caches in opened for cache in caches for split in cache.splits.values()]
     most = free_memory() if memory is None else memory
     stored = left_on_disk(splits, most)
     limit = most if stored else None
-    read = [
-        [
-            *(_no_rows(summed, limit) for summed in parts),
-            *(_source(cache, stored, limit, with_train=not parts) for cache in caches),
-        ]
-        for parts, caches in zip(files, opened, strict=True)
-    ]
+    read = [[_source(cache, stored, limit) for cache in caches] for caches in opened]
     return tuple(
         sources[0] if len(sources) == 1 else _joined(caches, sources)
         for caches, sources in zip(opened, read, strict=True)
     )
-
-
-def _no_rows(summed: Summed, memory: int | None) -> Source:
-    none = np.empty((0, summed.dim), np.float16), np.empty(0, np.int64)
-    nothing, of_rows = FeatureSet(*none, summed.class_names), summed.fingerprint
-    return Source(nothing, nothing, summed.path, (), of_rows, summed=summed, memory=memory)
 
 
 def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
@@ -164,7 +140,7 @@ def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
     widths = [each.train.dim for each in sources]
     fingerprint = joined_fingerprint([each.fingerprint for each in sources], widths)
     refuse_shared_images(caches)
-    joined = Source(
+    return Source(
         train=_concatenated([each.train for each in sources]),
         val=_concatenated([each.val for each in sources]),
         path=first.path,
@@ -179,17 +155,14 @@ def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
         memory=first.memory,
         load_s=sum(each.load_s for each in sources),
     )
-    summed = [each.summed for each in sources if each.summed is not None]
-    if len(summed) > 1:
-        raise ExperimentError(
-            f"{len(summed)} files of statistics for one side, expected one",
-            remedy="Sum their caches together: `clinit head statistics CACHE CACHE --out FILE`.",
-        )
-    if not summed:
-        return joined
-    # The file replaces the training rows; caches next to it provide test rows and the head.
-    of_all = summed[0].named(joined.class_names)
-    return replace(joined, summed=of_all, fingerprint=first.fingerprint)
+
+
+def joined_names(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the classes of all parts: sorted if all parts are, else in order of appearance."""
+    names = [*dict.fromkeys(name for part in parts for name in part)]
+    if all(one < two for part in parts for one, two in pairwise(part)):
+        names.sort()
+    return tuple(names)
 
 
 def _concatenated(parts: Sequence[FeatureSet]) -> FeatureSet:
@@ -230,16 +203,10 @@ def _one_head(sources: Sequence[Source]) -> Head | None:
     return heads[0] if heads else None
 
 
-def _source(
-    cache: Cache, stored: Set[CacheSplit], memory: int | None, *, with_train: bool = True
-) -> Source:
-    watch = Stopwatch()
-    first = cache.split("train") if with_train else next(iter(cache.splits.values()))
-    nothing = np.empty((0, first.dim), np.float16), np.empty(0, np.int64), first.class_names
-    notes, parts = [], {"train": FeatureSet(*nothing)}
+def _source(cache: Cache, stored: Set[CacheSplit], memory: int | None) -> Source:
+    watch, first = Stopwatch(), cache.split("train")
+    notes, parts = [], dict[str, FeatureSet]()
     for name, split in cache.splits.items():
-        if name == "train" and not with_train:
-            continue
         parts[name] = stored_features(split) if split in stored else split.load()
         if invalid := split.num_rows - split.num_valid:
             notes.append(f"{split.path} lists {invalid:,} bad images: they are left out")

@@ -6,12 +6,9 @@ a network on images. Their runs can therefore be compared sample by sample.
 Rows of a batch of rehearsal, by mix:
 
     text    half new rows (rounded down), the rest from the buffer: the paper's text
-    sgm     the first task as `text`; later 3/8 new, 1/2 base, 1/8 earlier new classes: of 256 rows
-            96, 128 and 32, as in the authors' related code (SGM)
     uniform each class seen so far that has a row is equally likely at each place of a batch
 
-If the buffer is empty, all rows of a batch are new. `sgm` is `text` as long as the buffer lacks
-base rows or rows of earlier new classes.
+If the buffer is empty, all rows of a batch are new.
 """
 
 from __future__ import annotations
@@ -130,7 +127,7 @@ def _new_first(batches: Int[np.ndarray, "iterations batch"], first_new: int) -> 
     return Schedule(np.take_along_axis(batches, new_first, axis=1), (~is_old).sum(axis=1))
 
 
-def mixed(method: str, mix: str, rows: TaskRows, batch_size: int) -> Sequence[Share]:
+def mixed(method: str, rows: TaskRows, batch_size: int) -> Sequence[Share]:
     """Return the shares of a batch, new rows first.
 
     With `joint`, each batch is drawn from all rows of all classes, and the number of new rows is
@@ -141,14 +138,7 @@ def mixed(method: str, mix: str, rows: TaskRows, batch_size: int) -> Sequence[Sh
         return (Share(0, total, batch_size),)
     if not start or OLD_ROWS[method] == "none":
         return (Share(start, total, batch_size),)
-    if mix != "sgm" or rows.num_base in (0, start):
-        return (Share(start, total, half), Share(0, start, batch_size - half))
-    earlier = batch_size // 8
-    return (
-        Share(start, total, half - earlier),
-        Share(0, rows.num_base, batch_size - half),
-        Share(rows.num_base, start, earlier),
-    )
+    return (Share(start, total, half), Share(0, start, batch_size - half))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,7 +166,7 @@ class TaskPlan:
         self._scenario = scenario
         self._study = study
         self._stream = study.stream
-        quotas = quotas_of(study.stream, scenario.num_base)
+        quotas = quotas_of(study.stream)
         self._buffer = Buffer(scenario.train, quotas, seed=study.stream.seed)
 
     def lesson(self, task: Task) -> Lesson:
@@ -262,5 +252,5 @@ class TaskPlan:
             return draw_uniform(
                 random, rows.labels, first_new=first_new, iterations=iterations, batch_size=size
             )
-        shares = mixed(stream.method, stream.mix or "text", rows, size)
+        shares = mixed(stream.method, rows, size)
         return draw_schedule(random, shares, first_new=first_new, iterations=iterations)

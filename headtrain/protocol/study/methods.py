@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from clinit.setting import Part, setting
 
@@ -61,10 +61,6 @@ class Top(Part):
         " alpha = rank; loralib's default is 1, a factor of 1/48 at rank 48. With alpha ="
         " rank, random rows learn more, and with computed rows more is forgotten.",
         above=0,
-    )
-    a_init: Literal["gaussian", "kaiming"] = setting(
-        "gaussian",
-        "Distribution of A at the start: normal, or uniform as in loralib; B starts at zero.",
     )
     layer_decay: float = setting(
         0.9, "Ratio of a layer's learning rate to the rate of the layer above it.", above=0, most=1

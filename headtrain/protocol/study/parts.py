@@ -75,11 +75,6 @@ class Stream(Part):
     buffer_per_class: int | None = setting(
         None, "Rows kept per earlier class, instead of a total.", least=0, rival="buffer"
     )
-    buffer_split: Literal["balanced", "sgm"] = setting(
-        "balanced",
-        "Share the buffer equally among all classes seen, or keep 22.5 % (20 % from 192,000"
-        " rows on) for the classes after the base, as SGM does.",
-    )
     old_rows: Literal["stored", "statistics"] = setting(
         "stored",
         "Old rows of rehearsal: rows stored in the buffer; or, without stored rows, drawn anew for"
@@ -88,11 +83,10 @@ class Stream(Part):
         earlier="stored",
         decides=True,
     )
-    mix: Literal["text", "sgm", "uniform"] | None = setting(
+    mix: Literal["text", "uniform"] | None = setting(
         None,
-        "Rows of a batch. text: half new, half old, as in the paper's text; sgm: as text in"
-        " task 1, then 3/8 new, 1/2 base, 1/8 earlier new classes; uniform: each class seen so"
-        " far is equally likely.",
+        "Rows of a batch. text: half new, half old, as in the paper's text; uniform: each"
+        " class seen so far is equally likely.",
         otherwise="text; --protocol keep: uniform; joint: all rows as they come",
         top_otherwise="text",
         decides=True,

@@ -31,7 +31,7 @@ PARTS: Mapping[str, type] = {
     for kind in (hint, *get_args(hint))  # Top | None
     if isinstance(kind, type) and is_dataclass(kind)
 }
-LOW_RANK = ("rank", "alpha", "a_init")
+LOW_RANK = ("rank", "alpha")
 EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
 DERPP = tuple(f"derpp_{name}" for name in fields_of(DerppConfig))
 CLOSED = tuple(fields_of(Closed))
@@ -213,12 +213,8 @@ def check(study: Parts) -> None:
     if stream.stop_after is not None and stream.stop_after > stream.tasks:
         most = f"the number of tasks, {stream.tasks}"
         raise ValueError(f"stop_after must be at most {most}, got {stream.stop_after}")
-    if stream.buffer_per_class is not None:
-        if stream.buffer is not None:
-            raise ValueError("buffer and buffer_per_class exclude each other: give one")
-        if stream.buffer_split != "balanced":
-            split = f"buffer_split {stream.buffer_split!r}"
-            raise ValueError(f"{split} needs a total buffer, not buffer_per_class")
+    if stream.buffer_per_class is not None and stream.buffer is not None:
+        raise ValueError("buffer and buffer_per_class exclude each other: give one")
     none_kept = 0 in (stream.buffer, stream.buffer_per_class)
     is_judged = study.draws_old_rows or not (method == "naive" or none_kept)
     if (training.anchor, training.anchor_strength) == ("l2", "auto") and not is_judged:

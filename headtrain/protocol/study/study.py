@@ -225,26 +225,13 @@ def identity_of(recorded: Mapping[str, Any]) -> str:
     return study.identity if study is not None else identity_text(recorded)
 
 
-_ONLY: Mapping[str, tuple[Any, ...]] = {
-    "ewc_mode": ("task",),
-    "ewc_gamma": (1.0,),
-    "derpp_teacher": ("snapshot",),
-    "derpp_distance": ("mean",),
-    "anchor": ("none", None),
-    "anchor_strength": ("auto", None),
-}
-"""Earlier settings of top blocks, with the values that they have today."""
-
-
 def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return recorded settings, translated from earlier versions to their present meaning.
 
     Before `calibration` existed, rows were calibrated on their own logits, and `auto` chose lambda
-    by held-out error. Before `new_share` existed, all classes counted the same. Some settings of
-    top blocks had a choice.
+    by held-out error. Before `new_share` existed, all classes counted the same.
     """
-    of_top = _ONLY if "top_blocks" in recorded else {}
-    found = {key: value for key, value in recorded.items() if value not in of_top.get(key, ())}
+    found = dict(recorded)
     if "init" in found:
         found.setdefault("new_share", EARLIER["new_share"])
     if "init" in found and "calibration" not in found:

@@ -140,11 +140,8 @@ class RunningStatistics:
     In every call, the same row number must stand for the same features.
     """
 
-    def __init__(self, base: ClassStatistics | None = None) -> None:
-        """Begin with the statistics `base` in place of all base rows; None: without sums."""
+    def __init__(self) -> None:
         self._last: dict[Weighting, tuple[np.ndarray, ClassStatistics]] = {}
-        if base is not None:
-            self._last[base.weighting] = np.empty(0, dtype=np.int64), base
 
     def of(
         self,
@@ -193,7 +190,7 @@ class Past:
         self, scenario: Scenario, plan: TaskPlan, device: torch.device, *, seed: int
     ) -> None:
         self._scenario, self._plan, self._device, self._seed = scenario, plan, device, seed
-        self._sums = RunningStatistics(scenario.base)
+        self._sums = RunningStatistics()
         self._found: tuple[int, OldClasses | None] = (-1, None)
 
     def statistics(self, tasks: int) -> ClassStatistics:

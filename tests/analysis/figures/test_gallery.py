@@ -2,9 +2,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from rich.cells import cell_len
 
-from clinit.analysis.figures import curves
 from clinit.analysis.figures.gallery import FORMATS, figure_of
 from clinit.analysis.runs import Runs, runs_of
 from clinit.errors import RecordError
@@ -56,19 +54,6 @@ def test_every_figure_is_drawn_in_every_format(full: Runs, tmp_path: Path, name:
     with pytest.raises(RecordError, match=r"its ending is '\.jpg'") as caught:
         full.save_figure(tmp_path / "a.jpg", name)
     assert ".png, .pdf, .svg" in caught.value.remedy
-
-
-def test_in_the_terminal_names_are_data_and_lines_as_wide_as_asked(
-    make_full_run: MakeRun, full: Runs
-) -> None:
-    hostile = runs_of(starts_of_any_letters(make_full_run, tasks=1, iterations=1))
-    several = [make_full_run("least-square", lam=float(lam), tasks=12) for lam in range(14)]
-    for report in (full, hostile, runs_of([make_full_run(tasks=12), *several])):
-        for width in (80, 120):
-            drawn = curves.draw(report.runs, width).plain
-            assert max(map(cell_len, drawn.splitlines())) <= width
-            assert not OBEYED & set(drawn)
-            assert "least-square" in drawn
 
 
 @pytest.mark.parametrize("name", FIGURES)

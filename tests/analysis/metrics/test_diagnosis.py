@@ -22,7 +22,6 @@ from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.extract.work.import_features import import_features
 from clinit.extract.work.options import ImportConfig
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.protocol.stream import summed
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 DIM = 8
@@ -159,7 +158,7 @@ def test_the_split_is_streamed_to_the_device_block_by_block(
         sent.append(len(features))
         return array_api_strict.asarray(features.astype(np.float32), device=there)
 
-    monkeypatch.setattr(summed, "placed", send)
+    monkeypatch.setattr(diagnosis, "placed", send)
     monkeypatch.setattr(diagnosis, "torch_stream", lambda device: nullcontext())
     far = diagnose_splits([split], head, lam=0.1, device=torch.device("cuda"))
     assert sum(sent) == near.rows

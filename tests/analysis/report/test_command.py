@@ -5,27 +5,24 @@ from tests.analysis.conftest import MakeRun, WriteRuns
 from tests.analysis.printed import call, shown
 
 
-def test_tables_curves_and_what_the_start_is_worth_are_printed(three_inits: Path) -> None:
-    whole, words = shown(three_inits), ("--no-curves", "--per-task")
-    assert "task switch" in whole
-    assert "task switch" not in shown(three_inits, "--no-curves")
-    asked = shown(three_inits, *words, "--skip-start", "--columns=last-accuracy,gain_random_best")
+def test_tables_and_what_the_start_is_worth_are_printed(three_inits: Path) -> None:
+    words = ("--per-task", "--skip-start", "--columns=last-accuracy,gain_random_best")
+    asked = shown(three_inits, *words)
     places = [asked.index(each) for each in ("A_last", "Task 3:")]
     assert places == sorted(places)
     text = " ".join(asked.split())
     assert "The points before the first step are left out." in text
     assert "gain to best" in text
-    assert text.count("Before the first step of a task, random rows recognise") == 1
 
 
 def test_several_seeds_and_trials_of_a_search_are_ranked(
     make_run: MakeRun, write_runs: WriteRuns
 ) -> None:
     seeds = write_runs(*(make_run(seed=seed) for seed in (0, 1)))
-    assert "time" not in shown(seeds, "--no-curves")
-    both = shown(seeds, "--no-curves", "--by-seed")
+    assert "time" not in shown(seeds)
+    both = shown(seeds, "--by-seed")
     assert both.index("Ranked by A_all") < both.index("time")
-    assert "Ranked by A_all" in shown(seeds / "random", "--no-curves", "--means")
+    assert "Ranked by A_all" in shown(seeds / "random", "--means")
 
 
 def test_json_and_csv_are_alone_on_standard_output(three_inits: Path, tmp_path: Path) -> None:

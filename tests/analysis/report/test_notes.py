@@ -1,10 +1,9 @@
-import statistics
 from dataclasses import replace
 
 import polars as pl
 
 from clinit.analysis.report import View
-from clinit.analysis.report.notes import conclusion, conclusions, rises
+from clinit.analysis.report.notes import rises
 from clinit.analysis.runs import runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
 from tests.analysis.conftest import MakeRun
@@ -21,7 +20,7 @@ def test_notes_of_the_runs_are_said_once(make_run: MakeRun) -> None:
 
 def test_a_terminal_has_two_notes_and_the_number_of_the_others(make_run: MakeRun) -> None:
     report = runs_of([make_run(init, notes=["one", "two", "three"]) for init in START])
-    shown = [str(part) for part in report.parts(View(curves=False))]
+    shown = [str(part) for part in report.parts(View())]
     assert [each for each in shown if each.startswith("Note: ")] == ["Note: one", "Note: two"]
     assert "1 more note: clinit report --html FILE" in shown
 
@@ -66,38 +65,3 @@ def record(make_run: MakeRun, init: str, *, add: float = 0.0, **settings: object
         return START[init] + add + (0.1 if iteration else 0.0)
 
     return make_run(init, accuracy=learnt, **settings)
-
-
-def test_a_conclusion_has_the_start_of_random_rows_and_others(make_run: MakeRun) -> None:
-    report = runs_of([record(make_run, init) for init in START])
-    rows = {row["init"]: row for row in report.rows()}
-    start = {init: f"{row['acc_new_start']:.1f} %" for init, row in rows.items()}
-    assert conclusion(report.runs) == (
-        f"Before the first step of a task, random rows recognise {start['random']} of its new"
-        f" classes, least-square rows {start['least-square']} and class-mean rows"
-        f" {start['class-mean']}."
-    )
-    scales = ("none", "norm", "row-norm", "calibrated")
-    many = runs_of([make_run(), *(make_run("least-square", scale) for scale in scales)])
-    assert conclusion(many.runs).count("least-square (") == 3
-
-
-def test_it_is_about_means_over_seeds_of_the_best_training(make_run: MakeRun) -> None:
-    runs = [
-        record(make_run, init, lr=lr, seed=seed, add=lr + 0.05 * seed)
-        for init in ("random", "least-square")
-        for lr in (0.01, 0.1)
-        for seed in range(3)
-    ]
-    report = runs_of(runs)
-    (words,) = conclusions(report.data)
-    assert words.startswith("lr 0.1: before the first step of a task, random rows recognise ")
-    own = [run for run in report.runs if run.config["lr"] == 0.1 and run.init == "least-square"]
-    starts = [run.row()["acc_new_start"] for run in own]
-    assert f"least-square rows {statistics.fmean(starts):.1f} %" in words
-
-
-def test_nothing_is_said_where_there_is_nothing_to_compare(make_run: MakeRun) -> None:
-    apart = [make_run("random", lr=0.1), make_run("least-square", lr=0.2)]
-    for runs in ([make_run()], [make_run("class-mean"), make_run("least-square")], apart):
-        assert conclusions(runs_of(runs).data) == []

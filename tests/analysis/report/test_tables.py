@@ -174,7 +174,7 @@ def test_neural_collapse_has_the_images_that_it_was_measured_on(make_run: MakeRu
         *("least-square", "1", "0.00867", "1.36", "1.3", "1.07", "2.05e3", "4.01e6")
     ]
     assert "On buffer and new images (training), classes weigh the same" in text
-    view = View(per_task=True, curves=False)
+    view = View(per_task=True)
     assert "".join(map(printed, report.parts(view))).count("4.01e6") == 3 + 9
     assert "full collapse" not in "".join(map(printed, runs_of([make_run()]).parts(View())))
 
@@ -198,7 +198,7 @@ def searched(make_run: MakeRun) -> Runs:
 
 
 def test_trials_are_not_ranked_with_the_tested_run(searched: Runs) -> None:
-    asked = View(by_seed=True, per_task=True, curves=False)
+    asked = View(by_seed=True, per_task=True)
     tables = [part for part in searched.parts(asked) if "Data 2 of 2: " in printed(part)]
     assert "Ranked by A_all" in printed(tables[0])
     assert len(tables) == 3

@@ -49,7 +49,6 @@ def test_the_summary_says_what_the_split_holds(split: CacheSplit) -> None:
     assert [(shard.min, shard.max) for shard in told.shards] == [(0, 1)] * 3
     assert [(entry.row, entry.path) for entry in told.invalid] == [(r, f"{r:02d}") for r in BAD]
     assert told.head.top1 == Top1(17, 17)
-    assert told.run.features is not None
     assert told.run.features.path.endswith("x.npy")
     assert np.flatnonzero(~split.valid).tolist() == list(BAD)
 
@@ -127,5 +126,4 @@ def test_a_head_that_is_not_the_one_that_was_judged_is_refused(split: CacheSplit
         open_cache(path.parent)
     edit(split, lambda content: content["head"].pop("tensors"))
     opened = open_cache(path.parent)  # an earlier version did not say which head it was
-    assert opened.head is not None
     assert opened.head.weight[0, 0] == 2

@@ -61,7 +61,6 @@ def test_splits_and_groups_are_columns_and_folders_may_name_splits(tmp_path: Pat
     assert available_splits("folder", root, str(table)) == ("train", "val")
     found = scan("folder", root, "train", labels=str(table))
     assert found.manifest.table["path"].to_list() == ["train/2.jpg", "train/1.jpg"]
-    assert found.groups is not None
     assert found.groups.rows() == [("train/1.jpg", "x"), ("train/2.jpg", None)]
     assert scan("folder", root, "test", labels=str(table)).manifest.split == "val"
 

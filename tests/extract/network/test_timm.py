@@ -93,7 +93,6 @@ def test_every_pretrained_network_is_of_one_kind(load: Callable[..., Backbone]) 
     kinds, known = Counter[str](), dict[tuple[object, ...], str]()
     for name in timm.list_models(pretrained=True):
         told = timm.get_pretrained_cfg(name)
-        assert told is not None
         key = (name.partition(".")[0], told.num_classes, str(told.classifier))
         if key not in known:
             known[key] = kind(load, name)

@@ -79,7 +79,6 @@ def test_a_head_is_stored_and_its_accuracy_told_for_both_splits(
     imported(tmp_path / "c", arrays, head=Head(np.eye(4, 6), np.zeros(4), names))
     imported(tmp_path / "c", arrays, split="val")
     cache = open_cache(tmp_path / "c")
-    assert cache.head is not None
     assert cache.head.class_names == ("0", "1", "2", "3")
     for split in cache.splits.values():
         assert split.summary.head.top1.percent == 100

@@ -16,7 +16,6 @@ from clinit.headtrain.heads.closed.methods import HELD_OUT, RidgePath
 from clinit.headtrain.heads.groups import draw_per_class, held_out_rows, water_level
 from clinit.headtrain.heads.repeats import find_groups, groups_of
 from clinit.headtrain.probe import protocol
-from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.study import Study
@@ -221,8 +220,8 @@ def rows_with(features: np.ndarray) -> np.ndarray:
     return np.array([(row == features).all(axis=1).any() for row in ROWS.features])
 
 
-@pytest.mark.parametrize("config", [{"method": "lda"}, {"c": (0.1, 1.0)}])
-def test_a_fitted_head_holds_out_whole_groups(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fit", [protocol.probe, protocol.first_head])
+def test_a_fitted_head_holds_out_whole_groups(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[np.ndarray] = []
 
     def spied(*given: Any) -> np.ndarray:
@@ -230,7 +229,7 @@ def test_a_fitted_head_holds_out_whole_groups(config: Any, monkeypatch: pytest.M
         return held[-1]
 
     monkeypatch.setattr(protocol, "held_out_rows", spied)
-    protocol.probe(SOURCE, ProbeConfig(**config, device="cpu"))
+    fit(SOURCE)
     assert share(held[0]) == 2 / PHOTOGRAPHS
 
 

@@ -77,8 +77,6 @@ def check_equal(found: Model, expected: Model) -> None:
         one, other = (getattr(each.head, name) for each in (found, expected))
         np.testing.assert_allclose(one, other, rtol=0, atol=SAME * np.abs(other).max(initial=1))
     one, other = found.memory, expected.memory
-    assert one is not None
-    assert other is not None
     np.testing.assert_array_equal(one.counts, other.counts)
     assert (one.exact, one.averaged) == (other.exact, other.averaged)
     assert one.freedom == pytest.approx(other.freedom)

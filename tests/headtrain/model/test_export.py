@@ -276,7 +276,6 @@ def test_the_held_out_rows_are_those_that_the_run_was_evaluated_on(tiny_run: Pat
 def test_timm_clinit_and_onnxruntime_give_the_same_probabilities(
     tiny_run: Path, model: Export, images: list[Path]
 ) -> None:
-    assert model.facts.temperature is not None
     backbone, transform = reload(open_cache(tiny_run.parent / "caches" / "base").split("train"))
     head = read_head(tiny_run / "head.safetensors")
     (batch,) = load_files(images, transform, Reading(batch_size=99))
@@ -355,7 +354,6 @@ def test_changed_classes_keep_their_weights_but_not_the_measured_errors(
     opened = load_model(model.path, device="cpu")
     renamed = write_model(opened.rename({"d": "dog"}), tmp_path / "renamed.safetensors").model.facts
     assert renamed.temperature == model.facts.temperature
-    assert model.facts.temperature is not None
     left = write_model(opened.remove(["d"]), tmp_path / "left").model.facts
     assert left.temperature == model.facts.temperature.unmeasured
     text = (tmp_path / "left" / "README.md").read_text()
@@ -373,8 +371,6 @@ def test_a_head_alone_has_the_rows_of_the_model(
     assert head.weight.tobytes() == classifier.weight.tobytes()
     assert head.class_names == model.facts.class_names
     assert exported.facts.temperature == model.facts.temperature
-    assert exported.facts.temperature is not None
-    assert head.origin is not None
     assert head.origin["tasks"] == list(model.facts.tasks)
     assert head.origin["temperature"]["value"] == exported.facts.temperature.value
     assert [is_head_file(each) for each in (out, model.path / "model.safetensors")] == [True, False]

@@ -18,8 +18,7 @@ from clinit.headtrain.model.growth import old_rows
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.predict import Rejection
 from clinit.headtrain.model.settings import AddConfig
-from clinit.headtrain.probe.protocol import probe
-from clinit.headtrain.probe.settings import ProbeConfig
+from clinit.headtrain.probe.protocol import first_head
 from clinit.headtrain.protocol.experiment import started_heads
 from clinit.headtrain.protocol.stream.source import Source
 from tests.headtrain.model.test_add import added as addition
@@ -39,7 +38,6 @@ def photographs(counts: tuple[int, ...] = (9, 7, 5)) -> FeatureSet:
 
 def solved(rows: FeatureSet, group: int | None, lam: float, classes: int) -> np.ndarray:
     """Return W_LS of all groups but one, each class and each group of a class weighing the same."""
-    assert rows.groups is not None
     weights = np.zeros(len(rows.labels))
     for label in np.unique(rows.labels):
         left = {*rows.groups[rows.labels == label].tolist()} - {group}
@@ -89,7 +87,6 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
     assert added.new == Top1(right, len(new.labels))
     assert added.left_out
     assert added.prices == ()
-    assert added.model.memory is not None
     assert added.model.memory.counts[5:].tolist() == [9, 7, 5]  # all of them are learnt from
 
 
@@ -120,10 +117,9 @@ def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
         (*NAMES, "alone"),
         np.append(images.groups, 999),
     )
-    head = probe(Source(single, single.nothing()), ProbeConfig(method="ridge")).head
+    head = first_head(Source(single, single.nothing()))
     nothing = single.nothing()
     found = Examined.of(head, first_left_out(single, head), nothing, nothing)
-    assert head.origin is not None
     assert found.new.labels.tolist() == images.labels.tolist()  # no image of the class of one
     logits = []
     for row, group in zip(images.features.astype(np.float64), images.groups, strict=True):
@@ -137,7 +133,7 @@ def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
 
 def test_a_head_is_measured_on_held_out_images_of_either_kind_as_it_is() -> None:
     images = photographs()
-    head = probe(Source(images, images.nothing()), ProbeConfig(method="ridge")).head
+    head = first_head(Source(images, images.nothing()))
     held = images.part(np.arange(len(images.labels)) % 2 == 0)
     plain = Examined.of(head, None, held, held)
     assert plain.head is head
@@ -153,7 +149,6 @@ def test_the_score_that_tells_added_classes_without_their_row_is_recorded() -> N
     head = Head(np.eye(3, 4, dtype=np.float32), np.zeros(3, np.float32), NAMES)
     examined = Examined(head, rows.part(labels < 2), rows.part(labels == 2))
     known = examined.known()
-    assert known is not None
     assert known.images == 150
     assert known.rule in known.levels
     logits = rows.features @ head.weight.T

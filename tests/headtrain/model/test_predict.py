@@ -131,7 +131,6 @@ def test_the_threshold_turns_away_the_share_of_held_out_images_that_is_allowed(
     rule: str, rate: float, rows: int
 ) -> None:
     model = remembering(rows)
-    assert model.memory is not None
     found = Rejection.at_rate(model, rule, rate)
     features = model.memory.held_out.features.astype(np.float64)
     logits = features @ model.head.weight.T.astype(np.float64) + model.head.bias

@@ -46,7 +46,7 @@ def learn(method: Any, model: Any, images: Any, task: Task) -> Tensor:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for _ in range(5):
-        loss, _ = method.loss(model, images.batch(images.new, num_new=20), None)
+        loss, _ = method.loss(model, images.batch(images.new, num_new=20))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

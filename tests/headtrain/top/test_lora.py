@@ -85,17 +85,16 @@ def test_autocast_does_not_round_the_sum_so_that_merging_gives_what_ran() -> Non
         assert torch.equal(logits(network), before)
 
 
-@pytest.mark.parametrize("a_init", ["gaussian", "kaiming"])
-def test_a_has_the_variance_of_loralib(a_init: Any) -> None:
+def test_a_has_the_variance_of_loralib() -> None:
     layer, reference = nn.Linear(300, 40), torch.empty(2_000, 300)
-    add_lora(nn.Sequential(layer), ("0",), Top(rank=2_000, a_init=a_init), seeded())
+    add_lora(nn.Sequential(layer), ("0",), Top(rank=2_000), seeded())
     nn.init.kaiming_uniform_(reference, a=math.sqrt(5), generator=seeded())
     a = updates(layer)[0].a.detach()
     assert float(a.var()) == pytest.approx(float(reference.var()), rel=0.02)
     assert abs(float(a.mean())) < 1e-3
     beyond = float((a.abs() > 1 / math.sqrt(300)).float().mean())
     # P(|normal| > sqrt(3) sigma) = 8.3 %; a uniform draw has no tail.
-    assert beyond == (0 if a_init == "kaiming" else pytest.approx(0.083, abs=0.003))
+    assert beyond == pytest.approx(0.083, abs=0.003)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Shrunken discriminants: rows, what is left out, the refinement, the price."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -92,17 +91,13 @@ def test_without_variance_within_classes_the_rows_are_class_means() -> None:
     np.testing.assert_allclose(found.weight, moments.means - moments.centre, rtol=1e-12)
 
 
-def loss_of(
-    data: NewClasses, rows: Rows, *, independent: bool = False, lowered: Any = 0.0
-) -> float:
+def loss_of(data: NewClasses, rows: Rows, *, independent: bool = False) -> float:
     """Return the mean loss of old rows plus the class-balanced loss of new rows.
 
-    The logit of the own class of new rows is lowered.
     The classes of an independent head have a logistic loss each; old ones do not change.
     """
     head = np.concatenate([data.head.weight[:OLD], rows.weight])
     logits = data.features @ head.T + np.concatenate([data.head.bias[:OLD], rows.bias])
-    logits -= np.diag(np.concatenate([np.zeros(OLD), np.broadcast_to(lowered, 2)]))[data.labels]
     losses = logsumexp(logits, axis=1) - logits[np.arange(len(logits)), data.labels]
     if independent:
         is_label = np.arange(data.stop) == data.labels[:, None]
@@ -122,15 +117,12 @@ def test_refined_rows_have_the_least_penalised_loss(independent: bool) -> None:
     raw = system.rows(choice.quadratic)
     start = Rows(choice.scale * raw.weight, choice.scale * raw.bias + choice.shift)
     centre, strength = system.moments.centre, discriminant.KEPT / 10
-    lowered = choice.scale * system.own_part() / np.array([4, 6])
 
     def penalised(rows: Rows) -> float:
         moved = (rows.weight - start.weight) @ system.factor
         at_centre = rows.bias - start.bias + (rows.weight - start.weight) @ centre
-        moved = np.column_stack([moved, at_centre / discriminant.BIAS])
-        size = float((moved**2).sum() - (moved.sum(0) ** 2).sum() / 3)
-        loss = loss_of(data, rows, independent=independent, lowered=lowered)
-        return loss + strength / 2 * size
+        size = float((moved**2).sum() + (at_centre**2).sum())
+        return loss_of(data, rows, independent=independent) + strength / 2 * size
 
     least, random = penalised(refined), np.random.default_rng(0)
     assert least < penalised(start)

@@ -14,7 +14,6 @@ from clinit.headtrain.protocol.stream.buffer import (
     balanced,
     level,
     per_class,
-    sgm,
 )
 
 counts_of_classes = st.lists(st.integers(0, 12), min_size=1, max_size=12)
@@ -99,7 +98,7 @@ def test_quotas_are_those_of_handing_out_one_row_at_a_time(
 @given(
     counts=counts_of_classes,
     size=st.integers(0, 60),
-    kind=st.sampled_from(["balanced", "sgm", "per class"]),
+    kind=st.sampled_from(["balanced", "per class"]),
     cuts=st.lists(st.integers(1, 12), max_size=4),
     seed=st.integers(0, 3),
 )
@@ -107,11 +106,7 @@ def test_a_later_buffer_holds_only_rows_that_were_stored_or_have_just_been_seen(
     counts: list[int], size: int, kind: str, cuts: list[int], seed: int
 ) -> None:
     pool = shuffled_pool(counts)
-    quotas: dict[str, Quotas] = {
-        "balanced": balanced(size),
-        "sgm": sgm(size, num_base=3),
-        "per class": per_class(size),
-    }
+    quotas: dict[str, Quotas] = {"balanced": balanced(size), "per class": per_class(size)}
     buffer = Buffer(pool, quotas[kind], seed=seed)
     stages = sorted({min(cut, len(counts)) for cut in cuts} | {len(counts)})
     stored: set[int] = set()
@@ -140,7 +135,3 @@ def test_each_split_gives_its_share() -> None:
     assert kept(balanced(20), [10, 2, 10, 10], 4) == [6, 2, 6, 6]
     assert kept(per_class(4), [5, 2, 9], 2) == [4, 2, 0]
     assert kept(per_class(4), [5, 2, 9], 3) == [4, 2, 4]
-    first, last = kept(sgm(40, num_base=2), [100] * 6, 2), kept(sgm(40, num_base=2), [100] * 6, 6)
-    assert sorted(first[:2]) == [15, 16]  # the two parts do not lend to each other
-    assert last[:2] == first[:2]
-    assert sorted(last[2:]) == [2, 2, 2, 3]

@@ -216,25 +216,22 @@ def test_the_past_is_all_rows_of_the_classes_before_the_last_ones_new() -> None:
         assert np.unique(past.labels[past.num_old :]).tolist() == [*range(start, stop)]
 
 
-def shares_of(mix: str, base: int, earlier: int, new: int, method: str = "rehearsal") -> list[Any]:
+def shares_of(base: int, earlier: int, new: int, method: str = "rehearsal") -> list[Any]:
     total = base + earlier + new
     rows = TaskRows(2, np.arange(total), np.zeros(total, np.int64), base, base + earlier)
-    return [(each.start, each.stop, each.count) for each in mixed(method, mix, rows, 256)]
+    return [(each.start, each.stop, each.count) for each in mixed(method, rows, 256)]
 
 
 def test_batches_are_mixed_as_their_method_says() -> None:
-    for mix in ("text", "sgm"):  # both alike in the first task
-        assert shares_of(mix, 50, 0, 9) == [(50, 59, 128), (0, 50, 128)]
-    assert shares_of("sgm", 50, 7, 9) == [(57, 66, 96), (0, 50, 128), (50, 57, 32)]
-    assert shares_of("text", 4, 2, 4, "naive") == [(6, 10, 256)]
-    assert shares_of("text", 4, 2, 4, "joint") == [(0, 10, 256)]
+    assert shares_of(50, 7, 9) == [(57, 66, 128), (0, 57, 128)]
+    assert shares_of(4, 2, 4, "naive") == [(6, 10, 256)]
+    assert shares_of(4, 2, 4, "joint") == [(0, 10, 256)]
 
 
-@pytest.mark.parametrize("mix", ["text", "sgm"])
 @given(base=st.integers(0, 3), earlier=st.integers(0, 3))
 def test_the_shares_fill_the_batch_and_ask_for_nothing_that_is_not_there(
-    mix: str, base: int, earlier: int
+    base: int, earlier: int
 ) -> None:
-    shares = shares_of(mix, base, earlier, 2)
+    shares = shares_of(base, earlier, 2)
     assert sum(count for _, _, count in shares) == 256
     assert all(stop > start for start, stop, count in shares if count)
