@@ -80,7 +80,7 @@ def evaluate(
     for kind, file in written.items():
         if file is not None:
             check_file(file, kind)
-    from clinit.headtrain.model.classifier import Reading
+    from clinit.headtrain.model.engine import Reading
     from clinit.headtrain.model.evaluation import Questions
     from clinit.headtrain.model.evaluation import evaluate as evaluated
     from clinit.headtrain.model.model import load_model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -33,11 +34,10 @@ from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import in_words
 from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
 from clinit.observer import Doing
-from clinit.words import DIGEST_LETTERS, examples, number_of
+from clinit.words import DIGEST_LETTERS, examples, number_of, visible
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.addition import Addition
-    from clinit.headtrain.model.classifier import Classifier
     from clinit.headtrain.model.facts import ModelFacts
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model import Model
@@ -67,10 +67,6 @@ def add(
     config: AddConfig,
     network: NetworkOptions,
     out: ModelOut = None,
-    replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Replace the rows of classes that the model already has."),
-    ] = False,
     more: Annotated[
         bool,
         typer.Option(
@@ -88,10 +84,6 @@ def add(
         ),
     ] = None,
     html: HtmlFile = None,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Add nothing if there are warnings or unreadable images."),
-    ] = False,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
     config_file: ConfigOption = None,
@@ -102,10 +94,9 @@ def add(
     head file, IMAGES a feature cache or a file of arrays with labels.
 
     The rows of the new classes are computed from the features of their images;
-    old images are not needed. The rows of other classes do not change unless
-    --iterations trains the head. MODEL is not changed. With --backbone and a
-    network without a classifier (DINO, SigLIP, CLIP), the new model has only
-    these classes, with a head that is fitted to their images.
+    old images are not needed. The rows of other classes do not change, nor does
+    MODEL. With --backbone and a network without a classifier (DINO, SigLIP, CLIP),
+    the new model has only these classes, with a head that is fitted to their images.
 
     An audit warns about classes that the model already has, classes that look
     alike, repeated images, images that do not fit their class, and old images that
@@ -113,16 +104,14 @@ def add(
 
     clinit add scenes/ photographs/
     """
-    if more and replace:
-        raise typer.BadParameter("--more keeps earlier images, --replace forgets them: give one")
     if html is not None:
         check_file(html, "html")
     with opened(paths, network, out, overwrite=overwrite) as given:
-        from clinit.headtrain.model.add import Purpose, add
+        from clinit.headtrain.model.add import add as added_to
 
-        kind: Arrival = "more" if more else "replace" if replace else "add"
-        purpose = Purpose(config=config, kind=kind, old=old, strict=strict)
-        added = add(given.model, given.inputs, purpose, given.observe)
+        kind: Arrival = "more" if more else "add"
+        pair = given.model, given.inputs
+        added = added_to(*pair, config, kind=kind, old=old, observe=given.observe)
         given.observe(Doing(SAVING))
         written = added.save(given.out, overwrite=overwrite)
     _tell(added, written, as_json=as_json)
@@ -136,7 +125,7 @@ def add(
         print_content({**content, "accuracy": accuracy, **facts, **change.data["audit"]})
 
 
-def _tell(added: Addition[Any], written: Written, *, as_json: bool) -> None:
+def _tell(added: Addition, written: Written, *, as_json: bool) -> None:
     """Print the answer, what to look at, and the next command."""
     for line in [] if as_json else added.lines(str(written.path)):
         say(line)
@@ -188,10 +177,8 @@ def remember(
     images = number_of(sum(change.images.values()), "image")
     place = getattr(inputs, "features", None) if model.engine is not None else None
     where = f"; their features are at {place}" if isinstance(place, Path) else ""
-    known = f"{len(change.classes):,} of {number_of(facts.num_classes, 'class')}"
-    say(f"{out} remembers {known}, of {images}{where}")
-    if others := int(memory.known.sum()) - len(change.classes):
-        say(f"{others:,} other classes remembered as before")
+    known = f"{int(memory.known.sum()):,} of {number_of(facts.num_classes, 'class')}"
+    say(f"{out} remembers {known}; {len(change.classes):,} of them by {images}{where}")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} held out")
     say(memory.describe())
@@ -257,7 +244,7 @@ def _changed(
     change: Callable[[Model, Mapping[str, Any]], Model],
     *,
     overwrite: bool,
-) -> Classifier:
+) -> Model:
     """Open the model at `path`, apply `change` and write the result to `out`; return it."""
     check_model(path)
     import numpy as np
@@ -286,7 +273,7 @@ def model() -> None:
 
 @app.command()
 @keeps(WHOLE)
-@takes("config", AddConfig, but=["hold_out"])
+@takes("config", AddConfig)
 def merge(
     model: ModelArgument,
     other: Annotated[Path, typer.Argument(help="Another model of the same network.")],
@@ -341,25 +328,43 @@ def show(model: ModelArgument, html: HtmlFile = None, as_json: AsJson = False) -
         print_content(_as_json(facts, memory))
         return
     name = f"{facts.name}, {facts.digest[:DIGEST_LETTERS]}"
-    say(f"{model} ({name}) knows {number_of(facts.num_classes, 'class')}")
+    lines = [f"{model} ({name}) knows {number_of(facts.num_classes, 'class')}"]
     if transform := facts.fingerprint.fields.get("transform"):
-        say(f"Images: {transform}")
+        lines.append(f"Images: {transform}")
     if facts.activation != "softmax":
-        say(f"Probabilities: a {facts.activation} for each class")
+        lines.append(f"Probabilities: a {facts.activation} for each class")
     if facts.probabilities:
-        say(f"Probabilities: {facts.probabilities}")
+        lines.append(f"Probabilities: {facts.probabilities}")
     if facts.assumed is not None:
-        say(f"Names of old classes: {facts.assumed}")
-    say("The model has no memory of its classes" if memory is None else memory.describe())
+        lines.append(f"Names of old classes: {facts.assumed}")
+    lines.append("The model has no memory of its classes" if memory is None else memory.describe())
+    _say_folded(lines)
     if facts.history:
         heads = ["change", "made of", "classes", "images", "top-1: old, new"]
         _print_table(heads, _ancestors(facts))
+    lines = []
     for change in facts.history:
         if new := change.settings.get("names"):
-            say(f"{change.date[:10]}, renamed: {examples([f'{a} to {b}' for a, b in new.items()])}")
+            pairs = examples([f"{a} to {b}" for a, b in new.items()])
+            lines.append(f"{change.date[:10]}, renamed: {pairs}")
     for task in sorted(set(facts.tasks)):
         names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
-        say(f"{facts.since(task)}, {number_of(len(names), 'class')}: {_listed(names)}")
+        lines.append(f"{facts.since(task)}, {number_of(len(names), 'class')}: {_listed(names)}")
+    _say_folded(lines)
+
+
+def _say_folded(lines: Sequence[str]) -> None:
+    """Print lines, none wider than 80 columns unless a word is."""
+    for line in lines:
+        folded = textwrap.wrap(
+            visible(line),
+            80,
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for part in folded:
+            say(part)
 
 
 def _write_page(path: Path | None, title: str, facts: ModelFacts) -> None:
@@ -412,7 +417,6 @@ def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
         "classes": int(memory.known.sum()),
         "exact": memory.exact,
         "held_out": len(memory.held_out.labels),
-        "kept": len(memory.kept.labels),
         "bytes": memory.num_bytes,
     }
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +32,6 @@ from clinit.words import DIGEST_LETTERS, examples, number_of, printable, visible
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.facts import ModelFacts
-    from clinit.headtrain.model.model import Model
     from clinit.headtrain.model.predict import Guess, Prediction, Rejection
 
 
@@ -87,9 +85,6 @@ def predict(
             max=0.99,
         ),
     ] = 0.05,
-    threshold: Annotated[
-        float | None, described("Lowest score of a known image, instead of --reject-rate.")
-    ] = None,
     device: DeviceOption = "auto",
     batch_size: Annotated[int, described("Images per forward pass.", min=1)] = 64,
     workers: Workers = None,
@@ -112,10 +107,10 @@ def predict(
     if csv_file is not None:
         check_file(csv_file, "csv")
     with loading():
-        from clinit.headtrain.model.classifier import Reading
+        from clinit.headtrain.model.engine import Reading
         from clinit.headtrain.model.inputs import features_in, is_features
         from clinit.headtrain.model.model import load_model
-        from clinit.headtrain.model.predict import find_images
+        from clinit.headtrain.model.predict import Rejection, find_images
         from clinit.headtrain.model.predict import predict as predicted
         from clinit.headtrain.model.storage import is_head_file
 
@@ -124,7 +119,7 @@ def predict(
             raise typer.BadParameter("give images or features, not both")
         _check_options(context, model, of_features=of_features, is_head=is_head_file(model))
         opened = load_model(model, device=device)
-        rejection = _rejection(opened, reject, reject_rate, threshold)
+        rejection = None if reject is None else Rejection.at_rate(opened, reject, reject_rate)
     if of_features:
         what = "rows"
         with doing("Naming rows …"):
@@ -160,11 +155,10 @@ def predict(
     elif good:
         _show(good, what, opened.facts)
     if rejection is not None and not as_json:
-        share = f"; at most {100 * reject_rate:g} % of known images score lower"
         below = f"{rejection.rule} below {rejection.threshold:.6g}"
         note(
             f"{sum(each.unknown for each in good):,} of {len(good):,} {what} unknown"
-            f" ({below}{share if threshold is None else ''})"
+            f" ({below}; at most {100 * reject_rate:g} % of known images score lower)"
         )
     if bad := [each for each in predictions if each.reason is not None]:
         warn(f"{len(bad):,} of {len(predictions):,} {what} cannot be read:")
@@ -182,23 +176,8 @@ def _check_options(context: Context, model: Path, *, of_features: bool, is_head:
         else f"here: {'features' if of_features else 'images'} are given",
     )
     if given(context, "reject") is None:
-        idle |= dict.fromkeys(("reject_rate", "threshold"), "without --reject")
-    elif given(context, "threshold") is not None:
-        idle["reject_rate"] = "next to --threshold"
+        idle["reject_rate"] = "without --reject"
     refuse_idle(context, {name: f"has no effect {why}" for name, why in idle.items()})
-
-
-def _rejection(
-    model: Model, reject: RejectRule | None, rate: float, threshold: float | None
-) -> Rejection | None:
-    """Return the rule that rejects inputs of unknown classes, if the user wants one."""
-    from clinit.headtrain.model.predict import Rejection, default_rule
-
-    if reject is None or threshold is None:
-        return None if reject is None else Rejection.at_rate(model, reject, rate)
-    if not math.isfinite(threshold):
-        raise typer.BadParameter(f"--threshold must be a finite number, got {threshold}")
-    return Rejection(default_rule(model.facts) if reject == "auto" else reject, threshold)
 
 
 def _note_left_out(files: Sequence[str]) -> None:

@@ -37,8 +37,8 @@ from clinit.setting import fields_of, setting
 if TYPE_CHECKING:
     import polars as pl
 
-    from clinit.headtrain.model.classifier import Classifier
     from clinit.headtrain.model.inputs import Inputs
+    from clinit.headtrain.model.model import Model
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE_SUFFIXES = {
@@ -241,7 +241,7 @@ def looks_like_model(path: Path) -> bool:
 class Opened:
     """A model, what is given to it, where the new model goes, and who is told of the work."""
 
-    model: Classifier
+    model: Model
     inputs: Inputs
     out: Path
     observe: Observer
@@ -275,7 +275,7 @@ def opened(
             from clinit.extract.work.run import ExtractConfig
             from clinit.headtrain.model.network import stock_model
 
-            model: Classifier = stock_model(ExtractConfig.of(network))
+            model: Model = stock_model(ExtractConfig.of(network))
             if model.facts.assumed is not None:
                 observe(Noted(f"{model.facts.assumed} (other names: --head-classes FILE)"))
         else:
@@ -300,11 +300,7 @@ def kept(folders: list[Path]) -> Iterator[None]:
 
 
 def _inputs(
-    model: Classifier,
-    path: Path,
-    network: NetworkOptions,
-    out: tuple[Path, bool],
-    observe: Observer,
+    model: Model, path: Path, network: NetworkOptions, out: tuple[Path, bool], observe: Observer
 ) -> Inputs:
     """Return the images or features at `path`; refuse options that features leave idle."""
     from clinit.headtrain.model.inputs import features_in, is_features

@@ -1,4 +1,4 @@
-"""Add classes to a model: compute their rows from images, train on request, measure the result.
+"""Add classes to a model: compute their rows from images, and measure the result.
 
 Rows come from one task of an experiment (`clinit.headtrain.model.growth`). If the model has no
 classes, a head is fitted to the images (`clinit.headtrain.probe`).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,59 +24,61 @@ from clinit.headtrain.heads.start.scale import LeftOut
 from clinit.headtrain.model.addition import NONE, Addition, Examined, first_left_out
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
-from clinit.headtrain.model.classifier import AnyPath, Classifier, M
+from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.growth import DRAWN, Growth, Started, grown_head, grown_memory
-from clinit.headtrain.model.inputs import Inputs, features_in, held_out, noted
-from clinit.headtrain.model.settings import AddConfig, Arrival
+from clinit.headtrain.model.inputs import Inputs, features_in, held_out
+from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.settings import HELD_OUT, AddConfig, Arrival
 from clinit.headtrain.probe.protocol import first_head
 from clinit.headtrain.protocol.stream.source import Source, read_sources
 from clinit.observer import Doing, Observer, Warned, ignore
-from clinit.words import examples, number_of
+from clinit.words import examples
 
 PRICES = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Values of `--max-old-loss` that are compared with the requested value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Purpose:
-    """What is to become of given classes."""
-
-    config: AddConfig = field(default_factory=AddConfig)
-    kind: Arrival = "add"
-    """Whether the classes are new, replace classes of the model, or have more images now."""
-    old: Source | AnyPath | None = None
-    """Features of old classes, used in place of the memory of the model."""
-    strict: bool = False
-    """Whether to fail if the audit of the images warns, or if an image is unreadable."""
-
-
-def add(model: M, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) -> Addition[M]:
+def add(
+    model: Model,
+    inputs: Inputs,
+    config: AddConfig,
+    *,
+    kind: Arrival = "add",
+    old: Source | AnyPath | None = None,
+    observe: Observer = ignore,
+) -> Addition:
     """Add the classes of images or features to a model; nothing is written.
 
     Args:
         model: The model; it is not changed.
         inputs: The images or features.
-        purpose: Settings, and what to do with classes that the model contains.
+        config: Settings.
+        kind: Whether the classes are new, or have more images now.
+        old: Features of old classes, used in place of the memory of the model; or statistics of
+            old classes that the model does not remember.
         observe: Called with each event of the work.
 
     Raises:
         ClinitError: If the model, the images or the features cannot be used.
     """
-    config, kind = purpose.config, purpose.kind
-    known = _known_names(model, inputs.class_names, kind)
+    _check_names(model, inputs.class_names, kind)
     if not model.class_names:
-        _check_first(model, inputs.class_names, purpose)
-    warnings = _warnings(model, purpose)
-    for text in warnings:
-        observe(Warned(text))
-    images = inputs.arrive(model, 0.0 if config.leaves_out else config.aside, observe)
-    images = noted(images, config, observe, warnings)
+        _check_first(model, inputs.class_names, config, has_old=old is not None)
+    notes, known = list[str](), 0 if model.memory is None else int(model.memory.known.sum())
+    turns = config.activation == "sigmoid" and model.facts.activation == "softmax"
+    if turns and old is None and known < model.facts.num_classes / 2:
+        notes.append(
+            "--activation sigmoid: a head that was trained with a softmax has no probabilities of"
+            " single classes, and without images of old classes nothing fits new rows to it: leave"
+            " it out, or give `--old CACHE`"
+        )
+        observe(Warned(notes[0]))
+    images = inputs.arrive(model, 0.0, observe)
     model = model.knowing(images.fingerprint)
     if config.activation is not None:
         model = replace(model, facts=replace(model.facts, activation=config.activation))
-    left = model.without(known) if kind == "replace" else model
-    data, old = dict(images.data), purpose.old
+    left, data = model, {**images.data, **({"notes": notes} if notes else {})}
     if old is not None:
         old = old_features(old, model, observe)
         data["old"] = old.description
@@ -86,24 +88,19 @@ def add(model: M, inputs: Inputs, purpose: Purpose, observe: Observer = ignore) 
         if old is not None and {*old.class_names}.isdisjoint(left.class_names):
             old = None
     if old is not None:
-        train, aside = held_out(old.train, old.val, config.aside)
+        train, aside = held_out(old.train, old.val, HELD_OUT)
         old = replace(old, train=train, val=aside)
     images = replace(images, data=data)
-    added = grow(Growth(model, left, images, config, kind, old), observe)
-    if purpose.strict and (count := len(added.audit.lines) + ("unreadable" in data)):
-        for text in added.audit.lines:
-            observe(Warned(text))
-        raise ModelError(
-            f"the audit of {data.get('images') or data.get('features')} found"
-            f" {number_of(count, 'problem')}; no class was added",
-            remedy="Fix the images, or leave out `--strict`; `--json` prints all problems.",
-        )
-    return added
+    return grow(Growth(model, left, images, config, kind, old), observe)
 
 
 def merge(
-    model: M, other: M, config: AddConfig, data: Mapping[str, Any] = {}, observe: Observer = ignore
-) -> Addition[M]:
+    model: Model,
+    other: Model,
+    config: AddConfig,
+    data: Mapping[str, Any] = {},
+    observe: Observer = ignore,
+) -> Addition:
     """Return a model that contains the classes of two models.
 
     The result is the same as adding, at once, all classes that only one of the models contains to
@@ -123,8 +120,7 @@ def merge(
     pair = (model, other)
     parents = {each.facts.digest: each.origin for each in pair if each.facts.digest}
     data = {**data, "models": [each.origin for each in pair], "parents": parents}
-    both = of_both(model, other)
-    left, images, model, notes = both.left, both.images, both.model, both.notes
+    left, images, model, notes = of_both(model, other)
     mine = model.class_names
     new = [] if images is None else [name for name in images.class_names if name not in mine]
     near = near_names(new, mine, other.origin, model.origin)
@@ -137,22 +133,13 @@ def merge(
     return grow(Growth(model, left, images, config, "merge"), observe)
 
 
-def grow(growth: Growth, observe: Observer) -> Addition[Any]:
+def grow(growth: Growth, observe: Observer) -> Addition:
     """Compute the rows of arriving classes, as one task of an experiment, and measure them.
 
     Raises:
-        ModelError: If the model lacks data that the settings require, or if `lda` rows of single
-            images would not be trained.
+        ModelError: If no class of given features of old classes is a class of the model.
     """
-    config, images = growth.config, growth.images
-    if config.init == "lda" and not config.iterations and images.train.counts().max() == 1:
-        # Calibrating a discriminant against the rows of old classes takes a second image.
-        raise ModelError(
-            "discriminants (`--init lda`) of classes of a single image recognise nothing until"
-            " they are trained",
-            remedy="Leave out `--init`, give a second image of a class, or train the head with"
-            " `--iterations 200`.",
-        )
+    images = growth.images
     if growth.left.class_names:
         started = grown_head(growth, observe)
     else:
@@ -181,9 +168,9 @@ def _audit(growth: Growth, head: Head) -> Audit:
     left = model.of_rows([r for r, name in every if name not in images.rows.class_names])
     names, memory = left.class_names, left.memory
     real = [] if old is None else [old.train.named(names), old.val.named(names)]
-    real += [] if memory is None else [memory.held_out, memory.kept]
+    real += [] if memory is None else [memory.held_out]
     rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
-    stored = [] if memory is None else [memory.learnt, memory.held_out, memory.kept]
+    stored = [] if memory is None else [memory.learnt, memory.held_out]
     earlier = FeatureSet.joined([images.rows.nothing(names), *stored], names)
     return audit(images, left.head, head, rows, earlier)
 
@@ -216,7 +203,7 @@ def _calibrated(growth: Growth, own: Examined, kind: str) -> dict[str, Any]:
 
 def _added(
     growth: Growth, started: Started, own: Examined, found: Audit, *, is_left_out: bool
-) -> Addition[Any]:
+) -> Addition:
     model, left, images, config = growth.model, growth.left, growth.images, growth.config
     (head, start, kind, taken), tested = started, growth.tested
     assert head.class_names is not None
@@ -265,48 +252,27 @@ def _added(
     return Addition(grown.after(change), found, replaced, before, tuple(prices), images.place)
 
 
-def _warnings(model: Classifier, purpose: Purpose) -> list[str]:
-    """Return warnings of settings that give useless rows."""
-    config, found = purpose.config, list[str]()
-    if config.init in ("random", "zero") and not config.iterations:
-        found.append(
-            f"{config.init} rows recognise nothing until they are trained: leave out `--init`, or"
-            " train the head with `--iterations 200`"
-        )
-    turns = config.activation == "sigmoid" and model.facts.activation == "softmax"
-    known = 0 if model.memory is None else int(model.memory.known.sum())
-    if turns and purpose.old is None and known < model.facts.num_classes / 2:
-        found.append(
-            "--activation sigmoid: a head that was trained with a softmax has no probabilities of"
-            " single classes, and without images of old classes nothing fits new rows to it: leave"
-            " it out, or give `--old CACHE`"
-        )
-    return found
-
-
-def _check_first(model: Classifier, names: Sequence[str], purpose: Purpose) -> None:
+def _check_first(model: Model, names: Sequence[str], config: AddConfig, *, has_old: bool) -> None:
     """Check that classes of these names can be the first classes of a model.
 
     Raises:
         ModelError: If they cannot.
     """
-    config = purpose.config
-    remedy = "Leave out `--init`, `--iterations` and `--old`."
+    remedy = "Leave out `--init` and `--old`."
     why = "its first head is fitted to all classes together, so there are no old rows"
     if len(names) < 2:
         why = f"{examples(names)} would be its only class, and the answer for every image"
         remedy = "Give two classes or more."
-    elif not (config.iterations or config.init != AddConfig().init or purpose.old is not None):
+    elif config.init == AddConfig().init and not has_old:
         return
     raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
 
 
-def _known_names(model: Classifier, names: Sequence[str], kind: str) -> list[str]:
-    """Return the named classes that the model already contains.
+def _check_names(model: Model, names: Sequence[str], kind: Arrival) -> None:
+    """Check that the model contains all named classes, to give it more images, or else none.
 
     Raises:
-        ModelError: If the model contains too few or too many of the names: for `more`, it must
-            contain all of them; to `replace`, at least one, and other classes; otherwise none.
+        ModelError: If it contains too few or too many.
     """
     known = [name for name in names if name in {*model.class_names}]
     new = [name for name in names if name not in {*known}]
@@ -316,20 +282,17 @@ def _known_names(model: Classifier, names: Sequence[str], kind: str) -> list[str
             remedy="Add new classes separately, without `--more`: `clinit add MODEL IMAGES --out"
             " NEW`.",
         )
-    count = model.facts.num_classes
-    wrong = bool(known) != (kind == "replace") or (known and len(known) == count)
-    if wrong and kind != "more":
+    if kind == "add" and known:
         raise ModelError(
-            f"{len(known):,} of these {len(names):,} classes are among the {count:,} of"
-            f" the model ({examples(known or names)})",
-            remedy="To add images to existing classes, use `--more`; to replace some classes of"
-            " the model, but not all, `--replace`. Otherwise rename or remove their folders;"
-            " `clinit model show MODEL` lists the classes.",
+            f"{len(known):,} of these {len(names):,} classes are among the"
+            f" {model.facts.num_classes:,} of the model ({examples(known)})",
+            remedy="To add images to existing classes, use `--more`; to compute their rows from"
+            " other images, remove them first (`clinit remove`). Otherwise rename or remove their"
+            " folders; `clinit model show MODEL` lists the classes.",
         )
-    return known
 
 
-def old_features(given: Source | AnyPath, model: Classifier, observe: Observer) -> Source:
+def old_features(given: Source | AnyPath, model: Model, observe: Observer) -> Source:
     """Read features of old classes; refuse features of another network."""
     if isinstance(given, str | os.PathLike):
         path = Path(given)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import rankdata
@@ -41,8 +41,9 @@ from clinit.headtrain.heads.temperature import (
     temperature_of,
 )
 from clinit.headtrain.model.audit import Audit
-from clinit.headtrain.model.classifier import AnyPath, M
+from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import FEW, Change, Known, accuracy_in_words
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import RULES, scores
 from clinit.headtrain.model.storage import Written, write_model
 from clinit.words import examples, number_of
@@ -160,15 +161,15 @@ TableOf = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Addition(Generic[M]):
+class Addition:
     """Result of adding classes; accuracies are top-1, among all classes of the model."""
 
-    model: M
+    model: Model
     """The new model; its history ends with this addition."""
     audit: Audit
     """What seems wrong with the images."""
-    replaced: int = 0
-    """Number of classes of the model that were replaced."""
+    computed_anew: int = 0
+    """Number of classes of the model whose rows were computed again."""
     old_before: Top1 = NONE
     """Accuracy of the original model on held-out images of old classes."""
     prices: tuple[Price, ...] = ()
@@ -208,8 +209,8 @@ class Addition(Generic[M]):
             return [f"{name} knows {classes}, as before: none was added"]
         lines = [" ".join([f"{name} knows {classes}.", self._new_in_words, *self._old_in_words])]
         if change.action != "add":
-            again = "replaced" if change.action == "replace" else "computed anew"
-            arrived = {again: self.replaced, "added": len(change.classes) - self.replaced}
+            anew = self.computed_anew
+            arrived = {"computed anew": anew, "added": len(change.classes) - anew}
             done = [f"{number_of(n, 'class')} {what}" for what, n in arrived.items() if n]
             if more := change.data.get("more"):
                 told = number_of(sum(more.values()), f"more {self._noun}")

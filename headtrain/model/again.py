@@ -15,10 +15,10 @@ of sums and the float32 rounding of the remembered covariance.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import takewhile
-from typing import Any, Generic, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -26,9 +26,9 @@ from jaxtyping import Float
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.model.audit import Images
-from clinit.headtrain.model.classifier import Classifier, M
 from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.observer import Noted, Observer, ignore
 from clinit.words import examples, number_of
@@ -39,8 +39,8 @@ rows differ by rounding, because they are stored divided by the temperatures of 
 
 
 def with_more(
-    model: M, images: Arrived, old: Source | None, observe: Observer = ignore
-) -> tuple[M, Arrived, dict[str, Any]]:
+    model: Model, images: Arrived, old: Source | None, observe: Observer = ignore
+) -> tuple[Model, Arrived, dict[str, Any]]:
     """Remove classes from a model, and return all their images, so that they can be added again.
 
     Args:
@@ -84,25 +84,16 @@ def with_more(
     return _before(model, learnt), every, facts
 
 
-@dataclass(frozen=True, eq=False)
-class Merge(Generic[M]):
-    """Parts from which a model with the classes of two models is made."""
-
-    left: M
-    """A model of the shared classes."""
-    images: Arrived | None
-    """The features of all images of all other classes; None if there are no other classes."""
-    model: M
-    """The first model, with the history of both."""
-    notes: list[str]
-    """Which classes have one name now, and what became of removed classes."""
-
-
-def of_both(model: M, other: M) -> Merge[M]:
+def of_both(model: Model, other: Model) -> tuple[Model, Arrived | None, Model, list[str]]:
     """Return the parts from which a model with the classes of two models is made.
 
-    Equal stored features are one class, whatever its names; a name from `clinit rename` comes
-    first, the latest of two. A class that one model removed since both had it is left out.
+    Equal stored features are one class, whatever its names; it is named as in the first model. A
+    class that one model removed since both had it is left out.
+
+    Returns:
+        A model of the shared classes; the features of all images of all other classes, None if
+        there are none; the first model, with the history of both; notes on which classes have one
+        name now, and on what became of removed classes.
 
     Raises:
         ModelError: If the networks differ, if a shared class differs, or if a model does not
@@ -118,11 +109,11 @@ def of_both(model: M, other: M) -> Merge[M]:
             " `clinit add MODEL IMAGES --out NEW`.",
         )
     pasts, notes = _pasts(model, other), list[str]()
-    pair = (
+    model, other = (
         _without_removed(model, other, *pasts, notes),
         _without_removed(other, model, *pasts[::-1], notes),
     )
-    model, other = pair = _with_one_name(pair, pasts, notes)
+    pair = model, other = model, _with_names_of(model, other, notes)
     shared = _shared(model, other)
     own = [tuple(n for n in each.class_names if n not in shared) for each in pair]
     if not (all(own) or notes):
@@ -145,7 +136,7 @@ def of_both(model: M, other: M) -> Merge[M]:
     )
     names = tuple(dict.fromkeys(own[0] + own[1]))
     if not names:
-        return Merge(left, None, model, notes)
+        return left, None, model, notes
     sides = [  # a class of both is taken from the first
         [split.named(mine).named(names) for split in part]
         for part, mine in zip(parts, (own[0], names[len(own[0]) :]), strict=True)
@@ -154,7 +145,7 @@ def of_both(model: M, other: M) -> Merge[M]:
     train, val = (FeatureSet.joined(split, names) for split in zip(*sides, strict=True))
     noun = "row" if model.engine is None else "image"
     images = Arrived(train=train, val=val, listed=Images.stored(train, val, noun=noun))
-    return Merge(left, images, model, notes)
+    return left, images, model, notes
 
 
 class _Past(NamedTuple):
@@ -166,22 +157,17 @@ class _Past(NamedTuple):
     """Classes that came."""
     removed: set[str]
     """Former names of classes that went."""
-    renamed: dict[str, str]
-    """Date of each name that `clinit rename` has given, in the whole history."""
 
 
-def _pasts(model: Classifier, other: Classifier) -> tuple[_Past, _Past]:
+def _pasts(model: Model, other: Model) -> tuple[_Past, _Past]:
     histories = [each.facts.history for each in (model, other)]
     pairs = zip(*histories, strict=False)
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     pasts = []
     for history in histories:
-        past = _Past({}, set(), set(), {})
-        for place, change in enumerate(history):
+        past = _Past({}, set(), set())
+        for change in history[common:]:
             names = dict(change.settings.get("names", {})) if change.action == "rename" else {}
-            past.renamed.update(dict.fromkeys(names.values(), change.date))
-            if place < common:
-                continue
             past.origins.update({new: past.origins.pop(old, old) for old, new in names.items()})
             came = {new for old, new in names.items() if old in past.added}
             past.added.difference_update(names)
@@ -192,7 +178,9 @@ def _pasts(model: Classifier, other: Classifier) -> tuple[_Past, _Past]:
     return pasts[0], pasts[1]
 
 
-def _without_removed(model: M, other: M, own: _Past, others: _Past, notes: list[str]) -> M:
+def _without_removed(
+    model: Model, other: Model, own: _Past, others: _Past, notes: list[str]
+) -> Model:
     """Return the model without the classes that the other model has removed."""
     candidates = [
         name
@@ -213,54 +201,37 @@ def _without_removed(model: M, other: M, own: _Past, others: _Past, notes: list[
     return _with_history_of(model, model.remove(gone))
 
 
-def _with_one_name(pair: tuple[M, M], pasts: Sequence[_Past], notes: list[str]) -> tuple[M, M]:
-    """Return the models with one name for each class of both."""
-    model, other = pair
-    alike = {*_equal_rows(model, other)}
-    mine, theirs = ([n for n in each.class_names if n not in alike] for each in pair)
-    new: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    for name, same in _equal_classes(model, mine, other, theirs):
-        if name == same:
-            continue
-        is_later = pasts[1].renamed.get(same, "") > pasts[0].renamed.get(name, "")
-        if is_later:
-            new[0][name] = same
-        else:
-            new[1][same] = name
-        notes.append(
-            f"{name} of {model.origin} and {same} of {other.origin} are one class:"
-            f" {same if is_later else name}"
-        )
-    return (
-        _with_history_of(model, model.rename(new[0])) if new[0] else model,
-        _with_history_of(other, other.rename(new[1])) if new[1] else other,
-    )
+def _with_names_of(model: Model, other: Model, notes: list[str]) -> Model:
+    """Return the other model with the names of the first one for classes of both.
 
-
-def _with_history_of(model: M, changed: M) -> M:
-    """Return a changed model whose history lacks the change, which the merge itself tells."""
-    return replace(changed, facts=replace(changed.facts, history=model.facts.history))
-
-
-def _equal_classes(
-    model: Classifier, mine: Sequence[str], other: Classifier, theirs: Sequence[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield pairs of classes of equal stored features or, if a class has none, of equal rows."""
+    These have equal stored features or, if a class has none, equal rows.
+    """
+    alike, new = {*_equal_rows(model, other)}, dict[str, str]()
+    mine, theirs = ([n for n in each.class_names if n not in alike] for each in (model, other))
     stored, others = _digests(model, mine), _digests(other, theirs)
     by_digest = {digest: name for name, digest in stored.items()}
     rows = _rows(model, mine)
     for name, row in zip(theirs, _rows(other, theirs), strict=True):
-        if others.get(name) in by_digest:
-            yield by_digest[others[name]], name
-        elif len(mine) and row.any():
+        same = by_digest.get(others.get(name, ""))
+        if same is None and len(mine) and row.any():
             distances = np.abs(rows - row).max(axis=1)
-            nearest = int(distances.argmin())
-            is_known = mine[nearest] in stored and name in others
-            if distances[nearest] <= SAME * np.abs(row).max() and not is_known:
-                yield mine[nearest], name
+            nearest = mine[int(distances.argmin())]
+            is_known = nearest in stored and name in others
+            if distances.min() <= SAME * np.abs(row).max() and not is_known:
+                same = nearest
+        if same not in (None, name):
+            new[name] = same
+            told = f"{same} of {model.origin} and {name} of {other.origin}"
+            notes.append(f"{told} are one class: {same}")
+    return _with_history_of(other, other.rename(new)) if new else other
 
 
-def _digests(model: Classifier, names: Collection[str]) -> dict[str, str]:
+def _with_history_of(model: Model, changed: Model) -> Model:
+    """Return a changed model whose history lacks the change, which the merge itself tells."""
+    return replace(changed, facts=replace(changed.facts, history=model.facts.history))
+
+
+def _digests(model: Model, names: Collection[str]) -> dict[str, str]:
     """Return a digest of the stored training features of each class that has any, in any order."""
     if model.memory is None:
         return {}
@@ -274,13 +245,13 @@ def _digests(model: Classifier, names: Collection[str]) -> dict[str, str]:
     return found
 
 
-def _rows(model: Classifier, names: Sequence[str]) -> Float[np.ndarray, "classes dim_and_1"]:
+def _rows(model: Model, names: Sequence[str]) -> Float[np.ndarray, "classes dim_and_1"]:
     rows = np.column_stack([model.head.weight, model.head.bias])
     found: np.ndarray = rows[[*map(model.class_names.index, names)]]
     return found
 
 
-def _equal_rows(model: Classifier, other: Classifier) -> list[str]:
+def _equal_rows(model: Model, other: Model) -> list[str]:
     """Return the classes of equal names and rows, in the order of the first model."""
     names = [name for name in model.class_names if name in {*other.class_names}]
     limit = SAME * np.abs(model.head.weight).max(initial=0.0)
@@ -288,7 +259,7 @@ def _equal_rows(model: Classifier, other: Classifier) -> list[str]:
     return [name for name, far in zip(names, distances > limit, strict=True) if not far]
 
 
-def _shared(model: Classifier, other: Classifier) -> tuple[str, ...]:
+def _shared(model: Model, other: Model) -> tuple[str, ...]:
     """Return the classes with equal rows in two models, in the order of the first model.
 
     Rows that were computed next to different classes differ. They are computed anew, if the two
@@ -310,7 +281,7 @@ def _shared(model: Classifier, other: Classifier) -> tuple[str, ...]:
     return tuple(shared)
 
 
-def _before(model: M, came: FeatureSet) -> M:
+def _before(model: Model, came: FeatureSet) -> Model:
     """Return the model before it learnt the classes of `came`, given all their training rows."""
     names = model.class_names
     left = model.of_rows([row for row, name in enumerate(names) if name not in came.class_names])
@@ -318,7 +289,7 @@ def _before(model: M, came: FeatureSet) -> M:
 
 
 def _learnt(
-    model: Classifier, names: tuple[str, ...], old: Source | None
+    model: Model, names: tuple[str, ...], old: Source | None
 ) -> tuple[FeatureSet, FeatureSet]:
     """Return all training rows and the held-out rows of some classes.
 
@@ -326,7 +297,7 @@ def _learnt(
         ModelError: If training rows of a class are missing.
     """
     memory = model.memory
-    sets = [] if memory is None else [memory.learnt, memory.kept]
+    sets = [] if memory is None else [memory.learnt]
     if old is not None:
         sets.append(old.train if memory is None else old.train.without(memory.held_out))
     found = [_whole(name, sets, memory) for name in names]
@@ -336,7 +307,7 @@ def _learnt(
             f" {number_of(len(lacking), 'class')} ({examples(lacking)}), which are needed to"
             " compute the rows again",
             remedy="Give a cache of these features, such as the folder that `clinit add` printed,"
-            " by `--old CACHE`; or give all images, by `--replace` instead of `--more`.",
+            " by `--old CACHE`; or remove these classes (`clinit remove`) and add all images.",
         )
     nothing = sets[0].nothing(names)
     parts = [nothing, *(rows.named(names) for rows in found if rows is not None)]

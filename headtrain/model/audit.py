@@ -13,7 +13,9 @@ fewer than `LEAST` images are not checked.
 the other (new) class.
 
 *Repeats*: files of equal content, or two rows whose distance is at most `NEAR` times the distance
-of each to its fifth nearest row. Different photographs are hardly ever that near.
+of each to its fifth nearest row. Different photographs are hardly ever that near. Rows that only
+`clinit.headtrain.heads.repeats` takes for one may be different photographs of a narrow cluster,
+such as tents in a class of camp sites: they are *of one series*.
 
 *Turned wrong*: real rows of old classes that the model classifies correctly without the new
 classes, but not with them.
@@ -41,7 +43,13 @@ ALIKE, LEAST_ALIKE = 0.1, 3
 """Least share (of the images of the smaller class) and least number of confused images of two
 look-alike classes."""
 NEAR, NEIGHBOURS = 0.5, 5
-PLACES = ("within a class", "across classes", "in train and val", "from the model's images")
+PLACES = (
+    "within a class",
+    "across classes",
+    "in train and val",
+    "from the model's images",
+    "or of one series",
+)
 MOST_FILES = 12
 """Maximum number of listed images of two classes that look alike."""
 MOST_EQUALS = 4
@@ -128,7 +136,7 @@ class Audit:
 
     @property
     def lines(self) -> list[str]:
-        """The findings, in at most eight lines."""
+        """The findings, in a few lines."""
         noun = self.noun
         parts = {
             "classes that may be known already": [
@@ -323,11 +331,12 @@ def repeated(images: Images, earlier: FeatureSet) -> list[dict[str, Any]]:
         earlier = earlier.part(~np.array(earlier.fresh(rows), dtype=bool))
     features = np.concatenate([rows.features[:], earlier.features[:]])
     same = [(first.setdefault(digest, row), row) for row, digest in enumerate(images.digests)]
-    same += zip(groups_of(rows).tolist(), range(count), strict=True)
-    pairs = np.array([*same, *near_pairs(features)], dtype=np.int32)
-    one, other = pairs.reshape(-1, 2).T
-    edges = coo_array((np.ones(len(one)), (one, other)), (len(features), len(features)))
-    _, part = connected_components(edges)
+    same += near_pairs(features)
+    near, part = (
+        connected_components(coo_array((np.ones(len(pairs)), tuple(zip(*pairs, strict=True))),
+                                       (len(features),) * 2))[1]
+        for pairs in (same, [*same, *zip(groups_of(rows).tolist(), range(count), strict=True)])
+    )  # fmt: skip
     found = []
     for number in np.flatnonzero(np.bincount(part) > 1):
         every = np.flatnonzero(part == number)
@@ -340,6 +349,7 @@ def repeated(images: Images, earlier: FeatureSet) -> list[dict[str, Any]]:
         elif of:
             classes, splits = {*rows.labels[of]}, {images.splits[row] for row in of}
             where = PLACES[1] if len(classes) > 1 else PLACES[2] if len(splits) > 1 else PLACES[0]
+            where = where if len({*near[of]}) == 1 else PLACES[4]
             found.append({"images": names, "where": where})
     return found
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from string import Template
 
 from clinit.extract.dataset.names import in_words
-from clinit.headtrain.model.classifier import Classifier
-from clinit.headtrain.model.facts import Change, ModelFacts
-from clinit.words import escaped, lines_of_table
-
-UNFOLDED = 60
-"""Maximum number of class names in a list that is not folded."""
+from clinit.headtrain.model.facts import ModelFacts, accuracy_in_words
+from clinit.headtrain.model.model import Model
+from clinit.words import escaped, number_of
 
 
-def card(model: Classifier) -> str:
+def card(model: Model) -> str:
     """Return the model card: its fields for the Hub as YAML, then Markdown.
 
     Class names and paths are escaped, because they come from data.
     """
     facts = model.facts
-    arrived = sum(task > 0 for task in facts.tasks)
-    old = f"{facts.num_classes - arrived:,} classes of the pretrained head"
-    came = f"{old} and {arrived:,} that arrived later"
+    old = [name for name, task in zip(facts.class_names, facts.tasks, strict=True) if not task]
+    later = [name for name in facts.class_names if name not in {*old}]
+    came = f"{len(later):,} classes"
+    if old:
+        came = f"{len(old):,} classes of the pretrained head and {len(later):,} that arrived later"
     probabilities = []
     if (caution := facts.caution) is not None:
         probabilities.append(f"{caution[0].upper()}{escaped(caution[1:])}.")
@@ -41,60 +41,25 @@ def card(model: Classifier) -> str:
         dim=f"{model.head.dim:,}",
         activation="sigmoid()" if facts.activation == "sigmoid" else "softmax(1)",
         classes=f"{facts.num_classes:,}",
-        came=came if arrived < facts.num_classes else f"{arrived:,} classes",
+        came=came,
         transform=escaped(transform),
         probabilities="".join(f"\n{each}\n" for each in probabilities),
-        lists="".join(f"\n{_names(facts, task)}\n" for task in sorted(set(facts.tasks))),
+        lists=_names("of the pretrained head", old) + _names("that arrived later", later),
         accuracy=_accuracy(facts),
-        history=_history(facts),
     )
 
 
-def _done(change: Change) -> str:
-    words = {"run": "trained", "more": "given more images"}
-    return words.get(change.action, f"{change.action.removesuffix('e')}ed")
-
-
-def _names(facts: ModelFacts, task: int) -> str:
-    names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
-    origin = "of the pretrained head" if task == 0 else f"arrived in task {task}"
-    title, text = f"{len(names):,} {origin}", ", ".join(escaped(in_words(name)) for name in names)
-    if task == 0 or len(names) > UNFOLDED:
-        return _folded(title, text)
-    return f"* {title}: {text}"
-
-
-def _folded(title: str, text: str) -> str:
-    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
+def _names(title: str, names: Sequence[str]) -> str:
+    text = ", ".join(escaped(in_words(name)) for name in names)
+    title = f"{number_of(len(names), 'class')} {title}"
+    return f"\n<details><summary>{title}</summary>\n\n{text}\n\n</details>\n" if names else ""
 
 
 def _accuracy(facts: ModelFacts) -> str:
-    for change in reversed(facts.history):
-        rows = [
-            [escaped(group), f"{part.correct:,}", f"{part.total:,}", f"{part.percent:.2f} %"]
-            for group, part in change.accuracy.items()
-            if part.total
-        ]
-        if rows:
-            when = f"{_done(change)} ({escaped(change.date)})"
-            table = lines_of_table(["classes", "right", "test images", "top-1"], rows, numbers=3)
-            return "\n".join([f"Top-1 when the classes were last {when}:", "", *table])
-    return "Not known: no test image was evaluated."
-
-
-def _history(facts: ModelFacts) -> str:
-    if not facts.history:
-        return "Not known: the model was exported by a version of clinit that kept no history."
-    heads = ["date", "change", "task", "classes", "training images", "clinit"]
-    rows = [
-        [
-            escaped(each.date),
-            _done(each),
-            "-" if each.task is None else str(each.task),
-            f"{len(each.classes):,}",
-            f"{sum(each.images.values()):,}" if each.images else "-",
-            escaped(each.clinit),
-        ]
-        for each in facts.history
-    ]
-    return "\n".join(lines_of_table(heads, rows, numbers=4))
+    measured = [each for each in facts.history if each.accuracy]
+    if not measured:
+        return "Not known: no test image was evaluated."
+    date, found = measured[-1].date, measured[-1].accuracy.items()
+    parts = [f"{escaped(name)} {accuracy_in_words(each)}" for name, each in found]
+    images = max(each.total for _, each in found)
+    return f"Top-1 on {number_of(images, 'test image')}, {escaped(date)}: {', '.join(parts)}."

@@ -33,15 +33,9 @@ from clinit.extract.dataset.names import in_words
 from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.dataset.scan import without as leave_out
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
-from clinit.headtrain.model.classifier import (
-    AS_USUAL,
-    AnsweredBatch,
-    Classifier,
-    Logits,
-    Reading,
-    same_network,
-)
+from clinit.headtrain.model.engine import AS_USUAL, AnsweredBatch, Logits, Reading
 from clinit.headtrain.model.inputs import FeatureInput, features_in, is_features, questions, tellers
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import (
     Rejection,
     as_trained,
@@ -298,7 +292,7 @@ class Questions:
         """What is asked about."""
         return "image" if self.rows is None else "row"
 
-    def check(self, model: Classifier, observe: Observer = ignore) -> None:
+    def check(self, model: Model, observe: Observer = ignore) -> None:
         """Note the classes that the model lacks.
 
         Raises:
@@ -324,7 +318,7 @@ class Questions:
             count = number_of(len(strangers), self.noun)
             observe(Noted(f"{which}: {count}, which only measure rejection"))
 
-    def answered(self, model: Classifier, reading: Reading) -> Iterable[AnsweredBatch]:
+    def answered(self, model: Model, reading: Reading) -> Iterable[AnsweredBatch]:
         """Return the logits of a model for these images, in this order."""
         if self.rows is not None:
             return of_features(model, self.rows)
@@ -333,17 +327,15 @@ class Questions:
 
 
 def evaluate(
-    model: Classifier,
-    asked: Questions,
-    reading: Reading = AS_USUAL,
-    against: Classifier | None = None,
+    model: Model, asked: Questions, reading: Reading = AS_USUAL, against: Model | None = None
 ) -> Evaluation:
     """Compare the predictions of a model, and perhaps of another one, with the classes of images.
 
     Images pass only once through a network that both models share.
     """
     judges = [_Judge.of(each, asked) for each in (model, against) if each is not None]
-    if against is not None and asked.rows is None and same_network(model, against):
+    is_shared = against is not None and against.depends_on == model.depends_on
+    if against is not None and is_shared and asked.rows is None and model.depends_on:
         joint = model.with_rows_of(against)
         for numbers, logits, reasons in asked.answered(joint, reading):
             parts = np.split(logits, [model.facts.num_classes], axis=1)
@@ -361,7 +353,7 @@ def evaluate(
 class _Judge:
     """Compares the predictions of one model with the classes of the images."""
 
-    model: Classifier
+    model: Model
     noun: str
     rule: str
     lines: list[dict[str, Any]]
@@ -369,7 +361,7 @@ class _Judge:
     """Of the stored images that the model learnt from."""
 
     @classmethod
-    def of(cls, model: Classifier, asked: Questions) -> _Judge:
+    def of(cls, model: Model, asked: Questions) -> _Judge:
         why = MISSING if asked.rows is None else None
         lines = [
             {"image": image, "class": name, "error": why} for image, name in asked.classes.items()

@@ -25,9 +25,9 @@ from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.files.paths import exists, is_folder
 from clinit.headtrain.heads.temperature import LEAST_ROWS, Activation, Temperature, temperature_of
-from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.network import TimmEngine
 from clinit.headtrain.model.storage import Written, check_free, write_model
 from clinit.headtrain.protocol.record.format import (
@@ -43,7 +43,6 @@ from clinit.words import examples
 HELD_OUT_PER_CLASS = 20
 """Number of validation features per class that a model remembers, to be measured on later."""
 _TRAINED_TOO = "training has changed the backbone, so that cached features are not its own"
-_PROJECTED = "it reads pooled features, and the run's are projected"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,11 +107,6 @@ class TrainedRun:
         return [*of_base, (new, self.new, "--new")]
 
     @property
-    def is_projected(self) -> bool:
-        """Whether features were computed after the projection of a CLIP tower."""
-        return bool(Fingerprint(self.record.info["new"]["fingerprint"]).output == "projected")
-
-    @property
     def activation(self) -> Activation:
         """What makes probabilities of logits, by the loss of the run."""
         return "sigmoid" if self.record.info["config"].get("loss") == "bce" else "softmax"
@@ -153,8 +147,8 @@ class TrainedRun:
         Args:
             depends_on: The facts that the features depend on.
         """
-        why = _PROJECTED if self.is_projected else _TRAINED_TOO
-        if not self.changed and not self.is_projected:
+        why = _TRAINED_TOO
+        if not self.changed:
             try:
                 train, val = self.rows("train"), self.rows("val")
                 held_out = val.first(HELD_OUT_PER_CLASS)
@@ -268,7 +262,7 @@ def _are_others(told: SideInfo, split: CacheSplit) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Export:
-    """Result of exporting a run: a network, or its head alone."""
+    """Result of exporting a run: a network with its head, or the head alone."""
 
     run: TrainedRun
     written: Written
@@ -291,25 +285,27 @@ def export_model(
     *,
     weights: Path | None = None,
     onnx: bool = False,
-    remembers: bool = True,
     overwrite: bool = False,
 ) -> Export:
     """Write the backbone and the final head of a run record as one network that timm loads.
 
+    A folder also gets a memory of the images of the run, if the backbone was frozen and the caches
+    still exist.
+
     Args:
         run: The record, or its folder.
-        out: A name in .safetensors makes a model file, any other name a model folder.
+        out: A name in .safetensors makes a model file; in .npz, a file of the head alone, for
+            features that are computed elsewhere; any other name, a model folder.
         weights: The weights of the backbone, if they are not at their recorded path.
         onnx: Also write the network as ONNX, into the folder.
-        remembers: Write a memory of the images of the run into a folder, if the backbone was
-            frozen and the caches still exist.
         overwrite: Replace an existing model.
 
     Raises:
         ModelError: If `out` exists and may not be replaced, if timm cannot load the network from
             a folder, or if the ONNX file computes something else.
         RecordError: If the record is missing or damaged, or contains no head.
-        HeadError: If the head is damaged or not linear, or if its training has diverged.
+        HeadError: If the head is damaged or not linear, or if its training has diverged; or if only
+            the head is to be written, and training has changed the backbone.
         CacheError: If the cache is missing, has another backbone or imported features, or if the
             weights are missing or have changed.
         BackboneError: If the weights cannot be loaded or do not fit the network.
@@ -320,80 +316,59 @@ def export_model(
 
         check_installed()
     trained = TrainedRun.read(run) if isinstance(run, Path) else run
-    engine, head, fingerprint, notes = _network(trained, weights)
-    temperature, why = trained.temperature()
-    info, ended = trained.record.info, trained.accuracies()
-    facts = ModelFacts(
-        backbone=engine.backbone.config.name,
-        class_names=trained.class_names,
-        tasks=trained.tasks,
-        fingerprint=fingerprint,
-        record={
+    info, head = trained.record.info, trained.head
+    engine, notes, forgets, memory = None, list[str](), tuple[str, ...](), None
+    if out.suffix == ".npz":
+        if trained.changed:
+            raise HeadError(
+                f"training has changed the backbone of {info['id']}: its head alone does not fit"
+                " the features of any cache",
+                remedy="Export backbone and head together: `clinit export RUN --out FOLDER`.",
+            )
+        fingerprint = Fingerprint(info["new"]["fingerprint"]).without_rows
+        settings = {name: info["config"].get(name) for name in ("method", "loss")}
+        record = {"run": info["id"], **{name: each for name, each in settings.items() if each}}
+    else:
+        engine, fingerprint = _network(trained, weights, notes)
+        ended = trained.accuracies()
+        record = {
             **{name: info.get(name) for name in ("id", "started", "config")},
             "top1_percent": {name: part.percent for name, part in ended.items()},
             "test_images": {name: part.total for name, part in ended.items()},
-        },
-        history=(trained.change(),),
-        temperature=temperature,
-        activation=trained.activation,
-    )
-    model = Classifier(facts, head, None, str(trained.record.path or run), engine)
-    forgets: tuple[str, ...] = ()
-    if remembers and out.suffix != ".safetensors":
-        memory, forgets = trained.memory(model.depends_on)
-        model = replace(model, memory=memory)
-    written = write_model(model, out, onnx=onnx, overwrite=overwrite)
-    return Export(trained, written, (*notes, *why, *forgets))
-
-
-def export_head(run: Path | TrainedRun, out: Path, *, overwrite: bool = False) -> Export:
-    """Write the final head of a run record alone, for features that are computed elsewhere.
-
-    Args:
-        run: The record, or its folder.
-        out: A file that ends in .npz or .safetensors.
-        overwrite: Replace an existing head.
-
-    Raises:
-        HeadError: As in `export_model`, or if training has changed the backbone.
-        ClinitError: As in `export_model`.
-    """
-    check_free(out, overwrite=overwrite)
-    trained = TrainedRun.read(run) if isinstance(run, Path) else run
-    info = trained.record.info
-    if trained.changed:
-        raise HeadError(
-            f"training has changed the backbone of {info['id']}: its head alone does not fit the"
-            " features of any cache",
-            remedy="Export backbone and head together: `clinit export RUN --out FOLDER`.",
-        )
-    temperature, notes = trained.temperature()
-    config = {name: info["config"].get(name) for name in ("method", "loss")}
-    fingerprint = Fingerprint(info["new"]["fingerprint"]).without_rows
+        }
+        if out.suffix != ".safetensors":
+            memory, forgets = trained.memory(engine.depends_on)
+    temperature, why = trained.temperature()
     facts = ModelFacts(
         backbone=fingerprint.backbone or "",
         class_names=trained.class_names,
         tasks=trained.tasks,
         fingerprint=fingerprint,
-        record={"run": info["id"], **{name: each for name, each in config.items() if each}},
+        record=record,
+        history=() if engine is None else (trained.change(),),
         temperature=temperature,
         activation=trained.activation,
     )
-    written = write_model(Classifier(facts, trained.head), out, overwrite=overwrite)
-    return Export(trained, written, notes)
+    origin = str(trained.record.path or run)
+    model = Model(facts=facts, linear=head, memory=memory, origin=origin, engine=engine)
+    written = write_model(model, out, onnx=onnx, overwrite=overwrite)
+    return Export(trained, written, (*notes, *why, *forgets))
 
 
 def _network(
-    trained: TrainedRun, weights: Path | None
-) -> tuple[TimmEngine, Head, Fingerprint, tuple[str, ...]]:
-    """Return the network of a run, the head on its pooled features, their fingerprint, notes."""
+    trained: TrainedRun, weights: Path | None, notes: list[str]
+) -> tuple[TimmEngine, Fingerprint]:
+    """Return the network of a run and the fingerprint of its features; add notes."""
     info = trained.record.info
     told, place, option = trained.sides[0]
     fingerprint = Fingerprint(told["fingerprint"])
-    if fingerprint.weights is None:
+    is_projected = fingerprint.output == "projected"
+    if fingerprint.weights is None or is_projected:
+        why = f"were imported from {fingerprint.backbone or 'elsewhere'!r}"
+        if is_projected:
+            why = "follow the projection of a CLIP tower, which timm leaves out"
         raise CacheError(
-            f"no network is known for the features of the run {info['id']}: they were imported from"
-            f" {fingerprint.backbone or 'elsewhere'!r}",
+            f"no network of timm gives the features of the run {info['id']}: they {why}",
             remedy="Export the head alone, `clinit export RUN --out FILE.npz`, and classify"
             " features with it: `clinit predict FILE.npz FEATURES`.",
         )
@@ -403,37 +378,14 @@ def _network(
     then = fingerprint.without_rows
     backbone, transform = rebuild(then, weights, origin=f"the run {info['id']}")
     _load_changed(backbone, trained)
-    notes: tuple[str, ...] = ()
     if fingerprint.timm not in (None, timm.__version__):
-        notes = (
+        notes.append(
             f"the features were extracted with timm {fingerprint.timm}, this is timm"
-            f" {timm.__version__}: compare the accuracy of the model with the run's",
+            f" {timm.__version__}: compare the accuracy of the model with the run's"
         )
-    head = trained.head
-    if trained.is_projected:
-        backbone, head = folded(backbone, head)
-        pooled = {name: text for name, text in fingerprint.fields.items() if name != "output"}
-        fingerprint = Fingerprint(pooled)
     if trained.changed:
         fingerprint = Fingerprint({**then.fields, "weights": body_sha256(backbone.network)})
-    return TimmEngine(backbone, transform), head, fingerprint, notes
-
-
-def folded(backbone: Backbone, head: Head) -> tuple[Backbone, Head]:
-    """Move the projection of a CLIP tower into a head on projected features.
-
-        W (P x + q) + b = (W P) x + (W q + b)
-
-    Args:
-        backbone: A tower that computes projected features.
-        head: W and b.
-    """
-    last = backbone.projection
-    assert last is not None
-    weight, projection = head.weight.astype(np.float64), last.weight.astype(np.float64)
-    before = replace(backbone, config=replace(backbone.config, output="pooled"))
-    bias = (weight @ last.bias + head.bias).astype(np.float32)
-    return before, replace(head, weight=(weight @ projection).astype(np.float32), bias=bias)
+    return TimmEngine(backbone, transform), fingerprint
 
 
 def _load_changed(backbone: Backbone, trained: TrainedRun) -> None:

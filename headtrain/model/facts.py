@@ -25,6 +25,8 @@ Word = Annotated[str, Meta(max_length=64)]
 Action = Literal["run", "add", "replace", "more", "merge", "remove", "rename", "remember"]
 
 
+NOT_PROBABILISTIC = ("ncm", "ridge", "simplecil")
+"""Methods whose logits are scores: only their order is meaningful, not their softmax."""
 FEW = 30
 """With fewer test images, accuracies are given as counts: 30 images give an error of 9 points."""
 
@@ -134,11 +136,6 @@ class ModelFacts:
         source = self.record.get("assumed_names")
         return source and f"the weights name no classes: taken for the classes of {source}"
 
-    def __repr__(self) -> str:
-        later = sum(task > 0 for task in self.tasks)
-        classes = f"{self.num_classes:,} classes, {later:,} of them added later"
-        return f"<ModelFacts: {self.name}, {classes}>"
-
     @property
     def name(self) -> str:
         """The network, or whose features the head reads, in words."""
@@ -158,14 +155,22 @@ class ModelFacts:
     def caution(self) -> str | None:
         """Why the probabilities cannot be trusted; None if they can.
 
-        With a temperature, they can be trusted. Otherwise the last training of the head decides.
+        With a temperature, they can be trusted. Otherwise the training of the head decides.
         """
         if self.temperature is not None:
             return None
-        trained = [each for each in self.history if each.settings.get("iterations")]
-        added = [each.settings for each in trained if each.action != "run"]
-        config = added[-1] if added else self.record.get("config")
-        return caution(config if isinstance(config, Mapping) else {})
+        config = self.record.get("config")
+        settings = config if isinstance(config, Mapping) else {}
+        if (method := settings.get("method")) in NOT_PROBABILISTIC:
+            origin = f"solved ({method})"
+        elif settings.get("loss") == "mse":
+            origin = "trained with squared error"
+        else:
+            return None
+        return (
+            f"the head was {origin}, not with cross entropy: the order of the classes counts,"
+            " their probabilities do not"
+        )
 
     @property
     def probabilities(self) -> str:
@@ -174,29 +179,7 @@ class ModelFacts:
             return self.temperature.describe()
         if not (self.history or self.fingerprint.weights):
             return ""
-        return (
-            "not calibrated: this takes 100 images to test, old classes among them"
-            " (`clinit remember`, then `clinit add`)"
-        )
-
-
-NOT_PROBABILISTIC = ("ncm", "ridge", "simplecil")
-"""Methods whose logits are scores: only their order is meaningful, not their softmax."""
-
-
-def caution(settings: Mapping[str, Any]) -> str | None:
-    """Return why a head with these settings gives no probabilities; None if it does."""
-    method = settings.get("method")
-    if method in NOT_PROBABILISTIC:
-        origin = f"solved ({method})"
-    elif settings.get("loss") == "mse":
-        origin = "trained with squared error"
-    else:
-        return None
-    return (
-        f"the head was {origin}, not with cross entropy: the order of the classes counts,"
-        " their probabilities do not"
-    )
+        return "not calibrated, which takes 100 test images (`clinit remember`)"
 
 
 def accuracy_in_words(part: Top1 | None) -> str:

@@ -41,22 +41,21 @@ from sklearn.covariance import ledoit_wolf
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1
-from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.facts import Action
 from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.settings import AddConfig, OldRows
-from clinit.headtrain.protocol.experiment import grown_heads, started_heads
+from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.protocol.experiment import started_heads
 from clinit.headtrain.protocol.stream.buffer import drawn_per_class
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.parts import Stream, Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.past import paired_rows, root
-from clinit.observer import Doing, Event, Noted, Observer
+from clinit.observer import Doing, Observer
 from clinit.words import examples
 
 MOST_TAKEN = 1000
@@ -67,9 +66,9 @@ MOST_TAKEN = 1000
 class Growth:
     """Classes that arrive at a model, with all that decides on their rows."""
 
-    model: Classifier
+    model: Model
     """The model before."""
-    left: Classifier
+    left: Model
     """The model without the classes that are replaced or computed anew."""
     images: Arrived
     config: AddConfig
@@ -129,13 +128,11 @@ def grown_head(growth: Growth, observer: Observer) -> Started:
     """
     left, images, config, tested = growth.left, growth.images, growth.config, growth.tested
     given = growth.given.train
-    rows, kind, known = old_rows(
-        config.old_rows, left.head, left.memory, images.train, given=given, seed=config.seed
-    )
+    rows, kind, known = old_rows(left.head, left.memory, images.train, given)
     init, least = config.init, left.facts.num_classes / 2
     if init == "auto":
         init = "discriminant" if len(np.unique(known.labels)) >= least else "fitted"
-    if init == "discriminant" and len(known.labels) and not config.iterations:
+    if init == "discriminant" and len(known.labels):
         rows = known
     tasks = left.facts.tasks
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))
@@ -144,18 +141,9 @@ def grown_head(growth: Growth, observer: Observer) -> Started:
         Source(rows, tested),
         Source(images.train, images.val),
     )
-    study, came_with = _study(growth, init, len(rows.labels)), base or len(tasks)
-    if config.iterations:
-
-        def observe(event: Event) -> None:
-            if not isinstance(event, Noted):  # notes name options of experiments
-                observer(event)
-
-        (head,) = grown_heads(*sides, [study], came_with=came_with, observer=observe)
-        start = Initialisation(Rows.of_head(head))
-        return Started(head, start, kind, _taken(head, rows, images))
     observer(Doing("Computing rows …"))
-    ((head, start),) = started_heads(*sides, [study], came_with=came_with)
+    study = _study(growth, init, len(rows.labels))
+    ((head, start),) = started_heads(*sides, [study], came_with=base or len(tasks))
     if start.balance is not None and len(tested.labels):
         features, new = tested.features[:].astype(np.float32), len(images.class_names)
         logits = features @ head.weight.T + head.bias
@@ -199,22 +187,19 @@ def _taken(head: Head, rows: FeatureSet, images: Arrived) -> Top1:
 def _study(growth: Growth, init: Any, buffer: int) -> Study:
     """Return the study of the task; independent classes have the loss of independent classes."""
     config, engine = growth.config, growth.left.engine
-    independent = growth.left.facts.activation == "sigmoid" and config.loss == "ce"
     return Study(
         stream=Stream(
             method="rehearsal" if buffer else "naive",
             tasks=1,
-            iterations=config.iterations,
+            iterations=0,
             buffer=buffer or None,
-            eval_every=max(1, config.iterations),
-            seed=config.seed,
+            eval_every=1,
             class_order=growth.images.class_names,
         ),
         start=Start(init=init, new_share=config.new_share, max_old_loss=config.max_old_loss),
         training=Training(
             protocol="keep",
-            loss="bce" if independent else config.loss,
-            lr=config.lr,
+            loss="bce" if growth.left.facts.activation == "sigmoid" else "ce",
             device="cpu" if engine is None else engine.device,
         ),
     )
@@ -226,11 +211,11 @@ def grown_memory(growth: Growth) -> Memory:
     It joins the old memory, the given rows of classes that the old memory lacks, and the added
     images.
     """
-    memory, given, keep = growth.left.memory, growth.given, growth.config.keep
+    memory, given = growth.left.memory, growth.given
     depends_on = growth.left.depends_on
 
     def of(rows: Source | Arrived, *, added: bool = False) -> Memory:
-        return Memory.of(rows.train, depends_on, held_out=rows.val, keep=keep, added=added)
+        return Memory.of(rows.train, depends_on, held_out=rows.val, added=added)
 
     if memory is None:
         memory = of(given)
@@ -244,38 +229,25 @@ DRAWN = "synthetic"
 
 
 def old_rows(
-    choice: OldRows,
-    head: Head,
-    memory: Memory | None,
-    new: FeatureSet,
-    *,
-    given: FeatureSet | None = None,
-    seed: int = 0,
+    head: Head, memory: Memory | None, new: FeatureSet, given: FeatureSet | None = None
 ) -> tuple[FeatureSet, str, FeatureSet]:
     """Return rows of the old classes: real or drawn features.
 
-    For each class, `auto` takes the first available kind: given rows; kept rows (if at
-    least as many as would be drawn); drawn from its statistics; drawn from the weights of the head.
+    For each class, the first available kind is taken: given rows; drawn from its statistics; drawn
+    from the weights of the head.
 
     Args:
-        choice: Kind of the rows.
         head: The classifier, with class names.
         memory: The model's memory.
         new: Rows of the new classes, which give the covariance if none is remembered.
         given: Real rows of old classes, from a feature cache.
-        seed: Seed of the drawn rows.
 
     Returns:
         The rows, their description (`4,000 synthetic features from class statistics`), and the
         rows among them that are known: real ones, or drawn from statistics of real ones.
-
-    Raises:
-        ModelError: If the model does not remember rows of the requested kind.
     """
     names = head.class_names
     assert names is not None
-    if choice == "none":
-        return new.nothing(names), "none", new.nothing(names)
     has_rows = np.zeros(len(names), dtype=bool)
     taken: list[FeatureSet] = []
     kinds: list[str] = []
@@ -291,26 +263,15 @@ def old_rows(
 
     def draw(known: Memory, what: str) -> None:
         if (known.known & ~has_rows).any():
-            take(pseudo_features(known, _per_class(known), seed), f"{DRAWN} features from {what}")
+            take(pseudo_features(known, _per_class(known), 0), f"{DRAWN} features from {what}")
 
-    if choice in ("auto", "kept") and given is not None:
+    if given is not None:
         take(given.named(names), "real features from the cache")
-    if choice in ("auto", "kept") and memory is not None:
-        least = 1 if choice == "kept" else _per_class(memory)
-        enough = (memory.kept.counts() >= least)[memory.kept.labels]
-        take(memory.kept.part(enough), "real features stored in the model")
-    if choice in ("auto", "pseudo") and memory is not None:
+    if memory is not None:
         draw(memory, "class statistics")
     known = FeatureSet.joined([new.nothing(names), *taken], names)
-    if choice in ("auto", "head") and not has_rows.all():
+    if not has_rows.all():
         draw(memory_of_head(head, new), "the classifier's weights")
-    if not taken:
-        lacks = "keeps no training rows" if choice == "kept" else "remembers no images"
-        raise ModelError(
-            f"the model {lacks} of its classes",
-            remedy=f"Leave out `--old-rows {choice}`; or let the model remember some, `clinit"
-            " remember MODEL IMAGES --out NEW`, to keep rows with `--keep N`.",
-        )
     return FeatureSet.joined(taken, names), ", ".join(kinds), known
 
 
@@ -373,7 +334,6 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
         freedom=1.0,
         exact=False,
         held_out=empty,
-        kept=empty,
         learnt=empty,
         backbone={},
     )

@@ -32,7 +32,6 @@ from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file
 from clinit.files.paths import exists
-from clinit.headtrain.model.classifier import Classifier
 from clinit.headtrain.model.inputs import (
     LISTED,
     Arrived,
@@ -42,6 +41,7 @@ from clinit.headtrain.model.inputs import (
     questions,
     tellers,
 )
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.storage import check_apart
 from clinit.observer import Doing, Event, Observer, Progressed, Warned, ignore
@@ -114,7 +114,7 @@ class ImageFolder(Inputs):
         """One name per class folder."""
         return self.listing["train"].manifest.class_names
 
-    def arrive(self, model: Classifier, share: float, observe: Observer) -> Arrived:
+    def arrive(self, model: Model, share: float, observe: Observer) -> Arrived:
         """Compute the features; refuse an image that has changed since the last call.
 
         Raises:
@@ -150,7 +150,7 @@ class ImageFolder(Inputs):
         return replace(arrived, listed=listed, data=data, place=place)
 
     @contextmanager
-    def _place(self, model: Classifier) -> Iterator[Path]:
+    def _place(self, model: Model) -> Iterator[Path]:
         if self.features is None:
             with TemporaryDirectory(prefix="clinit-") as folder:
                 yield Path(folder) / "features"
@@ -160,7 +160,7 @@ class ImageFolder(Inputs):
         yield self.features
 
     def _extracted(
-        self, model: Classifier, folder: Path, observe: Observer
+        self, model: Model, folder: Path, observe: Observer
     ) -> tuple[_Seen, list[InvalidRow]]:
         """Compute the features into a cache; return what is seen, and what cannot be read."""
         engine = engine_of(model)
@@ -196,7 +196,7 @@ class ImageFolder(Inputs):
         return seen, bad
 
     def _left_out(
-        self, model: Classifier, bad: Sequence[InvalidRow], observe: Observer
+        self, model: Model, bad: Sequence[InvalidRow], observe: Observer
     ) -> dict[str, Any]:
         """Return warnings of the listing and unreadable images, for the history."""
         left_out: dict[str, Any] = {}
@@ -271,7 +271,7 @@ class _Seen:
         _CONTENT.write(folder / _CONTENT_FILE, content | {"root": str(self.root.resolve())})
 
 
-def kept_features(root: Path, model: Classifier, near: Path) -> Path | None:
+def kept_features(root: Path, model: Model, near: Path) -> Path | None:
     """Return the folder next to a path that keeps the features of these images, if there is one."""
     for folder in sorted(near.absolute().parent.glob("*-features")):
         with suppress(ClinitError):

@@ -32,10 +32,10 @@ from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.heads.groups import in_whole_groups
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.model.audit import Images
-from clinit.headtrain.model.classifier import Classifier, M
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.settings import RememberConfig
+from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.settings import HELD_OUT, RememberConfig
 from clinit.observer import Noted, Observer, Warned, ignore
 from clinit.words import examples, number_of
 
@@ -77,7 +77,7 @@ class Inputs:
         """One name per class."""
         raise NotImplementedError
 
-    def arrive(self, model: Classifier, share: float, observe: Observer) -> Arrived:
+    def arrive(self, model: Model, share: float, observe: Observer) -> Arrived:
         """Return the features; `share` of each class is held out (`held_out`)."""
         raise NotImplementedError
 
@@ -151,7 +151,7 @@ class FeatureInput(Inputs):
                 " labels in it `labels`.",
             )
 
-    def check(self, model: Classifier) -> None:
+    def check(self, model: Model) -> None:
         """Check the width and, if both are known, the backbone of the features.
 
         Raises:
@@ -175,7 +175,7 @@ class FeatureInput(Inputs):
                 else "Give features of the backbone that the head was trained on.",
             )
 
-    def arrive(self, model: Classifier, share: float, observe: Observer) -> Arrived:
+    def arrive(self, model: Model, share: float, observe: Observer) -> Arrived:
         """Return the rows that are finite; see `Inputs.arrive`."""
         self.check(model)
         self.need_labels()
@@ -222,7 +222,7 @@ class FeatureInput(Inputs):
         )
 
 
-def questions(names: Sequence[str], model: Classifier, told: str) -> Iterator[str]:
+def questions(names: Sequence[str], model: Model, told: str) -> Iterator[str]:
     """Yield warnings of names that no class of the model has, but nearly."""
     if near := near_names(names, model.class_names, told, "the model"):
         yield near
@@ -245,7 +245,7 @@ def tellers(observe: Observer) -> tuple[Callable[[str], None], Callable[[str], N
     return (lambda text: observe(Warned(text))), (lambda text: observe(Noted(text)))
 
 
-def differences(model: Classifier, found: Fingerprint) -> str:
+def differences(model: Model, found: Fingerprint) -> str:
     """Return in which facts features differ from those of a model; empty if in none known.
 
     They may come from its network, or from the network that its base head was trained on.
@@ -393,31 +393,9 @@ def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureS
     return kept, held
 
 
-def noted(
-    arrived: Arrived, config: RememberConfig, observe: Observer, known: Sequence[str] = ()
-) -> Arrived:
-    """Note settings that ask for more images than there are; record these and `known` notes."""
-    counts, notes = arrived.train.counts(), list[str]()
-    classes = len(counts)
-    if config.hold_out is not None and "val" in arrived.listed.splits:
-        notes.append(f"--hold-out {config.hold_out:g} has no effect: val is held out")
-    elif config.hold_out and (none := np.count_nonzero(arrived.val.counts() == 0)):
-        notes.append(
-            f"--hold-out {config.hold_out:g}: no image of {none:,} of {classes:,} classes is held"
-            f" out; it takes {LEAST_TO_MEASURE} images of a class, or a folder val"
-        )
-    if fewer := np.count_nonzero(counts < config.keep):
-        notes.append(
-            f"--keep {config.keep:,}: {fewer:,} of {classes:,} classes have fewer images to learn"
-            " from, and keep them all"
-        )
-    for note in notes:
-        observe(Noted(note))
-    notes = [*known, *notes]
-    return replace(arrived, data={**arrived.data, "notes": notes}) if notes else arrived
-
-
-def remember(model: M, inputs: Inputs, config: RememberConfig, observe: Observer = ignore) -> M:
+def remember(
+    model: Model, inputs: Inputs, config: RememberConfig, observe: Observer = ignore
+) -> Model:
     """Return the model with a memory of images of its classes.
 
     The memory of other classes stays. The shared covariance becomes the average of two covariances,
@@ -441,19 +419,26 @@ def remember(model: M, inputs: Inputs, config: RememberConfig, observe: Observer
             remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
             " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
         )
-    arrived = inputs.arrive(model, config.aside, observe)
-    arrived, learnt, text = _with_learnt(model, arrived)
-    if text:
-        observe(Noted(text))
-    arrived = noted(arrived, config, observe, [text] if text else ())
+    share = HELD_OUT if config.hold_out is None else config.hold_out
+    arrived, learnt, notes = _with_learnt(model, inputs.arrive(model, share, observe))
+    none, classes = np.count_nonzero(arrived.val.counts() == 0), len(arrived.class_names)
+    if config.hold_out is not None and "val" in arrived.listed.splits:
+        notes.append(f"--hold-out {share:g} has no effect: val is held out")
+    elif config.hold_out and none:
+        notes.append(
+            f"--hold-out {share:g}: no image of {none:,} of {classes:,} classes is held out; it"
+            f" takes {LEAST_TO_MEASURE} images of a class, or a folder val"
+        )
+    for note in notes:
+        observe(Noted(note))
     model = model.knowing(arrived.fingerprint)
     train, aside = (each.named(model.class_names) for each in (arrived.train, arrived.val))
-    memory = Memory.of(train, model.depends_on, held_out=aside, keep=config.keep)
+    memory = Memory.of(train, model.depends_on, held_out=aside)
     memory = replace(memory, learnt=learnt.named(model.class_names))
     if model.memory is not None:
         others = model.memory.held_out.without(aside)
         is_learnt = np.array_equal(train.counts(), learnt.named(model.class_names).counts())
-        if is_learnt and not config.keep:  # no statistics change, and their covariance stays exact
+        if is_learnt:  # no statistics change, and their covariance stays exact
             both = FeatureSet.joined([others, aside], model.class_names)
             memory = replace(model.memory, held_out=both)
         else:
@@ -464,19 +449,19 @@ def remember(model: M, inputs: Inputs, config: RememberConfig, observe: Observer
         "remember",
         named,
         images={name: int(counts[row_of[name]]) for name in named},
-        data=arrived.data,
+        data={**arrived.data, **({"notes": notes} if notes else {})},
         settings=asdict(config),
         accuracy={"old": accuracy(model.head, aside)},
     )
     return replace(model, memory=memory).after(change)
 
 
-def _with_learnt(model: Classifier, arrived: Arrived) -> tuple[Arrived, FeatureSet, str]:
+def _with_learnt(model: Model, arrived: Arrived) -> tuple[Arrived, FeatureSet, list[str]]:
     """Take the stored rows of classes that the model learnt, and hold out their other images.
 
     Returns:
-        What arrived, so changed; the learnt rows of its classes; how many of its images are stored
-        already, in words.
+        What arrived, so changed; the learnt rows of its classes; a note on how many of its images
+        are stored already.
     """
     names, nothing = arrived.class_names, arrived.train.nothing()
     stored = [] if model.memory is None else [model.memory.learnt, model.memory.held_out]
@@ -490,13 +475,12 @@ def _with_learnt(model: Classifier, arrived: Arrived) -> tuple[Arrived, FeatureS
     aside = aside.part(is_learnt[aside.labels])
     fresh = every.without(FeatureSet.joined([learnt, aside], names))
     fresh = fresh.part(is_learnt[fresh.labels])
-    text, known = "", int(is_learnt[every.labels].sum()) - len(fresh.labels)
-    if known:
-        of = number_of(len(every.labels), arrived.listed.noun)
-        text = f"{known:,} of {of} were learnt or held out before: they stay so, and test nothing"
+    known = int(is_learnt[every.labels].sum()) - len(fresh.labels)
+    of = number_of(len(every.labels), arrived.listed.noun)
+    note = f"{known:,} of {of} were learnt or held out before: they stay so, and test nothing"
     changed = replace(
         arrived,
         train=FeatureSet.joined([others(arrived.train), learnt], names),
         val=FeatureSet.joined([others(arrived.val), aside, fresh], names),
     )
-    return changed, learnt, text
+    return changed, learnt, [note] if known else []

@@ -8,9 +8,9 @@ share one covariance, the average over classes of the covariance of each around 
 With class-balanced averages (`clinit.headtrain.heads.statistics.class_statistics`) the least-square
 head, LDA, class means and D_LS are functions of these numbers alone. Held-out features come from
 images that no row was computed from: accuracies and the threshold of `clinit predict --reject` are
-measured on them. Kept features are training rows for later rehearsal. Learnt features are all
-training features of an added class; the classifier row of the class can be solved again from them
-(`clinit.headtrain.model.again`), for which the shared covariance would not suffice.
+measured on them. Learnt features are all training features of an added class; the classifier row of
+the class can be solved again from them (`clinit.headtrain.model.again`), for which the shared
+covariance would not suffice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ARRAYS = {
     "covariance": Array(("float32",), ("dim", "dim")),
 }
 """Fields that are stored as tensors."""
-ROWS = ("held_out", "kept", "learnt")
+ROWS = ("held_out", "learnt")
 """Fields that are stored as features and labels; files of earlier versions lack `learnt`."""
 
 
@@ -52,8 +52,8 @@ class Facts(TypedDict):
 
 
 STORED = ARRAYS | {
-    f"{rows}{part}": Array(dtypes, (rows, *axes), below, is_optional=rows == "learnt")
-    for rows in ROWS
+    f"{rows}{part}": Array(dtypes, (rows, *axes), below, is_optional=rows != "held_out")
+    for rows in (*ROWS, "kept")  # earlier files have `kept`, which is not read
     for part, dtypes, axes, below in (
         ("", ("float16", "float32"), ("dim",), None),
         ("_labels", ("int64",), (), "classes"),
@@ -71,7 +71,7 @@ DOCUMENT = DocumentKind(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class Memory:
     """Class statistics of a model, in float32, and features of some images of its classes."""
 
@@ -92,17 +92,11 @@ class Memory:
     """Whether Sigma and the means come from the same images; false once classes were removed."""
     held_out: FeatureSet
     """Features of images that no row of the head was computed from, in the dtype of the cache."""
-    kept: FeatureSet
-    """Training rows that are kept for rehearsal, in the same dtype."""
     learnt: FeatureSet
     """All training rows of each added class with at most `MOST_LEARNT` rows, in the same dtype."""
     backbone: Mapping[str, str]
     """Facts that the features depend on: `body` (SHA-256 of the network without its classifier),
     `transform`, `autocast`."""
-
-    def __repr__(self) -> str:
-        rows = f"{len(self.held_out.labels):,} held out, {len(self.kept.labels):,} kept"
-        return f"<Memory: {int(self.known.sum()):,} of {len(self.class_names):,} classes, {rows}>"
 
     @classmethod
     def of(
@@ -111,7 +105,6 @@ class Memory:
         backbone: Mapping[str, str],
         *,
         held_out: FeatureSet | None = None,
-        keep: int = 0,
         added: bool = False,
     ) -> Memory:
         """Return the memory of training rows.
@@ -120,7 +113,6 @@ class Memory:
             rows: Features of training images, with a name per row of the classifier.
             backbone: Facts that the features depend on.
             held_out: Features of other images of the same classes.
-            keep: Number of training rows per class to keep; the first rows are kept.
             added: Keep all features of these classes, so that their rows can be solved again.
         """
         statistics = ClassStatistics.of(
@@ -136,7 +128,6 @@ class Memory:
             exact=True,
             freedom=statistics.freedom,
             held_out=rows.nothing() if held_out is None else held_out,
-            kept=rows.first(keep),
             learnt=FeatureSet(rows.features[learnt], rows.labels[learnt], rows.class_names),
             backbone=dict(backbone),
         )
@@ -153,15 +144,13 @@ class Memory:
 
     def describe(self) -> str:
         """Return the contents, in words."""
-        kept, learnt = (
-            f" and of {len(rows.labels):,} training images {purpose}" if len(rows.labels) else ""
-            for rows, purpose in ((self.kept, "for rehearsal"), (self.learnt, "of added classes"))
-        )
+        count = len(self.learnt.labels)
+        learnt = f" and of {count:,} training images of added classes" if count else ""
         also = "" if self.exact else " (including removed or replaced classes)"
         return (
             f"The model stores the means of {number_of(int(self.known.sum()), 'class')}, their"
             " covariance"
-            f"{also}, features of {len(self.held_out.labels):,} held-out images{kept}{learnt}:"
+            f"{also}, features of {len(self.held_out.labels):,} held-out images{learnt}:"
             f" {self.num_bytes / 1e6:,.1f} MB"
         )
 
@@ -176,7 +165,7 @@ class Memory:
         for name in ROWS:
             rows: FeatureSet = getattr(self, name)
             plain |= {name: rows.features, f"{name}_labels": rows.labels}
-        return {name: tensor for name, tensor in plain.items() if tensor is not None}
+        return plain
 
     @property
     def population_covariance(self) -> Float[np.ndarray, "dim dim"]:
@@ -298,7 +287,8 @@ def read_memory(path: Path) -> Memory:
     """
     tensors, facts = read_tensors(path, DOCUMENT, METADATA, Facts, STORED)
     if "learnt" not in tensors:
-        tensors |= {"learnt": tensors["kept"][:0], "learnt_labels": tensors["kept_labels"][:0]}
+        rows = ("", "_labels")
+        tensors |= {f"learnt{part}": tensors[f"held_out{part}"][:0] for part in rows}
     fields: dict[str, Any] = {**facts, **{name: tensors[name] for name in ARRAYS}}
     for name in ROWS:
         labels, names = tensors[f"{name}_labels"], facts["class_names"]

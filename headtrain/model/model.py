@@ -1,34 +1,56 @@
 """`clinit.Model`: a classifier with the verbs of the commands; `clinit.load` reads one.
 
-What a verb needs is imported when it is called: features are classified without PyTorch.
+It is a head with named classes, perhaps a memory of their images, and perhaps an engine, the
+network that makes features of images. Without an engine, features are given. What a verb needs is
+imported when it is called: features are classified without PyTorch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from jaxtyping import Float
+
+from clinit.errors import ModelError
+from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.headtrain.heads.temperature import Activation
-from clinit.headtrain.model.classifier import AnyPath, Classifier, Reading
-from clinit.headtrain.model.inputs import Inputs, features_in, is_features
+from clinit.files.text import is_text
+from clinit.headtrain.heads.temperature import Activation, divided
+from clinit.headtrain.model.engine import AnyPath, Engine, Reading
+from clinit.headtrain.model.facts import Change, ModelFacts
+from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
-from clinit.headtrain.model.storage import facts_of, read_model, write_model
+from clinit.words import examples, visible
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.addition import Addition
     from clinit.headtrain.model.audit import Audit
     from clinit.headtrain.model.evaluation import Evaluation
+    from clinit.headtrain.model.inputs import Inputs
     from clinit.headtrain.model.predict import Prediction, Rejection
     from clinit.headtrain.model.storage import Written
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, init=False)
-class Model(Classifier):
+class Model:
     """A classifier in use: predict, evaluate, add classes, remove, rename, merge, export."""
+
+    facts: ModelFacts
+    """Class names, history, temperature."""
+    linear: Head | None
+    """`head`; None if only the graph of an ONNX file contains it."""
+    memory: Memory | None = None
+    """None if the model remembers nothing."""
+    origin: str = "the model"
+    """Path of the model, or name of the network, for messages and the history."""
+    engine: Engine | None = None
+    """Computes the logits of images; None if the model classifies features."""
 
     def __init__(
         self,
@@ -44,12 +66,14 @@ class Model(Classifier):
             head: Weight and bias; what is known of their origin is kept.
             class_names: One per row, if the head has none.
             activation: What makes probabilities of its logits, unless its origin names it.
-            parts: In place of a head: fields of `Classifier`.
+            parts: In place of a head: the fields.
 
         Raises:
             HeadError: If the rows have no class names.
         """
         if head is not None:
+            from clinit.headtrain.model.storage import facts_of
+
             names = head.class_names if class_names is None else tuple(class_names)
             head = replace(head, class_names=names)
             facts = facts_of(head)
@@ -58,7 +82,169 @@ class Model(Classifier):
             if facts.temperature is not None:
                 head = facts.temperature.multiplied(head)
             parts = {"facts": facts, "linear": head}
-        Classifier.__init__(self, **parts)
+        for name, part in ({each.name: each.default for each in fields(self)} | parts).items():
+            object.__setattr__(self, name, part)
+
+    def __repr__(self) -> str:
+        memory = "no memory" if self.memory is None else self.memory.describe()
+        return f"<Model {self.origin}: {self.facts.num_classes:,} classes, {memory}>"
+
+    @property
+    def head(self) -> Head:
+        """The classifier as it was trained, with class names.
+
+        Its logits are the logits of the network times the temperature, so that the rows of added
+        classes match the scale of the trained rows.
+
+        Raises:
+            ModelError: If the model is an ONNX file.
+        """
+        if self.linear is None:
+            raise ModelError(
+                f"{self.origin} is an ONNX file, which only classifies images",
+                remedy="Give the model folder that contains it.",
+            )
+        return self.linear
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One name per row of the classifier."""
+        return self.facts.class_names
+
+    def need_engine(self) -> Engine:
+        """Return the engine.
+
+        Raises:
+            ModelError: If the model has none.
+        """
+        if self.engine is None:
+            raise ModelError(
+                f"{self.origin} has features only: it is a head without a network, and reads no"
+                " images",
+                remedy="Give features of the backbone that it was trained on: a feature cache"
+                " (`clinit extract`, `clinit cache import`), or a file .npy, .npz or"
+                " .safetensors.",
+            )
+        return self.engine
+
+    @property
+    def depends_on(self) -> dict[str, str]:
+        """The facts that the features of the model depend on, as in its memory."""
+        if self.engine is not None:
+            return self.engine.depends_on
+        return described(self.facts.fingerprint)
+
+    def without_network(self) -> Model:
+        """Return the head alone, which classifies features of the network."""
+        backbone = described(self.facts.fingerprint)
+        memory = self.memory and replace(self.memory, backbone=backbone)
+        return replace(self, linear=self.head, memory=memory, engine=None)
+
+    def with_rows_of(self, *others: Model) -> Model:
+        """Return a model whose network gives the logits of its head, and then of other heads."""
+        if self.engine is None:
+            return self
+        heads = [divided(each.head, each.facts.temperature) for each in (self, *others)]
+        return replace(self, engine=self.engine.with_heads(heads))
+
+    def after(self, change: Change) -> Model:
+        """Return the model with one more change, and with the digest of the model before it."""
+        known = {self.facts.digest: self.origin} if self.facts.digest else {}
+        parents = {"parents": known, "total": self.facts.num_classes, **change.data}
+        history = (*self.facts.history, replace(change, data=parents))
+        return replace(self, facts=replace(self.facts, history=history, digest=""))
+
+    def knowing(self, fingerprint: Fingerprint) -> Model:
+        """Return the model with the fingerprint of its features, if that was unknown."""
+        if self.engine is not None or self.facts.fingerprint.fields or not fingerprint.fields:
+            return self
+        found = fingerprint.without_rows
+        facts = replace(self.facts, fingerprint=found, backbone=str(found.backbone or ""))
+        memory = self.memory and replace(self.memory, backbone=described(found))
+        return replace(self, facts=facts, memory=memory)
+
+    def of_rows(self, rows: Sequence[int]) -> Model:
+        """Return the model with the classes `rows` only, in this order."""
+        picked = list(rows)
+        names = tuple(self.facts.class_names[row] for row in picked)
+        tasks = tuple(self.facts.tasks[row] for row in picked)
+        weight, bias = self.head.weight[picked], self.head.bias[picked]
+        return replace(
+            self,
+            facts=replace(self.facts, class_names=names, tasks=tasks),
+            linear=replace(self.head, weight=weight, bias=bias, class_names=names),
+            memory=None if self.memory is None else self.memory.of_rows(picked),
+        ).with_rows_of()
+
+    def remove(self, names: Sequence[str], data: Mapping[str, Any] = {}) -> Model:
+        """Return the model without the named classes; its history records the removal.
+
+        Args:
+            names: Class names.
+            data: Further contents of the history.
+
+        Raises:
+            ModelError: If a class does not exist, or if no class would be left.
+        """
+        self._check_known(names)
+        rows = [row for row, name in enumerate(self.class_names) if name not in {*names}]
+        if not rows:
+            raise ModelError(
+                f"without these {len({*names}):,} classes, none would be left",
+                remedy="Leave at least one class.",
+            )
+        left = self.of_rows(rows)
+        temperature = left.facts.temperature and left.facts.temperature.unmeasured
+        left = replace(left, facts=replace(left.facts, temperature=temperature, known=None))
+        return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))
+
+    def rename(self, new_names: Mapping[str, str], data: Mapping[str, Any] = {}) -> Model:
+        """Return the model with renamed classes; its history records the new names.
+
+        Args:
+            new_names: New names by present name.
+            data: Further contents of the history.
+
+        Raises:
+            ModelError: If a class does not exist, two classes would have the same name, or a name
+                cannot be printed.
+        """
+        self._check_known(list(new_names))
+        names = tuple(new_names.get(name, name) for name in self.facts.class_names)
+        for name in new_names.values():
+            is_printed = name.strip() and is_text(name) and visible(name) == name
+            if not is_printed or names.count(name) > 1:
+                why = "two classes would have it" if is_printed else "it is blank or not printable"
+                raise ModelError(
+                    f"{visible(name)!r} cannot be the name of a class: {why}",
+                    remedy="Choose another name; `clinit model show MODEL` lists its classes.",
+                )
+        renamed = replace(
+            self,
+            facts=replace(self.facts, class_names=names),
+            linear=replace(self.head, class_names=names),
+            memory=None if self.memory is None else self.memory.renamed(names),
+        )
+        settings = {"names": dict(new_names)}
+        return renamed.after(
+            Change.now("rename", [*new_names.values()], data=data, settings=settings)
+        )
+
+    def _check_known(self, names: Sequence[str]) -> None:
+        known = set(self.facts.class_names)
+        if unknown := [name for name in names if name not in known]:
+            near = get_close_matches(unknown[0], self.facts.class_names, n=3)
+            raise ModelError(
+                f"the model has no class {examples(unknown)}"
+                + (f"; its classes of similar names: {', '.join(near)}" if near else ""),
+                remedy="`clinit model show MODEL` lists its classes.",
+            )
+
+    def logits(self, features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows classes"]:
+        """Return the logits of features, divided by the temperature, in float64."""
+        divisor = 1.0 if self.facts.temperature is None else self.facts.temperature.value
+        found = features.astype(np.float64) @ self.head.weight.T.astype(np.float64)
+        return np.asarray((found + self.head.bias) / divisor)
 
     def predict(
         self,
@@ -116,12 +302,11 @@ class Model(Classifier):
         given: Any,
         *,
         old: Any = None,
-        replace: bool = False,
         more: bool = False,
         labels: AnyPath | None = None,
         features: AnyPath | None = None,
         **settings: Any,
-    ) -> Addition[Model]:
+    ) -> Addition:
         """Add classes, as `clinit add`; nothing is written before `Addition.save`.
 
         Args:
@@ -129,7 +314,6 @@ class Model(Classifier):
                 arrays, a `FeatureSet`, a `Source`, or a pair of an array (rows, dim) and labels.
             old: Features of old classes, used in place of the memory of the model; or statistics of
                 old classes that the model does not remember.
-            replace: Replace classes that the model already contains.
             more: Add images to classes that the model already contains.
             labels: A table of labels for images, or a file of labels for an array file.
             features: Folder for the features of images, from which an interrupted call resumes;
@@ -140,11 +324,11 @@ class Model(Classifier):
             ValueError: If a setting is wrong.
             ClinitError: If the model, the images or the features cannot be used.
         """
-        from clinit.headtrain.model.add import Purpose, add
+        from clinit.headtrain.model.add import add
 
-        kind: Arrival = "more" if more else "replace" if replace else "add"
-        purpose = Purpose(config=AddConfig(**settings), kind=kind, old=old)
-        return add(self, _inputs_of(self, given, labels, features), purpose)
+        kind: Arrival = "more" if more else "add"
+        inputs = _inputs_of(self, given, labels, features)
+        return add(self, inputs, AddConfig(**settings), kind=kind, old=old)
 
     def audit(self, given: Any, *, labels: AnyPath | None = None) -> Audit:
         """Check images or features of new classes as `add` does, without adding them."""
@@ -174,7 +358,7 @@ class Model(Classifier):
         inputs = _inputs_of(self, given, labels, features)
         return remember(self, inputs, RememberConfig(**settings))
 
-    def merge(self, other: Model, **settings: Any) -> Addition[Model]:
+    def merge(self, other: Model, **settings: Any) -> Addition:
         """Return this model with the classes of another, as `clinit model merge`.
 
         Args:
@@ -200,21 +384,21 @@ class Model(Classifier):
         Raises:
             ClinitError: If `out` exists and may not be replaced, or cannot be written.
         """
+        from clinit.headtrain.model.storage import write_model
+
         return write_model(self, Path(out), overwrite=overwrite)
 
-    def export(
-        self, out: AnyPath, *, onnx: bool = False, head_only: bool = False, overwrite: bool = False
-    ) -> Written:
+    def export(self, out: AnyPath, *, onnx: bool = False, overwrite: bool = False) -> Written:
         """Write the model as `save` does, or its head alone.
 
         Args:
             out: As in `save`; a name in .npz means the head alone.
             onnx: Also write the network as ONNX into the folder, and compare both on noise.
-            head_only: Write the head alone even if the name ends in .safetensors.
             overwrite: As in `save`.
         """
-        alone = head_only or Path(out).suffix == ".npz"
-        model = self.without_network() if alone else self
+        from clinit.headtrain.model.storage import write_model
+
+        model = self.without_network() if Path(out).suffix == ".npz" else self
         return write_model(model, Path(out), onnx=onnx, overwrite=overwrite)
 
 
@@ -232,16 +416,26 @@ def load(path: AnyPath, *, device: str = "auto") -> Model:
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-    return read_model(Path(path), Model, device=device)
+    from clinit.headtrain.model.storage import read_model
+
+    return read_model(Path(path), device=device)
 
 
 load_model = load
 
 
+def described(fingerprint: Fingerprint) -> dict[str, str]:
+    """Return what features depend on; their type and the version of timm may differ."""
+    fields = fingerprint.without_rows.fields
+    return {name: text for name, text in fields.items() if name not in ("dtype", "timm")}
+
+
 def _inputs_of(
-    model: Classifier, given: Any, labels: AnyPath | None = None, features: AnyPath | None = None
+    model: Model, given: Any, labels: AnyPath | None = None, features: AnyPath | None = None
 ) -> Inputs:
     """Return what is given as inputs: features as they are, a path of images as `ImageFolder`."""
+    from clinit.headtrain.model.inputs import features_in, is_features
+
     if is_features(given):
         return features_in(given, labels)
     model.need_engine()

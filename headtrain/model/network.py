@@ -46,14 +46,9 @@ from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.temperature import divided
 from clinit.headtrain.model.answers import of_torch
-from clinit.headtrain.model.classifier import (
-    MODEL_FILE,
-    AnsweredBatch,
-    Classifier,
-    Reading,
-    refused_size,
-)
+from clinit.headtrain.model.engine import MODEL_FILE, AnsweredBatch, Reading, refused_size
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
+from clinit.headtrain.model.model import Model
 from clinit.machine import choose_device, out_of_memory
 from clinit.words import contrast_digests
 
@@ -171,7 +166,7 @@ class TimmEngine:
         return self.network(dtype).fingerprint
 
 
-def engine_of(model: Classifier) -> TimmEngine:
+def engine_of(model: Model) -> TimmEngine:
     """Return the network of a model that can be changed.
 
     Raises:
@@ -220,7 +215,7 @@ def read_engine(
     return TimmEngine(backbone, told["transform"])
 
 
-def stock_model(config: ExtractConfig) -> Classifier:
+def stock_model(config: ExtractConfig) -> Model:
     """Return a pretrained network of timm as a model that remembers nothing.
 
     Args:
@@ -254,7 +249,7 @@ def stock_model(config: ExtractConfig) -> Classifier:
         record=record,
     )
     engine = TimmEngine(network.backbone, network.transform)
-    return Classifier(facts, head, None, config.backbone.name, engine)
+    return Model(facts=facts, linear=head, origin=config.backbone.name, engine=engine)
 
 
 def assemble(backbone: Backbone, head: Head) -> nn.Module:
@@ -329,7 +324,7 @@ def model_args(backbone: Backbone) -> dict[str, Any]:
     return {k: v for k, v in backbone.config.model_args.items() if k != "num_classes"}
 
 
-def network_of(model: Classifier) -> tuple[nn.Module, str]:
+def network_of(model: Model) -> tuple[nn.Module, str]:
     """Return the network of a model with its head, and the description in its file.
 
     Raises:
@@ -363,7 +358,7 @@ def write_weights(network: nn.Module, text: str, draft: Path) -> None:
     draft.write_bytes(save_state(state, metadata={METADATA: text}))
 
 
-def write_for_timm(network: nn.Module, text: str, model: Classifier, draft: Path) -> None:
+def write_for_timm(network: nn.Module, text: str, model: Model, draft: Path) -> None:
     """Write weights and configuration into the draft of a folder, and compare what timm builds.
 
     Raises:
@@ -382,7 +377,7 @@ def write_for_timm(network: nn.Module, text: str, model: Classifier, draft: Path
         )
 
 
-def loading_line(model: Classifier, path: Path) -> str:
+def loading_line(model: Model, path: Path) -> str:
     """Return the Python expression that loads the folder or file at `path` with timm alone."""
     if is_folder(path):
         return f"timm.create_model({f'local-dir:{path}'!r}, pretrained=True)"

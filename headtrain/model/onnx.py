@@ -31,15 +31,9 @@ from clinit.extract.dataset.decode import decode_with_pillow
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable, instead_of, is_file
 from clinit.headtrain.model.answers import check_resized, read_image
-from clinit.headtrain.model.classifier import (
-    AnsweredBatch,
-    Classifier,
-    Logits,
-    M,
-    Reading,
-    refused_size,
-)
+from clinit.headtrain.model.engine import AnsweredBatch, Logits, Reading, refused_size
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, parse_facts
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import Rejection, default_rule
 from clinit.machine import cpu_count, out_of_memory
 
@@ -58,25 +52,6 @@ _DIGEST = "clinit_sha256"
 _NO_DIGEST = "0" * 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnnxCheck:
-    """Comparison of an ONNX file with its network."""
-
-    images: int
-    """Number of compared images."""
-    difference: float
-    """Largest absolute difference of logits."""
-    largest: float
-    """Largest absolute logit of PyTorch."""
-
-    def describe(self) -> str:
-        """Return the comparison in words."""
-        return (
-            f"onnxruntime and PyTorch agree on {self.images:,} images of noise: same class, logits"
-            f" within {self.difference:.1e} (the largest is {self.largest:.1f})"
-        )
-
-
 def check_installed(*names: str) -> None:
     """Check that packages for ONNX are installed; by default all that writing takes.
 
@@ -91,14 +66,17 @@ def check_installed(*names: str) -> None:
         )
 
 
-def write_onnx(network: nn.Module, model: Classifier, text: str, path: Path) -> OnnxCheck:
-    """Write `network` as ONNX to `path`, atomically, and compare it with PyTorch on seeded noise.
+def write_onnx(network: nn.Module, model: Model, text: str, path: Path) -> str:
+    """Write `network` as ONNX to `path`, atomically, after comparing it with PyTorch on noise.
 
     Args:
         network: The network, on any device; it is not changed.
         model: The model that contains it.
         text: The description of the model file (`clinit.headtrain.model.network.described`).
         path: The file.
+
+    Returns:
+        The result of the comparison in words.
 
     Raises:
         ModelError: If a package is missing, or if onnxruntime computes something else; nothing is
@@ -118,7 +96,7 @@ def write_onnx(network: nn.Module, model: Classifier, text: str, path: Path) -> 
     return check
 
 
-def common(model: Classifier) -> dict[str, str]:
+def common(model: Model) -> dict[str, str]:
     """Return what a program needs to classify with the file, as metadata under common names.
 
     `task`, `names` and `imgsz` as in files of Ultralytics; `input_size`, `interpolation`,
@@ -200,7 +178,8 @@ def _digest(content: bytes, digest: str) -> str:
     return hashlib.sha256(content.replace(digest.encode(), _NO_DIGEST.encode())).hexdigest()
 
 
-def _compare(network: nn.Module, content: bytes, transform: Transform) -> OnnxCheck:
+def _compare(network: nn.Module, content: bytes, transform: Transform) -> str:
+    """Return the result of the comparison in words."""
     import torch
 
     session = session_of(content)
@@ -221,7 +200,10 @@ def _compare(network: nn.Module, content: bytes, transform: Transform) -> OnnxCh
             f" the predicted class for {others:,} images",
             remedy="Leave out --onnx; the ONNX file is not kept.",
         )
-    return OnnxCheck(images=len(expected), difference=difference, largest=largest)
+    return (
+        f"onnxruntime and PyTorch agree on {len(expected):,} images of noise: same class, logits"
+        f" within {difference:.1e} (the largest is {largest:.1f})"
+    )
 
 
 def _noise(transform: Transform) -> Iterator[Tensor]:
@@ -330,14 +312,13 @@ class OnnxEngine:
         raise _no_model("an ONNX file classifies images only")
 
 
-def load_onnx(path: Path, kind: type[M], *, device: str = "auto") -> M:
+def load_onnx(path: Path, device: str = "auto") -> Model:
     """Load an ONNX file written by `clinit export --onnx`.
 
     Neither PyTorch weights nor a timm network are needed.
 
     Args:
         path: The file.
-        kind: The class of the model.
         device: `auto` or `cpu`.
 
     Raises:
@@ -368,7 +349,7 @@ def load_onnx(path: Path, kind: type[M], *, device: str = "auto") -> M:
     facts, every = parse_facts(text, path)
     told = DOCUMENT.convert(every, _OfGraph, origin=f"the description in {path}")
     engine = OnnxEngine(session, told["transform"])
-    return kind(facts=facts, linear=None, origin=str(path), engine=engine)
+    return Model(facts=facts, linear=None, origin=str(path), engine=engine)
 
 
 def _no_model(why: str) -> ModelError:

@@ -38,16 +38,10 @@ from clinit.extract.dataset.tree import (
 )
 from clinit.files.paths import instead_of
 from clinit.headtrain.heads.temperature import PROBABILITIES, Activation
-from clinit.headtrain.model.classifier import (
-    AS_USUAL,
-    AnsweredBatch,
-    AnyPath,
-    Classifier,
-    Logits,
-    Reading,
-)
+from clinit.headtrain.model.engine import AS_USUAL, AnsweredBatch, AnyPath, Logits, Reading
 from clinit.headtrain.model.facts import ModelFacts
 from clinit.headtrain.model.inputs import FeatureInput, features_in, is_features
+from clinit.headtrain.model.model import Model
 from clinit.words import printable
 
 RULES = ("energy", "max-logit", "probability")
@@ -78,7 +72,7 @@ class Rejection:
             raise ValueError(f"threshold must be finite, got {self.threshold}")
 
     @classmethod
-    def at_rate(cls, model: Classifier, rule: str = "auto", rate: float = 0.05) -> Rejection:
+    def at_rate(cls, model: Model, rule: str = "auto", rate: float = 0.05) -> Rejection:
         """Return the rule that rejects at most a share of held-out or left-out images.
 
         Args:
@@ -101,8 +95,7 @@ class Rejection:
                 "the model remembers no image of its classes, from which to choose a threshold for"
                 " unknown images",
                 remedy="Let the model remember some, `clinit remember MODEL IMAGES --out NEW`, and"
-                " give the new model; or give the lowest score of a known image:"
-                " `--threshold VALUE`.",
+                " give the new model.",
             )
         rows = memory.held_out.features.astype(np.float32)
         logits = rows @ model.head.weight.T.astype(np.float32) + model.head.bias
@@ -153,7 +146,7 @@ class Prediction:
 
 
 def predict(
-    model: Classifier,
+    model: Model,
     inputs: Any,
     *,
     top: int = 5,
@@ -232,7 +225,7 @@ NOT_FINITE = "its features are not finite"
 OVERFLOW = "its logits overflow: the head was trained on features of another size"
 
 
-def of_features(model: Classifier, rows: FeatureInput) -> Iterator[AnsweredBatch]:
+def of_features(model: Model, rows: FeatureInput) -> Iterator[AnsweredBatch]:
     """Yield the logits of rows of features, in blocks.
 
     Raises:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -35,13 +35,11 @@ from clinit.files.paths import check_readable, exists, instead_of, is_file, is_f
 from clinit.headtrain.heads.temperature import divided
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.card import card
-from clinit.headtrain.model.classifier import MEMORY_FILE, MODEL_FILE, Classifier, M
+from clinit.headtrain.model.engine import MEMORY_FILE, MODEL_FILE
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts, parse_facts
 from clinit.headtrain.model.memory import Memory, check_backbone, memory_bytes, read_memory
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import WRITES_MODELS
-
-if TYPE_CHECKING:
-    from clinit.headtrain.model.onnx import OnnxCheck
 
 MEMORY_ARRAY = "memory"
 """Name of the array of a head file that contains the bytes of a memory."""
@@ -49,18 +47,17 @@ OF_A_HEAD = ("tasks", "temperature", "known", "history", "activation", "features
 """Facts about a model in the `origin` of a head; what else is there is its record."""
 
 
-def read_model(path: Path, kind: type[M], *, device: str = "auto") -> M:
+def read_model(path: Path, device: str = "auto") -> Model:
     """Read a model; see `clinit.load`.
 
     Args:
         path: A model folder, a model file, a head file, or an ONNX file.
-        kind: The class of the model.
         device: As in `clinit.load`.
     """
     if path.suffix == ".onnx":
         from clinit.headtrain.model.onnx import load_onnx
 
-        return load_onnx(path, kind, device=device)
+        return load_onnx(path, device=device)
     with ExitStack() as stack:
         held = _held(path, stack)
         if is_head_file(path, held):
@@ -76,7 +73,7 @@ def read_model(path: Path, kind: type[M], *, device: str = "auto") -> M:
         if facts.temperature is not None:  # as it was trained
             head = facts.temperature.multiplied(head)
         memory = memory_of(path, facts, held)
-        model = kind(facts=facts, linear=head, memory=memory, origin=str(path), engine=engine)
+        model = Model(facts=facts, linear=head, memory=memory, origin=str(path), engine=engine)
     if memory is not None:
         check_backbone(model.depends_on, memory.backbone)
         if memory.dim != model.head.dim:
@@ -272,14 +269,12 @@ class Written:
     """A model that was written."""
 
     path: Path
-    model: Classifier
-    onnx: OnnxCheck | None = None
-    """Comparison with the ONNX file; None if none was written."""
+    model: Model
+    onnx: str | None = None
+    """Comparison with the ONNX file, in words; None if none was written."""
 
 
-def write_model(
-    model: Classifier, out: Path, *, onnx: bool = False, overwrite: bool = False
-) -> Written:
+def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool = False) -> Written:
     """Write a model to `out`; see `Model.save`.
 
     The head is written divided by its temperature.
@@ -293,7 +288,7 @@ def write_model(
     check_free(out, overwrite=overwrite)
     check_kind(model, out, onnx=onnx)
     is_file = out.suffix in (".npz", ".safetensors")
-    found: list[OnnxCheck] = []
+    found = list[str]()
     if model.engine is None:
 
         def write_file(draft: Path) -> None:
@@ -327,7 +322,7 @@ def write_model(
     return Written(out, kept, found[0] if found else None)
 
 
-def _head_file(model: Classifier, suffix: str, *, with_memory: bool) -> bytes:
+def _head_file(model: Model, suffix: str, *, with_memory: bool) -> bytes:
     origin = _in_origin(model.facts)
     head = replace(divided(model.head, model.facts.temperature), origin=origin)
     beside = {}
@@ -336,7 +331,7 @@ def _head_file(model: Classifier, suffix: str, *, with_memory: bool) -> bytes:
     return head_bytes(head, suffix, beside)
 
 
-def check_kind(model: Classifier, out: Path, *, onnx: bool = False) -> None:
+def check_kind(model: Model, out: Path, *, onnx: bool = False) -> None:
     """Check that a model has what a file of this name, or an ONNX file, contains.
 
     Raises:

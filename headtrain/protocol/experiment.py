@@ -254,36 +254,6 @@ def started_heads(
         return [(method.head(index), start) for index, start in enumerate(starts)]
 
 
-def grown_heads(
-    head: Head,
-    old: Source,
-    new: Source,
-    studies: Sequence[Study],
-    *,
-    came_with: int,
-    observer: Observer = ignore,
-) -> list[Head]:
-    """Return heads with rows for the classes of `new` too; nothing is recorded.
-
-    Args:
-        head: As in `started_heads`.
-        old: As in `started_heads`.
-        new: As in `started_heads`.
-        studies: Settings of starts and training by gradients, as in `run_experiment`.
-        came_with: As in `started_heads`.
-        observer: Called with each event as it happens.
-
-    Raises:
-        ClinitError: As in `run_experiment`.
-    """
-    experiment = Experiment.of(head, old, new, studies)
-    method = GradientHeads(experiment, came_with=came_with)
-    with torch.no_grad():
-        Learner(experiment, method, observer).learn()
-    with torch_stream(method.device):
-        return [method.head(index) for index in range(len(studies))]
-
-
 def records_of(
     learner: Learner, data: RunData, notes: Sequence[str], facts: Mapping[str, Any]
 ) -> list[RunRecord]:

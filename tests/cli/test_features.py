@@ -56,7 +56,7 @@ def test_an_import_names_the_command_that_fits_a_head_and_tells_how_good_it_is(w
 
 def test_a_head_alone_is_exported_and_names_rows(work: Path) -> None:
     text = (work / "export.log").read_text()
-    assert "A head of 5 classes, 2 of which are new, on 8 features of own" in text
+    assert "A head on 8 features of own: 5 classes, 3 of the base, 2 that arrived later" in text
     assert "Probabilities: temperature " in text
     assert f"clinit predict {work / 'head.npz'} FEATURES.npy" in text
     told = json.loads(done("predict", work / "head.npz", work / "new-val.npy", "--json"))
@@ -67,32 +67,12 @@ def test_a_head_alone_is_exported_and_names_rows(work: Path) -> None:
     assert (np.array([each["classes"][0]["class"] for each in told]) == labels).mean() > 0.6
 
 
-def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -> None:
-    given = ("predict", work / "head.npz", work / "new-val.npy", "--reject", "max-logit")
-    text = done(*given, "--threshold", "1e9")
-    assert "60 of 60 rows unknown (max-logit below 1e+09)" in text
-    error = refused(call(*given))
-    assert "remembers no image of its classes" in str(error)
-    assert "--threshold VALUE" in error.remedy
-
-
-@pytest.mark.parametrize(
-    ("words", "fact"),
-    [
-        ("predict head.npz new-val.npy --device cpu", "--device has no effect here"),
-        ("export RUN --out model --head-only", "a file that ends in .npz or .safetensors"),
-        ("export RUN --out x.npz --onnx", "--onnx has no effect if only the head"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(
-    work: Path, monkeypatch: pytest.MonkeyPatch, words: str, fact: str
-) -> None:
-    monkeypatch.chdir(work)
-    before = set(work.iterdir())
-    result = call(*words.replace("RUN", "runs/least-square-calibrated").split())
-    assert result.exit_code == 2
-    assert fact in " ".join(result.output.replace("│", " ").split())
-    assert set(work.iterdir()) == before
+def test_a_head_that_remembers_no_image_rejects_nothing(work: Path) -> None:
+    given = ("predict", work / "head.npz", work / "new-val.npy")
+    assert "remembers no image of its classes" in str(refused(call(*given, "--reject", "auto")))
+    idle = call(*given, "--device", "cpu")
+    assert idle.exit_code == 2
+    assert "--device has no effect here" in " ".join(idle.output.replace("│", " ").split())
 
 
 def test_verify_prints_the_command_that_writes_a_damaged_shard_again(

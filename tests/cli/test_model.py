@@ -46,7 +46,8 @@ def draw(root: Path, classes: str, count: int, start: int = 0) -> Path:
 def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of a run: a, b, c of its base, d and e of its tasks; not to be changed."""
     folder = tmp_path_factory.mktemp("exported") / "model"
-    export_model(tiny_run, folder, remembers=False)
+    export_model(tiny_run, folder)
+    (folder / "memory.safetensors").unlink()
     return folder
 
 
@@ -71,7 +72,7 @@ def grown(
 ) -> tuple[Path, str]:
     """The remembering model with f and g, and what the command printed."""
     out = tmp_path_factory.mktemp("grown") / "model"
-    return out, done("add", remembering, images, "--out", out, "--keep", 2, "--device", "cpu")
+    return out, done("add", remembering, images, "--out", out, "--device", "cpu")
 
 
 def head_of(folder: Path) -> Head:
@@ -112,6 +113,8 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     assert len(change.data["train_manifest"]) == 64
     assert "synthetic features from class statistics" in change.data["old_rows"]
     assert (change.accuracy["new"].total, change.accuracy["old"].total) == (16, 5)
+    lines = call("model", "show", out).stdout.replace(str(out), "model").splitlines()
+    assert max(map(len, lines)) <= 80
     printed = done("model", "show", out)
     assert "base, 3 classes: a, b, c" in printed
     assert f"{change.date[:10]}, 2 classes: f, g" in printed
@@ -125,10 +128,7 @@ def test_a_model_that_was_added_to_is_added_to_again(
 ) -> None:
     more, cpu = draw(tmp_path / "more", "hi", 6), ("--device", "cpu")
     done("add", grown[0], more, "--out", tmp_path / "out", *cpu)
-    assert "real" not in old_rows(tmp_path / "out")  # two of f are fewer than would be drawn of it
-    kept = ("--old-rows", "kept", "--features", tmp_path / "out-features")
-    done("add", grown[0], more, "--out", tmp_path / "kept", *kept, *cpu)
-    assert old_rows(tmp_path / "kept") == "4 real features stored in the model"  # of f and g
+
     memory = memory_of(tmp_path / "out")
     assert memory.class_names == tuple("abcdefghi")
     assert memory.counts.tolist() == [5, 5, 5, 5, 5, 8, 8, 6, 6]
@@ -166,32 +166,10 @@ def test_without_out_the_new_model_goes_next_to_its_parent(
     shown = done("model", "show", tmp_path / "flowers-4")
     for name in ("flowers", "flowers-3"):
         assert f"{name} {facts[name].digest[:12]}" in shown
-    monkeypatch.setattr("clinit.headtrain.model.model.read_model", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("clinit.headtrain.model.storage.read_model", lambda *_, **__: 1 / 0)
     assert "no class nope" in refused(ModelError, "rename", parent, "nope=x")  # before it is read
     assert next_to(tmp_path / "resnet-50").name == "resnet-50-2"
     assert next_to(tmp_path / "head.npz").name == "head-2.npz"
-
-
-def test_a_class_that_the_model_has_is_replaced_in_its_own_row(
-    grown: tuple[Path, str], tmp_path: Path
-) -> None:
-    again = draw(tmp_path / "again", "bh", 6, start=50)
-    out = tmp_path / "out"
-    message = refused(ModelError, "add", grown[0], again, "--out", out, "--device", "cpu")
-    assert "1 of these 2 classes are among the 7 of the model (b)" in message
-    assert "`--replace`" in message
-    assert [path.name for path in tmp_path.iterdir()] == ["again"]
-    printed = done("add", grown[0], again, "--out", out, "--replace", "--device", "cpu")
-    assert "1 class replaced, 1 class added" in printed
-    before, after = head_of(grown[0]), head_of(out)
-    assert after.class_names == tuple("abcdefgh")
-    others = [0, 2, 3, 4, 5, 6]
-    np.testing.assert_array_equal(after.weight[others], before.weight[others])
-    assert (after.weight[1] != before.weight[1]).any()
-    facts = read_facts(out / "model.safetensors")
-    assert (facts.tasks, facts.history[-1].action) == ((0, 4, 0, 1, 2, 3, 3, 4), "replace")
-    assert memory_of(out).class_names == tuple("abcdefgh")
-    assert memory_of(out).counts.tolist() == [5, 6, 5, 5, 5, 8, 8, 6]
 
 
 def test_more_images_solve_rows_anew_and_two_models_become_one(
@@ -251,7 +229,7 @@ def test_python_gives_the_same_model(
 ) -> None:
     out = tmp_path / "out"
     model = clinit.load(remembering, device="cpu")
-    added = model.add(images, keep=2)
+    added = model.add(images)
     written = added.save(out)
     one, two = head_of(grown[0]), head_of(out)
     np.testing.assert_array_equal(one.weight, two.weight)
@@ -263,8 +241,8 @@ def test_python_gives_the_same_model(
     assert model.audit(images).content == added.audit.content
     with pytest.raises(ModelError, match="there is already a model at"):
         added.save(out)
-    with pytest.raises(ValueError, match="iterations takes an integer"):
-        model.add(images, iterations=-1)
+    with pytest.raises(ValueError, match="max_old_loss takes a number"):
+        model.add(images, max_old_loss=-1)
     changed = added.model.rename({"f": "F"}).remove(["a", "g"])
     actions = [each.action for each in changed.facts.history]
     assert actions == ["run", "remember", "add", "rename", "remove"]
@@ -280,22 +258,19 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
     draw(own, "h", 2)
     for bad in ("f/3.png", "h/0.png", "g/9.heic"):
         (own / bad).write_bytes(b"no image")
-    options = ("--init", "zero", "--device", "cpu")
-    printed = done("add", model, own, "--out", tmp_path / "out", *options)
+    printed = done("add", model, own, "--out", tmp_path / "out", "--device", "cpu")
     for part in (
         "2 of 18 images cannot be read and are left out (f/3.png: ",
         "g/9.heic",
-        "zero rows recognise nothing until they are trained",
-        "Of 3 photographs held out, ",
+        "Your 16 photographs, 15 tested, each without itself: ",
         "never tested: 1 class (h); a class takes ",
     ):
         assert part in printed
     assert accuracy_in_words(Top1(15, 30)) == "50.00 %"
     single = draw(tmp_path / "single", "f", 1)
     out = tmp_path / "one.safetensors"
-    printed = done("add", model, single, "--out", out, "--init", "lda", "--iterations", 2)
+    printed = done("add", model, single, "--out", out)
     assert f"{out} knows 6 classes. Your photograph could not be tested." in printed
-    assert (head_of(out).weight[:5] != head_of(model).weight).any(axis=1).all()  # trained
 
 
 def test_each_image_is_read_once(
@@ -334,19 +309,14 @@ def test_changed_images_are_computed_anew_unless_their_size_hides_it(
     assert "1 image in " in refused(CacheError, *words, tmp_path / "out")
 
 
-def test_odd_images_are_warned_of_and_refused_if_asked(
-    remembering: Path, images: Path, tmp_path: Path
-) -> None:
+def test_odd_images_are_warned_of(remembering: Path, images: Path, tmp_path: Path) -> None:
     own, out = Path(shutil.copytree(images, tmp_path / "images")), tmp_path / "out"
     draw(own, "A", 6, start=70)
     shutil.copy(own / "f" / "0.png", own / "f" / "again.png")
     shutil.copy(own / "f" / "1.png", own / "g" / "moved.png")
     Image.new("RGB", (8, 8)).save(own / "g" / "tiny.png")
     (own / "g" / "bad.png").write_bytes(b"no image")
-    words = ("add", remembering, own, "--out", out, "--device", "cpu")
-    refusal = refused(ModelError, *words, "--strict")
-    assert not out.exists()
-    result = call(*words, "--json")
+    result = call("add", remembering, own, "--out", out, "--device", "cpu", "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     for pair in ({"f/0.png", "f/again.png"}, {"f/1.png", "g/moved.png"}):
@@ -356,7 +326,6 @@ def test_odd_images_are_warned_of_and_refused_if_asked(
     assert told["turned"]["wrong"] == sum(told["turned"]["answers"].values())
     lines = [line for line in result.stderr.splitlines() if line.startswith("Warning: ")]
     assert "the folder has A, the model has a" in lines.pop(0)  # before the audit, which counts it
-    assert f"found {len(lines)} problems" in refusal
     (change,) = (each for each in read_facts(out).history if each.action == "add")
     assert told.pop("unreadable")["first"][0]["image"] == "g/bad.png"
     assert told.pop("listing") is None
@@ -418,8 +387,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
 @pytest.mark.parametrize(
     ("words", "kind", "message"),
     [
-        ("add MODEL f1 --init lda", ModelError, "--iterations"),
-        ("add MODEL f1 --replace", ModelError, "0 of these 1 classes are among the 5"),
+        ("add MODEL b1h1", ModelError, "1 of these 2 classes are among the 5 of the model (b)"),
         ("add MODEL h3 --old IMAGES-CACHE", ModelError, "-CACHE (f, g) is a class that"),
         ("add MODEL f3g0", ManifestError, "1 of 2 classes in"),
         ("add MODEL 0", ManifestError, "no train split of folder in"),
@@ -433,8 +401,6 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL IMAGES --html x.csv", None, "--html needs a file that ends in .html, got x"),
         ("add MODEL IMAGES --more", ModelError, "2 of these 2 classes are new to the model (f, g)"),
         ("add MODEL a1 --more", ModelError, "of all training images of 1 class (a)"),
-        ("add MODEL a1 --more --replace", None, "--more keeps earlier images"),
-        ("add MODEL f1 --lr 0.1", None, "--lr 0.1 has no effect without iterations"),
         ("add MODEL f1 --out= --overwrite", None, "--overwrite needs --out"),
         ("add --backbone=resnet18 IMAGES --out=", None, "--backbone needs --out"),
         ("model merge MODEL MODEL", ModelError, "has all classes of the other"),

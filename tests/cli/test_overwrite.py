@@ -42,7 +42,7 @@ def test_a_model_is_replaced_and_a_folder_that_holds_more_is_not(
     tiny_run: Path, tmp_path: Path
 ) -> None:
     out, export = tmp_path / "scenes", ("export", tiny_run, "--out")
-    call(*export, out, "--no-memory")
+    call(*export, out)
     assert refused(call(*export, out)).remedy == REMEDY
     done(*export, out, "--overwrite")
     assert (out / "memory.safetensors").is_file()

@@ -46,8 +46,8 @@ WRITERS: Mapping[str, str] = {
     "export": "export work/runs/random --out out/model.safetensors",
     "export, folder": "export work/runs/random --out out/scenes",
     "export, model": "export work/grown --out out/exported",
-    "add": "add work/scenes work/images/new --replace --out out/grown --features out/features"
-    " --iterations 2 --device cpu --workers 1",
+    "add": "add work/scenes work/images/later --out out/grown --features out/features"
+    " --device cpu --workers 1",
     "add, head": "add work/caches/base/head.safetensors work/caches/new --old"
     " work/caches/base --out out/grown.safetensors",
     "add --more": "add work/grown work/images/more --more --out out/more --device cpu --workers 1",
@@ -141,7 +141,7 @@ def make_work(folder: Path) -> None:
             READERS["rename"],
             WRITERS["add"],
             WRITERS["add, head"],
-            "rename work/grown d=x e=y --out out/other",
+            "rename work/grown f=x g=y --out out/other",
         ),
     )
     for words in made:
@@ -167,7 +167,7 @@ def _keep_checkpoint(folder: Path, kept: Path) -> None:
 
 
 def _write_images(work: Path) -> None:
-    for side, classes in (("base", "abc"), ("new", "de"), ("more", "ed")):
+    for side, classes in (("base", "abc"), ("new", "de"), ("later", "fg"), ("more", "gf")):
         rng = np.random.default_rng(ord(classes[0]))
         for split, count in (("train", 6), ("val", 3)):
             for name in classes:

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.headtrain.heads.temperature import temperature_of
-from clinit.headtrain.model.add import Purpose, add
+from clinit.headtrain.model.add import add
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.export import TrainedRun, export_model
 from clinit.headtrain.model.growth import WIDENING, memory_of_head, old_rows, pseudo_features
@@ -41,25 +40,17 @@ NEW = features_of((6, 6), ("x", "y"), seed=1)
 
 
 def test_the_best_rows_of_each_class_are_taken() -> None:
-    """Class a is in the cache, b is kept, of c there are statistics, of d the head alone."""
-    memory = Memory.of(features_of((0, 14, 5, 0), NAMES), {}, keep=12)
-    assert memory.kept.counts().tolist() == [0, 12, 5, 0]  # five are fewer than would be drawn
+    """Class a is in the cache, of b and c there are statistics, of d the head alone."""
+    memory = Memory.of(features_of((0, 14, 5, 0), NAMES), {})
     given = features_of((3, 4), ("other", "a"), seed=2)
-    found, kind, _ = old_rows("auto", HEAD, memory, NEW, given=given)
+    found, kind, _ = old_rows(HEAD, memory, NEW, given)
     a, b, c, d = (found.features[found.labels == row] for row in range(4))
     np.testing.assert_array_equal(a, given.features[given.labels == 1])
-    np.testing.assert_array_equal(b, memory.kept.features[memory.kept.labels == 1])
-    np.testing.assert_allclose(c.mean(axis=0), memory.means[2], atol=1e-5)
+    for row, drawn in ((1, b), (2, c)):
+        np.testing.assert_allclose(drawn.mean(axis=0), memory.means[row], atol=1e-5)
     assert len(d) >= 2
     counts = [int(part.split()[0]) for part in kind.split(", ")]
-    assert counts == [4, 12, len(c), len(d)]
-
-
-@pytest.mark.parametrize("choice", ["kept", "pseudo"])
-def test_what_the_model_does_not_have_is_refused(choice: Any) -> None:
-    with pytest.raises(ModelError, match="of its classes") as refused:
-        old_rows(choice, HEAD, None, NEW)
-    assert f"`--old-rows {choice}`" in refused.value.remedy
+    assert counts == [4, len(b) + len(c), len(d)]
 
 
 def collapsed() -> tuple[Head, FeatureSet, np.ndarray]:
@@ -141,9 +132,9 @@ def test_classes_of_which_nothing_is_known_are_left_out(memory: Memory) -> None:
     np.testing.assert_allclose(both.population_covariance, memory.population_covariance)
 
 
-def added(model: Model, source: Source, config: AddConfig, **purpose: Any) -> Addition[Model]:
+def added(model: Model, source: Source, config: AddConfig, **purpose: Any) -> Addition:
     """Add features to a model."""
-    return add(model, features_in(source), Purpose(config=config, **purpose))
+    return add(model, features_in(source), config, **purpose)
 
 
 def arriving() -> Source:
@@ -156,16 +147,15 @@ def arriving() -> Source:
     return Source(sets[0], sets[1])
 
 
-@pytest.mark.parametrize("iterations", [0, 3])
 def test_added_rows_are_those_beside_the_rows_as_trained(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iterations: int
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
     with monkeypatch.context() as patch:
         patch.setattr(TrainedRun, "temperature", lambda run: (None, ()))
         plain = export_model(tiny_run, tmp_path / "plain")
     divided = export_model(tiny_run, tmp_path / "divided")
-    config = AddConfig(iterations=iterations)
+    config = AddConfig()
     one, other = (
         added(load_model(each.path, device="cpu"), arriving(), config).model
         for each in (plain, divided)

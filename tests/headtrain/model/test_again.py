@@ -4,14 +4,13 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.headtrain.heads.start.settings import Init
 from clinit.headtrain.model.add import merge
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.again import of_both, with_more
@@ -20,11 +19,12 @@ from clinit.headtrain.model.inputs import Arrived, features_in
 from clinit.headtrain.model.memory import MOST_LEARNT, Memory
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import engine_of
-from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
+from clinit.headtrain.model.settings import AddConfig, AddInit
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.observer import Event, ignore
 from tests.headtrain.model.test_add import added
 
+INITS = get_args(AddInit)
 SAME = 1e-5
 """Of rows, relative to the largest number: float32 of the covariance, and sums in another order."""
 
@@ -56,7 +56,7 @@ def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
     return replace(found, memory=memory)
 
 
-def add(model: Model, source: Source, config: AddConfig) -> Addition[Model]:
+def add(model: Model, source: Source, config: AddConfig) -> Addition:
     return added(model, source, config)
 
 
@@ -96,10 +96,8 @@ def test_the_memory_before_classes_came_is_that_of_the_others_alone() -> None:
     assert not memory.of_rows([1, 2, 3, 4, 5]).before(new).exact  # it is of a too
 
 
-@pytest.mark.parametrize(
-    ("init", "named"), [("fitted", "xyz"), *((init, "y") for init in LEFT_OUT)]
-)
-def test_images_in_two_steps_give_the_rows_of_one(model: Model, init: Init, named: str) -> None:
+@pytest.mark.parametrize(("init", "named"), [("fitted", "xyz"), *((init, "y") for init in INITS)])
+def test_images_in_two_steps_give_the_rows_of_one(model: Model, init: AddInit, named: str) -> None:
     config = AddConfig(init=init)
     first = add(model, images("xyz", 0, 5), config).model
     found = more(first, images(named, 5, 9, held_out=2), config)
@@ -122,7 +120,7 @@ def test_classes_that_came_later_stay_as_they_are(model: Model) -> None:
     assert now == (then[-1] + 1,) * 2 + then[2:]
 
 
-def test_rows_come_from_a_cache_or_what_is_kept_too(model: Model) -> None:
+def test_rows_come_from_a_cache_too(model: Model) -> None:
     config = AddConfig()
     expected = add(model, images("xy"), config).model
     first = add(model, images("xy", 0, 5), config).model
@@ -130,8 +128,6 @@ def test_rows_come_from_a_cache_or_what_is_kept_too(model: Model) -> None:
     forgetful = replace(first, memory=replace(first.memory, learnt=first.memory.learnt.nothing()))
     given = images("xyz", 0, 5)
     check_equal(more(forgetful, images("xy", 5, 9), config, given), expected)
-    kept = replace(first.memory, learnt=first.memory.learnt.nothing(), kept=first.memory.learnt)
-    check_equal(more(replace(first, memory=kept), images("xy", 5, 9), config), expected)
     # What is there already counts once.
     check_equal(more(first, images("xy"), config), expected)
     # A class of the base is solved by itself.
@@ -145,8 +141,8 @@ def merged(one: Model, other: Model, config: AddConfig) -> Model:
     return merge(one, other, config).model
 
 
-@pytest.mark.parametrize("init", LEFT_OUT)
-def test_two_halves_merged_give_the_rows_of_all_at_once(model: Model, init: Init) -> None:
+@pytest.mark.parametrize("init", INITS)
+def test_two_halves_merged_give_the_rows_of_all_at_once(model: Model, init: AddInit) -> None:
     config, parts = AddConfig(init=init), (images("wx", held_out=2), images("yz", held_out=2))
     one, other = (add(model, each, config).model for each in parts)
     expected = add(model, images("wxyz", held_out=2), config).model
@@ -169,24 +165,24 @@ def changed(model: Model, **kinds: Any) -> Model:
 @pytest.mark.parametrize(
     ("mine", "theirs", "names", "notes"),
     [
-        ({"renamed": {"x": "X"}}, {"removed": ["y"]}, "abcdeX", 2),
-        ({"removed": ["y"]}, {"renamed": {"y": "Y"}}, "abcdex", 1),
-        ({"renamed": {"y": "Y"}, "removed": ["Y", "a"]}, {}, "bcdex", 1),
-        ({"renamed": {"x": "y", "y": "x"}}, {}, "abcdeyx", 2),
-        ({"renamed": {"b": "B"}}, {"renamed": {"c": "C"}}, "aBCdexy", 2),
+        ({"renamed": {"x": "X"}}, {"removed": ["y"]}, ("abcdeX", "abcdex"), 2),
+        ({"removed": ["y"]}, {"renamed": {"y": "Y"}}, ("abcdex", "abcdex"), 1),
+        ({"renamed": {"y": "Y"}, "removed": ["Y", "a"]}, {}, ("bcdex", "bcdex"), 1),
+        ({"renamed": {"x": "y", "y": "x"}}, {}, ("abcdeyx", "abcdexy"), 2),
+        ({"renamed": {"b": "B"}}, {"renamed": {"c": "C"}}, ("aBcdexy", "abCdexy"), 2),
     ],
 )
 def test_a_class_is_one_under_two_names_and_stays_removed(
-    model: Model, mine: Any, theirs: Any, names: str, notes: int
+    model: Model, mine: Any, theirs: Any, names: tuple[str, str], notes: int
 ) -> None:
     first = add(model, images("xy"), AddConfig()).model
     one, other = changed(first, **mine), changed(first, **theirs)
-    for pair in ((one, other), (other, one)):
-        merge = of_both(*pair)
-        assert {*merge.left.facts.class_names} == {*names}
-        assert merge.images is None
-        assert len(merge.notes) == notes
-        assert [each.action for each in merge.model.facts.history][:2] == ["run", "add"]
+    for pair, expected in zip(((one, other), (other, one)), names, strict=True):
+        left, images_, first, told = of_both(*pair)
+        assert {*left.facts.class_names} == {*expected}
+        assert images_ is None
+        assert len(told) == notes
+        assert [each.action for each in first.facts.history][:2] == ["run", "add"]
 
 
 def test_the_same_images_in_two_additions_are_one_class(model: Model) -> None:
@@ -198,17 +194,16 @@ def test_the_same_images_in_two_additions_are_one_class(model: Model) -> None:
     found = merge(one, other, config, observe=warned.append).model
     assert "are one class" in str(warned[0])
     assert "different classes" not in str(warned)
-    assert found.facts.class_names == tuple("abcdexYz")
-    check_equal(changed(found, renamed={"Y": "y"}), expected)
+    assert found.facts.class_names == tuple("abcdexyz")
+    check_equal(found, expected)
     merge(one, changed(other, renamed={"z": "X"}), config, observe=warned.append)
     assert "different classes: " in str(warned)
     # What one of them removes comes from the other's own addition.
     without = changed(one, removed=["y"])
-    both = of_both(without, other)
-    assert "y" not in both.left.facts.class_names
+    assert "y" not in of_both(without, other)[0].facts.class_names
     assert (
         "has it from an addition of its own"
-        in of_both(without, changed(other, renamed={"Y": "y"})).notes[0]
+        in of_both(without, changed(other, renamed={"Y": "y"}))[3][0]
     )
 
 
@@ -242,7 +237,7 @@ def test_every_number_of_images_and_classes_makes_rows(
 
 
 def test_what_would_not_be_exact_is_refused(model: Model) -> None:
-    config = AddConfig(init="class-mean", old_rows="none")
+    config = AddConfig(init="class-mean")
     many = add(model, images("xy", stop=MOST_LEARNT + 1), config).model
     first, other, apart = (
         add(model, images(*each), config).model

@@ -150,6 +150,14 @@ def test_images_that_repeat_are_found_wherever_they_are() -> None:
     assert "0.png = 1.png = 2.png = 3.png = 396 more" in " ".join(many.lines)
 
 
+def test_images_that_only_count_as_one_are_told_apart_from_repeats() -> None:
+    images = clean()
+    groups = np.arange(len(images.rows.labels))
+    groups[[3, 4]] = 2
+    (found,) = audited(changed(images, groups=groups)).repeated
+    assert found == {"images": ["dock/2.png", "dock/3.png", "dock/4.png"], "where": PLACES[4]}
+
+
 def test_old_images_that_turn_wrong_are_counted_with_their_answers() -> None:
     centres = CENTRES.copy()
     centres[4] = CENTRES[0] * 1.01  # the row of `swamp` takes most of the first old class

@@ -22,7 +22,7 @@ from clinit.extract.network.transform import make_transform
 from clinit.files.documents import content_sha256
 from clinit.headtrain.model import storage
 from clinit.headtrain.model.card import card
-from clinit.headtrain.model.classifier import MODEL_FILE
+from clinit.headtrain.model.engine import MODEL_FILE
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.facts import METADATA, Change, ModelFacts
 from clinit.headtrain.model.model import Model, load_model

@@ -15,7 +15,7 @@ from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.classifier import Reading
+from clinit.headtrain.model.engine import Reading
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
@@ -151,9 +151,8 @@ def test_nonsense_is_refused(model: Model) -> None:
             Rejection(rule, threshold)
     with pytest.raises(ValueError, match=r"rate must lie in \[0, 1\)"):
         Rejection.at_rate(remembering(3), "energy", math.nan)
-    with pytest.raises(ModelError, match="remembers no image") as caught:
+    with pytest.raises(ModelError, match="remembers no image"):
         Rejection.at_rate(remembering(0), "energy", 0.05)
-    assert "--threshold" in caught.value.remedy
 
 
 def test_one_image_is_computed_at_once_in_any_form(
@@ -196,4 +195,4 @@ def test_the_head_of_a_model_classifies_features_of_its_network(
     assert [each.guesses for each in head.predict(cache)] == [
         each.guesses for each in model.predict(cache)
     ]
-    assert head.add(cache, replace=True).change.classes == ("d", "e")
+    assert head.remove(["d", "e"]).add(cache).change.classes == ("d", "e")
