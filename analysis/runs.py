@@ -166,7 +166,7 @@ class Runs:
         ]
         return pl.concat(indexed) if indexed else pl.DataFrame()
 
-    def parts(self, view: View) -> Iterator[RenderableType]:
+    def parts(self, view: View, width: int = 80) -> Iterator[RenderableType]:
         """Yield the contents of a terminal report, from top to bottom."""
         seeds = {run.config.get("seed") for run in self.runs}
         ranked = view.means or len(seeds) > 1 or any(run.is_held_out for run in self.runs)
@@ -183,6 +183,10 @@ class Runs:
                 yield self._each(partial(task_table, columns=COLLAPSE), measured)
         yield Text("Columns: clinit report --help", style="dim")
         yield from self.told(view)
+        if view.curves:
+            from clinit.analysis.figures.terminal import draw
+
+            yield from ("", self._each(partial(draw, width=width)))
 
     def told(self, view: View) -> Iterator[RenderableType]:
         """Yield the first notes, and the number of the others."""

@@ -34,5 +34,8 @@ class View(Part):
     means: bool = setting(
         False, "Mean and deviation over seeds instead of runs, in JSON and CSV too."
     )
+    curves: bool = setting(
+        False, "Draw loss and A_new of new classes over iterations below the tables."
+    )
     said: Collection[str] = ()
     """Notes that are left out."""

@@ -157,4 +157,6 @@ def _checked(asked: Asked) -> View:
         raise typer.BadParameter("means over seeds do not exist by task: leave out --per-task")
     if asked.figure and asked.plot is None:
         raise typer.BadParameter("--figure needs a file: add --plot FILE")
+    if asked.curves and (form != "table" or asked.compare):
+        raise typer.BadParameter("--curves are drawn below the tables of a report only")
     return replace(asked, format=form)

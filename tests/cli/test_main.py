@@ -102,6 +102,7 @@ MISTAKES = {
     ("report", "r", "--columns=acc_olt"): "acc_old",
     ("report", "r", "--figure=efficiency"): "add --plot FILE",
     ("report", "r", "--figure=curves"): "add --plot FILE",
+    ("report", "r", "--curves", "--json"): "below the tables",
     ("report", "r", "--per-task", "--format=markdown"): "leave out --per-task",
     ("report", "r", "--per-task", "--format=csv", "--means"): "leave out --per-task",
     ("recipe", "show", "table2"): "'table2'.*Did you mean the recipe 'table",

@@ -6,6 +6,7 @@ from tests.analysis.printed import call, shown
 
 
 def test_tables_and_what_the_start_is_worth_are_printed(three_inits: Path) -> None:
+    assert "task switches" in shown(three_inits, "--curves")
     words = ("--per-task", "--skip-start", "--columns=last-accuracy,gain_random_best")
     asked = shown(three_inits, *words)
     places = [asked.index(each) for each in ("A_last", "Task 3:")]
