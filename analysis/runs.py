@@ -287,25 +287,22 @@ class Runs:
         save_page(Path(path), self.html)
 
 
-def load_runs(path: str | Path, *more: str | Path, skip_start: bool = False) -> Runs:
+def load_runs(path: str | Path, *more: str | Path) -> Runs:
     """Read the records at or below folders, and compare each run with its random run.
 
     Args:
         path: A record, or a folder of records.
         more: Further records or folders.
-        skip_start: Whether to leave the points before the first step out of the averages, but not
-            out of the curves and the values at the start of a task.
 
     Raises:
         RecordError: If a folder contains no record, or a record that cannot be read.
     """
-    records = read_records([Path(each) for each in (path, *more)])
-    return runs_of(records, skip_start=skip_start)
+    return runs_of(read_records([Path(each) for each in (path, *more)]))
 
 
-def runs_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Runs:
+def runs_of(records: Sequence[RunRecord]) -> Runs:
     """Compare each run with its random run; see `load_runs`."""
-    runs, notes = without_copies([RunSummary.of(each, skip_start=skip_start) for each in records])
+    runs, notes = without_copies([*map(RunSummary.of, records)])
     return _compared(runs, notes)
 
 

@@ -73,7 +73,6 @@ class Asked(View):
         " The page loads no other files.",
         file=True,
     )
-    skip_start: bool = setting(False, "Leave the evaluation before the first step out of averages.")
 
 
 @keeps("No partial file is left: it is written completely or not at all.")
@@ -110,7 +109,7 @@ def report(
 
     measures_of(view.columns)
     measures_of({*(asked.figure or ())} - {"curves", "efficiency"})
-    loaded = load_runs(*runs, skip_start=asked.skip_start)
+    loaded = load_runs(*runs)
     if asked.best_of:
         loaded = loaded.best_of(asked.best_of, asked.by or "init")
     if asked.plot is not None:

@@ -90,12 +90,16 @@ def test_points_of_solved_heads_stand_where_the_others_begin_a_task(make_run: Ma
 
 
 def test_the_terminal_draws_all_starts_no_wider_than_asked(make_run: MakeRun) -> None:
-    lrs = {"random": 50.0, "class-mean": 1.0, "least-square": 0.5}
     report = runs_of(
         [
-            make_run(init, lr=lr, loss_curve=lambda t, i, p=peak: p / (1 + i) ** 0.5)
-            for init, peak in lrs.items()
-            for lr in (0.1, 0.2)
+            make_run(
+                init,
+                lr=lr,
+                loss_curve=lambda t, i, lr=lr: 9**lr / (1 + i) ** 0.1,
+                accuracy=lambda t, i, lr=lr: lr / 4 + i / 10**4,
+            )
+            for init, lrs in (("random", (1.0, 2.0)), ("least-square", (0.5, 1.5, 2.5, 3.0)))
+            for lr in lrs
         ]
     )
     for width in (60, 80, 120):
