@@ -126,7 +126,7 @@ def _of_studies(table: Table, runs: Sequence[RunSummary], paper: pl.DataFrame) -
 def _paper(table: Table, method: str, paper: pl.DataFrame) -> dict[str, list[Any]]:
     """Return the paper's values of settings, by name."""
     own = paper.filter(method=method)
-    found: dict[str, Any] = {"stop_after": None, "shots": None, "buffer_per_class": None}
+    found: dict[str, Any] = {"stop_after": None, "shots": None}
     parts = ("all", table.name, "top" if table.is_top else "", method)
     for part in parts:
         found |= _PAPER["settings"].get(part, {})

@@ -38,7 +38,7 @@ from clinit.headtrain.protocol.record.info import (
     study_of_run,
 )
 from clinit.headtrain.protocol.study.parts import AUTO_EVERY, evaluation_points
-from clinit.headtrain.protocol.study.rules import BUFFER, PLACES
+from clinit.headtrain.protocol.study.rules import PLACES
 from clinit.setting import fields_of
 from clinit.words import printable
 
@@ -194,7 +194,7 @@ class RunSummary:
         """The settings in which comparable runs may differ."""
         # Without rehearsal, only the initialisation uses the buffer.
         is_own = self.config.get("method") in ("naive", "ewc")
-        return INIT_SETTINGS.union(BUFFER if is_own else ())
+        return INIT_SETTINGS.union(["buffer"] if is_own else ())
 
     @cached_property
     def data(self) -> str:

@@ -109,7 +109,7 @@ def _of(name: str, what: str, otherwise: str) -> str:
 
 _COMMON = (
     *("measured_on", "backbone", "top_blocks", "rank", "method", "loss", "step", "head_width"),
-    *("tasks", "stop_after", "iterations", "buffer", "buffer_per_class", "lr", "seed"),
+    *("tasks", "stop_after", "iterations", "buffer", "lr", "seed"),
     *("init", "scale"),
 )
 """Settings in the order in which they are printed."""

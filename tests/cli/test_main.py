@@ -69,7 +69,6 @@ MISTAKES = {
     (*TRAIN, "--itertions=4"): "--itertions.*--iterations",
     (*TRAIN, "--lr=-1"): "--lr takes.*got -1.0",
     (*TRAIN, "--lambda=much"): "--lambda.*'much'",
-    (*TRAIN, "--buffer=5", "--buffer-per-class=5"): "--buffer and --buffer-per-class exclude",
     (*TRAIN, "--tasks=0", "--tasks=4"): "no feature cache at absent",  # the last one wins
     (*TRAIN, "--init=random", "--init=lda"): "no feature cache at absent",
     ("sweep", "--weight-decay", "0"): "--weight-decay.*weight_decay=VALUE",

@@ -169,6 +169,7 @@ def check_info(info: Mapping[str, Any], origin: str) -> None:
 _ONLY: Settings = {
     "a_init": "gaussian",
     "buffer_split": "balanced",
+    "buffer_per_class": None,
     "ewc_mode": "task",
     "ewc_gamma": 1.0,
     "derpp_teacher": "snapshot",

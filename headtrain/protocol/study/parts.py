@@ -66,14 +66,7 @@ class Stream(Part):
         600, "Updates per task; 0 evaluates the initialised heads only.", least=0, panel="Training"
     )
     buffer: int | None = setting(
-        None,
-        "Rows of earlier classes kept for rehearsal.",
-        least=0,
-        otherwise="24000",
-        rival="buffer_per_class",
-    )
-    buffer_per_class: int | None = setting(
-        None, "Rows kept per earlier class, instead of a total.", least=0, rival="buffer"
+        None, "Rows of earlier classes kept for rehearsal.", least=0, otherwise="24000"
     )
     old_rows: Literal["stored", "statistics"] = setting(
         "stored",

@@ -229,7 +229,7 @@ def test_a_wrong_field_is_named(
     ("top", "settings"),
     [
         (False, {}),
-        (False, {"method": "naive", "init_rows": "buffer", "buffer_per_class": 3, "lam": "auto"}),
+        (False, {"method": "naive", "init_rows": "buffer", "buffer": 3, "lam": "auto"}),
         (False, {"method": "lda", "weighting": "sample"}),
         (True, {"method": "ewc", "ewc_samples": 9, "lr": 1e-300}),
         (True, {"method": "derpp", "compile": True, "probe": False}),

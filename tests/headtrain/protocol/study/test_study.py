@@ -91,7 +91,6 @@ CASES = [(top, name, values) for top in (False, True) for name, *values in (WRON
 EXCLUSIVE = [
     (False, {"method": "ewc"}, "method must be one of .*, got 'ewc'"),
     (True, {"method": "ncm"}, "method must be one of .*, got 'ncm'"),
-    (False, {"buffer": 5, "buffer_per_class": 5}, "exclude each other"),
     (False, {"stop_after": 6}, "at most the number of tasks, 5, got 6"),
     (False, {"method": "naive", "anchor": "l2"}, "no old row to choose anchor_strength by"),
     (False, {"buffer": 0, "anchor": "l2"}, "no old row to choose anchor_strength by"),
