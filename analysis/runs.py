@@ -206,7 +206,12 @@ class Runs:
             if view.means:
                 table = means_table(self.runs, self.data)
             else:
-                table = frame_of(self._lines(per_task=view.per_task))
+                table = frame_of(
+                    [
+                        _flat(row | {f"final_{name}": v for name, v in row["final"].items()})
+                        for row in self.rows()
+                    ]
+                )
             return self._narrowed(table, view.columns).write_csv()
         tables = [ranking(part, view.columns) for part in self.data.values()]
         return "\n".join(
@@ -225,22 +230,6 @@ class Runs:
     def rows(self) -> list[Row]:
         """Return one row of plain values per run, with its tasks."""
         return [run.row() for run in self.runs]
-
-    def _lines(self, *, per_task: bool) -> list[Row]:
-        lines = []
-        for row in self.rows():
-            row |= {f"final_{name}": value for name, value in row["final"].items()}
-            flat = _flat(row)
-            if not per_task:
-                lines.append(flat)
-                continue
-            identity = {name: flat[name] for name in list(flat)[: list(flat).index("loss_new")]}
-            for task in row["tasks"]:
-                own = _flat(task)
-                for prefix, part in (("init", "initialisation"), ("diagnosis", "diagnosis")):
-                    own |= {f"{prefix}_{name}": v for name, v in _flat(task[part] or {}).items()}
-                lines.append(identity | own)
-        return lines
 
     def _each(self, render: Render, data: ByData | None = None) -> RenderableType:
         """Apply `render` to the runs of each data set, and stack the results."""

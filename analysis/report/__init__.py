@@ -27,7 +27,7 @@ class View(Part):
         " docs/metrics.md lists them.",
         metavar="NAMES",
     )
-    per_task: bool = setting(False, "Also show each task (CSV: one line per run and task).")
+    per_task: bool = setting(False, "Also show each task.")
     by_seed: bool = setting(
         False, "If there are several seeds, show each run, not only mean and deviation."
     )

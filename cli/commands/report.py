@@ -152,8 +152,8 @@ def _checked(asked: Asked) -> View:
     if asked.by and not asked.best_of:
         raise typer.BadParameter("--by belongs to --best-of")
     form: Format = "json" if asked.as_json else asked.format
-    if asked.per_task and form != "table" and (asked.means or form in ("markdown", "latex")):
-        raise typer.BadParameter("means over seeds do not exist by task: leave out --per-task")
+    if asked.per_task and form not in ("table", "json"):
+        raise typer.BadParameter("--per-task is for the terminal, and --json has every task")
     if asked.figure and asked.plot is None:
         raise typer.BadParameter("--figure needs a file: add --plot FILE")
     if asked.curves and (form != "table" or asked.compare):

@@ -102,8 +102,7 @@ MISTAKES = {
     ("report", "r", "--figure=efficiency"): "add --plot FILE",
     ("report", "r", "--figure=curves"): "add --plot FILE",
     ("report", "r", "--curves", "--json"): "below the tables",
-    ("report", "r", "--per-task", "--format=markdown"): "leave out --per-task",
-    ("report", "r", "--per-task", "--format=csv", "--means"): "leave out --per-task",
+    ("report", "r", "--per-task", "--format=csv"): "--json has every task",
     ("recipe", "show", "table2"): "'table2'.*Did you mean the recipe 'table",
     ("recipe", "show", "xyzzy"): "'xyzzy'.*clinit recipe list",
     ("head", "align", "c", "--out=o", "--config=docs/table2-last-layers.toml"): (

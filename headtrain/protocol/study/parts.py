@@ -18,7 +18,7 @@ Loss = Literal["ce", "mse", "sqen", "bce"]
 Device = str
 Precision = Literal["float32", "tf32", "bf16"]
 RateSchedule = Literal["constant", "linear", "one-cycle"]
-AnchorKind = Literal["none", "l2", "moments"]
+AnchorKind = Literal["none", "moments"]
 Protocol = Literal["paper", "keep"]
 
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
@@ -209,9 +209,9 @@ class Training(Part):
     )
     anchor: AnchorKind | None = setting(
         None,
-        "Penalty that holds a head near its start while it learns a task: none; l2: the squared"
-        " change of its weights (L2-SP); moments: the mean squared change of all logits on features"
-        " of earlier classes, whose second moment is kept.",
+        "Penalty that holds a head near its start while it learns a task: none; moments: the mean"
+        " squared change of all logits on features of earlier classes, whose second moment is"
+        " kept.",
         otherwise="none; --protocol keep: moments",
         earlier="none",
         decides=True,
@@ -278,7 +278,7 @@ class Parts:
     @property
     def keeps_statistics(self) -> bool:
         """Whether training uses statistics of all rows of earlier classes."""
-        return self.draws_old_rows or (self.is_held and self.anchor == "moments")
+        return self.draws_old_rows or self.is_held
 
     @property
     def keeps(self) -> bool:

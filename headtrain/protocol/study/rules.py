@@ -211,8 +211,5 @@ def check(study: Parts) -> None:
     if stream.stop_after is not None and stream.stop_after > stream.tasks:
         most = f"the number of tasks, {stream.tasks}"
         raise ValueError(f"stop_after must be at most {most}, got {stream.stop_after}")
-    is_judged = study.draws_old_rows or not (method == "naive" or stream.buffer == 0)
-    if (training.anchor, training.anchor_strength) == ("l2", "auto") and not is_judged:
-        raise ValueError("anchor 'l2' has no old row to choose anchor_strength by: give a number")
     if study.top is not None and training.precision == "tf32":
         raise ValueError("precision must be float32 or bf16 for top blocks, got 'tf32'")

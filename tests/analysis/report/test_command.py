@@ -32,7 +32,6 @@ def test_json_and_csv_are_alone_on_standard_output(three_inits: Path, tmp_path: 
     written = page.read_text("utf-8")
     assert "the point before the first step of a task counts too" in written
     assert len(shown(three_inits, "--format", "csv").splitlines()) == 1 + 3
-    assert len(shown(three_inits, "--format", "csv", "--per-task").splitlines()) == 1 + 9
 
 
 def test_several_figures_are_files_and_those_without_facts_are_left_out(

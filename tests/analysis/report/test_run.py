@@ -97,13 +97,9 @@ def test_json_and_csv_hold_the_rows(make_run: MakeRun) -> None:
     lines = list(csv.DictReader(io.StringIO(report.as_text(View(format="csv")))))
     assert [line["init"] for line in lines] == ["random", "least-square"]
     assert float(lines[1]["acc_new"]) == pytest.approx(report.rows()[1]["acc_new"])
-    tasks = list(csv.DictReader(io.StringIO(report.as_text(View(format="csv", per_task=True)))))
-    assert [line["task"] for line in tasks] == ["1", "2", "3"] * 2
-    assert {line["init_factor"] for line in tasks} == {"21.5"}
     names = {"d_ls", "final_acc_all"}
     assert names <= {*lines[0]}
     assert names - {"final_acc_all"} <= {*runs_of([nan]).table().columns}
-    assert "forward_transfer_into" in tasks[0]
 
 
 def test_every_number_is_defined_in_the_documentation() -> None:
