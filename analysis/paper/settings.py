@@ -16,7 +16,7 @@ from clinit.headtrain.protocol.study.rules import settings_of
 
 _PAPER: Mapping[str, Any] = CONTENT["paper"]
 """What the paper gives, of data and settings."""
-_OF_LINES = {"method", "init", "loss", "seed", "device", "compile"}
+_OF_LINES = {"method", "init", "loss", "seed", "device"}
 """Settings that are in the lines of a table, or affect no number."""
 _OF_TRAINING = {"batch_size", "eval_every", "mix"}
 _FACTOR = "alpha / rank"

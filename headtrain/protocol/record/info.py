@@ -159,6 +159,7 @@ _ONLY: Settings = {
     "a_init": "gaussian",
     "buffer_split": "balanced",
     "buffer_per_class": None,
+    "compile": False,
     "ewc_mode": "task",
     "ewc_gamma": 1.0,
     "derpp_teacher": "snapshot",

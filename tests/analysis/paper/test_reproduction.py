@@ -175,7 +175,7 @@ def test_each_recipe_is_the_paper_to_the_letter(name: str, runs: Make) -> None:
     assert {each.name for each in found if each.differs} <= of_data | {
         each.name for each in found if "(ImageNet-1K)" in each.name or "(Places365)" in each.name
     }
-    unread = {"method", "init", "loss", "seed", "device", "compile", "class-order", "alpha"}
+    unread = {"method", "init", "loss", "seed", "device", "class-order", "alpha"}
     unread |= {"batch-size", "eval-every", "mix"} if name == "first-task" else set()
     assert options - unread <= {each.name.split(" (")[0] for each in found}
 

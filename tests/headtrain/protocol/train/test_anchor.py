@@ -100,7 +100,7 @@ def test_a_bank_gives_the_bits_of_single_heads_and_an_unheld_head_those_without_
         Training(lr=1e-3),
         Training(lr=1e-2, weight_decay=0.5),
     ]
-    anchors = [None, ANCHORS[0], ANCHORS[1], ANCHORS[2]]
+    anchors = [None, *ANCHORS, ANCHORS[0]]
     among = trained(bank_of(*heads), anchors)
     plain = trained(bank_of(*heads), None)
     assert torch.equal(among.weight[0], plain.weight[0])
