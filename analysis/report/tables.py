@@ -79,7 +79,16 @@ def task_table(
 ) -> RenderableType:
     """Return one table per task and group of comparable runs, all on the same data."""
     of_training = Names.of(runs).of_training
-    rows = [(run, [_flat_task(task) for task in run.row()["tasks"]]) for run in runs]
+    rows = [
+        (
+            run,
+            [
+                {**(t["initialisation"] or {}), **(t["diagnosis"] or {}), **t}
+                for t in run.row()["tasks"]
+            ],
+        )
+        for run in runs
+    ]
     every = [SeedGroup((run,), (task,)) for run, tasks in rows for task in tasks]
     measures = known_of(every, measures_of(columns))
     parts: list[Table] = []
@@ -189,10 +198,6 @@ def _over_seeds(groups: Sequence[SeedGroup]) -> str:
         return ""
     some = f" ({min(counts)} to {max(counts)})" if len(counts) > 1 else ""
     return f", ± standard deviation over seeds{some}"
-
-
-def _flat_task(task: Row) -> Row:
-    return {**(task["initialisation"] or {}), **(task["diagnosis"] or {}), **task}
 
 
 def _size(task: Row) -> str:

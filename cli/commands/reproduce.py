@@ -98,7 +98,7 @@ def reproduce(
 
     Runs the commands that extract features, align the head for squared error and
     train heads, except those that have finished before; every command is printed
-    as you would type it. Tables are also written into OUT/tables as JSON, CSV and
+    as you would type it. Tables are also written into OUT/tables as JSON and
     Markdown, figures into OUT/figures.
 
     clinit reproduce last-layer --imagenet /data/imagenet --places /data/places
