@@ -86,12 +86,18 @@ def write_features(folder: Path, name: str, first: int, classes: int, rows: int)
 
 def write_names_and_head(folder: Path) -> None:
     """Write the names of the classes, and a head of the base classes."""
-    from safetensors.numpy import save_file
-
     for name, classes in (("base", CLASSES), ("new", NEW_CLASSES)):
         (folder / f"{name}.txt").write_text("".join(f"{name}-{row}\n" for row in range(classes)))
     base = _means()[:CLASSES]
-    save_file({"weight": base, "bias": -(base**2).sum(1) / 2}, folder / "head.safetensors")
+    write_head(folder, base)
+
+
+def write_head(folder: Path, base: np.ndarray) -> None:
+    """Write a head of the base classes."""
+    from clinit import save_head
+
+    names = [f"base-{row}" for row in range(len(base))]
+    save_head(folder / "head.safetensors", base, -(base**2).sum(1) / 2, names)
 
 
 def _means() -> np.ndarray:
@@ -101,10 +107,9 @@ def _means() -> np.ndarray:
 
 def import_words(folder: Path, data: str, side: str, split: str) -> tuple[object, ...]:
     """Return the command that imports the features called `data`."""
-    head = ("--head", folder / "head.safetensors") if side == "base" else ()
     return (
         *("cache", "import", folder / f"{data}.npy", folder / f"{data}-labels.npy"),
-        *("--split", split, "--classes", folder / f"{side}.txt", "--backbone", "gauss", *head),
+        *("--split", split, "--classes", folder / f"{side}.txt", "--backbone", "gauss"),
         *("--out", folder / side),
     )
 
@@ -141,6 +146,7 @@ def features_lines(folder: Path, size: Size) -> Iterator[tuple[str, ProcessCost]
         trained = measured(
             *("train-head", "--base", folder / "base", "--new", folder / "new", "--device", "cpu"),
             *("--iterations", ITERATIONS, "--eval-every", ITERATIONS, *buffer, "--out", out),
+            *("--head", folder / "head.safetensors"),
         )
         yield f"train-head, three heads x {5 * ITERATIONS} iterations, {kept}", trained
 
@@ -157,10 +163,7 @@ def sweep_lines(folder: Path, size: Size) -> Iterator[tuple[str, ProcessCost]]:
             noise = rng.standard_normal(means.shape, dtype=np.float32)
             np.save(folder / f"{side}-{split}.npy", means + noise)
             np.save(folder / f"{side}-{split}-labels.npy", np.repeat(np.arange(20), rows))
-    from safetensors.numpy import save_file
-
-    base = _means()[:20, :64].copy()
-    save_file({"weight": base, "bias": -(base**2).sum(1) / 2}, folder / "head.safetensors")
+    write_head(folder, _means()[:20, :64])
     for side in ("base", "new"):
         for split in ("train", "val"):
             measured(*import_words(folder, f"{side}-{split}", side, split))
@@ -169,7 +172,7 @@ def sweep_lines(folder: Path, size: Size) -> Iterator[tuple[str, ProcessCost]]:
     )
     swept = measured(
         *("sweep", "--base", folder / "base", "--new", folder / "new", "--out", folder / "runs"),
-        *("--config", folder / "short.toml"),
+        *("--config", folder / "short.toml", "--head", folder / "head.safetensors"),
         *(f"lr=1e-4..1e-2:log{size.runs // 5}", "seed=0:5"),
     )
     yield f"sweep, {size.runs:,} runs of 20 iterations", swept

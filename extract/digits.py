@@ -7,7 +7,7 @@ C. Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998). They are enl
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,6 @@ def pretrain(
     model_args: Mapping[str, Any],
     input_size: int,
     epochs: int,
-    seed: int = 0,
-    on_epoch: Callable[[int], None] = lambda epoch: None,
 ) -> None:
     """Train a timm model from scratch and write its weights with the class names.
 
@@ -73,11 +71,9 @@ def pretrain(
         model_args: Keyword arguments of `timm.create_model`.
         input_size: Height and width of the input in pixels.
         epochs: Passes over the images.
-        seed: Seed of the weights, the order and the shifts.
-        on_epoch: Called with the number of finished epochs.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         network = timm.create_model(name, num_classes=len(manifest.class_names), **model_args)
         config = timm.data.resolve_model_data_config(network)
         transform = make_transform("timm", config, input_size=input_size)
@@ -91,7 +87,7 @@ def pretrain(
         optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=0.05)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
         network.train()
-        for epoch in range(epochs):
+        for _ in range(epochs):
             for chosen in torch.randperm(len(labels)).split(64):
                 shift = torch.randint(-3, 4, (2,)).tolist()
                 batch = torch.roll(pixels[chosen], shift, dims=(2, 3))
@@ -102,7 +98,6 @@ def pretrain(
                 loss.backward()
                 optimizer.step()
                 schedule.step()
-            on_epoch(epoch + 1)
     metadata = {"class_names": json.dumps(manifest.class_names)}
     state = {key: tensor.contiguous() for key, tensor in network.state_dict().items()}
     commit_file(path, lambda draft: draft.write_bytes(save(state, metadata=metadata)))

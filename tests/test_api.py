@@ -15,14 +15,11 @@ import clinit
 from clinit.api import HeadSettings
 from clinit.errors import ExperimentError
 from clinit.headtrain.protocol import runs as runs_module
-from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.rules import settings_of
-from clinit.headtrain.protocol.study.study import Study
 from tests.cli.calls import call
 
 STUDY = {"tasks": 2, "iterations": 4, "eval_every": 2, "batch_size": 4, "buffer": 9}
 STUDY["device"] = "cpu"  # type: ignore[assignment]
-TOP = {**STUDY, "rank": 3, "probe": False}
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +54,9 @@ def test_every_setting_is_a_keyword() -> None:
 
 
 @pytest.mark.filterwarnings("always::DeprecationWarning")
-def test_former_names_work_with_a_warning() -> None:
-    for name, (_, _, instead) in clinit._FORMER.items():
-        with pytest.warns(DeprecationWarning, match=f"{name} goes in 0.3: use {instead}"):
-            assert getattr(clinit, name)
+def test_the_name_of_version_0_1_works_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match=r"load_model goes in 0\.3: use clinit\.load"):
+        assert clinit.load_model is clinit.load
 
 
 def test_lists_of_settings_are_all_combinations(caches: tuple[Path, Path]) -> None:
@@ -96,14 +92,6 @@ def test_five_lines_from_caches_to_a_table(caches: tuple[Path, Path]) -> None:
     assert per_run["total"].n_unique() == 1
 
 
-def test_a_rows_dataset_is_what_torch_trains_on(caches: tuple[Path, Path]) -> None:
-    base = clinit.load_cache(caches[0])
-    loader = torch.utils.data.DataLoader(base.train.dataset(), batch_size=5)
-    features, labels = next(iter(loader))
-    np.testing.assert_array_equal(features, base.train.features[:5].astype(np.float32))
-    np.testing.assert_array_equal(labels, base.train.labels[:5])
-
-
 def test_runs_that_the_command_has_recorded_are_not_trained_again(
     caches: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,29 +117,6 @@ def test_runs_that_the_command_has_recorded_are_not_trained_again(
     assert means["acc_all_count"].item() == 2
 
 
-def test_top_blocks_resume_what_a_killed_call_left(
-    caches: tuple[Path, Path], tmp_path: Path
-) -> None:
-    two = [{**TOP, "init": "random"}, {**TOP, "init": "random", "rank": 2}]
-    whole = clinit.train_top(*caches, two, out=tmp_path / "whole")
-    assert sorted(whole.table()["id"]) == ["random-rank=2", "random-rank=3"]
-    steps: list[object] = []
-
-    def kill(event: object) -> None:
-        steps.extend([event] * (type(event).__name__ == "Stepped"))
-        if len(steps) == 3:
-            raise KeyboardInterrupt
-
-    cut = tmp_path / "cut"
-    with pytest.raises(KeyboardInterrupt):
-        clinit.train_top(*caches, two, out=cut, checkpoint_every=1, observer=kill)
-    assert list(cut.glob("*.checkpoint"))
-    resumed = clinit.train_top(*caches, two, out=cut)
-    assert resumed.evaluations.equals(whole.evaluations)
-    assert resumed.steps.equals(whole.steps)
-    assert not list(cut.glob("*.checkpoint"))
-
-
 def test_the_table_has_the_settings_of_every_run(caches: tuple[Path, Path], tmp_path: Path) -> None:
     ncm = {"method": "ncm", "tasks": 1, "device": "cpu"}
     for name, study in (("ncm", ncm), ("ls", {**STUDY, "tasks": 1})):
@@ -168,17 +133,14 @@ def test_a_head_is_diagnosed_as_by_the_command(caches: tuple[Path, Path]) -> Non
     assert clinit.diagnose(caches[0], stored, split="train").content() == found
 
 
-def test_wrong_calls_are_refused(caches: tuple[Path, Path], tmp_path: Path) -> None:
+def test_wrong_calls_are_refused(caches: tuple[Path, Path]) -> None:
     for study, message in (
         ({"bufer": 3}, "there is no setting 'bufer'"),
         ({"method": "ncm", "lr": 3.0}, "--lr does not go with --method ncm"),
         ([], "there is no study"),
-        (Study(top=Top()), "`clinit.train_top`"),
     ):
         with pytest.raises(ValueError, match=message):
             clinit.train(*caches, study)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no settings of top blocks"):
-        clinit.train_top(*caches, Study(), out=tmp_path / "runs")
     with pytest.raises(ExperimentError, match="holds no pretrained head"):
         clinit.train(replace(clinit.load_cache(caches[0]), head=None), caches[1], STUDY)
 

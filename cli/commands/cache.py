@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clinit.cli.frame.console import note, out, say, warn
+from clinit.cli.frame.console import out, say, warn
 from clinit.cli.frame.context import command_line
 from clinit.cli.frame.options import CacheArgument, described
 from clinit.cli.frame.process import keeps
@@ -113,7 +113,7 @@ def verify(cache: CacheArgument) -> None:
 @takes("config", ImportConfig)
 def import_(
     features: Annotated[
-        Path, typer.Argument(help="Features (rows, dim): .npy, .npz, .safetensors or .parquet.")
+        Path, typer.Argument(help="Features (rows, dim): .npy, .npz or .safetensors.")
     ],
     labels: Annotated[
         Path | None,
@@ -129,18 +129,16 @@ def import_(
     """Make a cache of features that another program computed: CLIP, DINO, audio, text.
 
     Run the command once per split, with the same --backbone and --classes; run
-    it again to resume a killed import. Base classes need a head: give --head
-    FILE, or run `clinit head fit` afterwards. Then `clinit train-head` and
-    `clinit diagnose` work as with features of `clinit extract`.
+    it again to resume a killed import. Base classes need a head: give its file to
+    `clinit train-head --head` and `clinit diagnose --head`, or fit one with
+    `clinit head fit`.
     """
     from clinit.extract.work.import_features import import_features
 
     config = replace(config, command=command_line())
     check_writable(out)
     with counting("rows") as count:
-        written = import_features(
-            features, labels, out, config, on_note=note, on_rows=partial(count, "Writing")
-        )
+        written = import_features(features, labels, out, config, on_rows=partial(count, "Writing"))
     say(
         f"{written.num_rows:,} rows of {len(set(written.labels.tolist())):,} classes,"
         f" {written.dim} x {written.dtype}, at {written.path}"
@@ -150,10 +148,7 @@ def import_(
             f"{written.num_rows - written.num_valid:,} rows were marked invalid, because they are"
             " not finite or beyond the range of float32"
         )
-    top1 = written.summary.head.top1.percent
-    if top1 is not None:
-        say(f"top-1 of the head on these features: {top1:.2f} %")
-    elif config.stored == "train":
+    if config.stored == "train":
         tell_headless(out)
 
 

@@ -12,7 +12,7 @@ from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.context import command_line
 from clinit.cli.frame.process import keeps
-from clinit.cli.frame.progress import doing, extraction_progress
+from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import tell_headless
 from clinit.cli.frame.study_options import takes
 from clinit.extract.cache.plan import WHOLE, Part
@@ -54,9 +54,9 @@ def extract(options: ExtractOptions, config_file: ConfigOption = None) -> None:
     check_download(options.backbone, options.weights)
     from clinit.extract.work.run import extract_as_asked
 
-    with extraction_progress() as on_progress:
+    with training_progress() as observer:
         options = replace(options, command=command_line())
-        _print_results(extract_as_asked(options, manifests, on_progress, note))
+        _print_results(extract_as_asked(options, manifests, observer))
     if options.labels is not None:
         from clinit.extract.cache.groups import record_scanned
 

@@ -55,7 +55,7 @@ def predict(
         list[Path],
         typer.Argument(
             help="Images, or folders with images. Or features: feature caches, or files .npy, .npz,"
-            " .safetensors, .parquet.",
+            " .safetensors.",
             metavar="IMAGE...",
         ),
     ],

@@ -55,7 +55,7 @@ def _make_inputs(folder: Path) -> Path:
     count = write_digits(base, range(4)) + write_digits(new, range(4, 10))
     say(f"{count:,} images at {folder / 'digits'}")
     weights = folder / "backbone.safetensors"
-    with doing("Pretraining …") as status:
+    with doing("Pretraining …"):
         pretrain(
             scan("folder", base, "train").manifest,
             base,
@@ -64,7 +64,6 @@ def _make_inputs(folder: Path) -> Path:
             model_args=_MODEL_ARGS,
             input_size=_INPUT_SIZE,
             epochs=_EPOCHS,
-            on_epoch=lambda epoch: status.update(f"Pretraining, epoch {epoch} of {_EPOCHS} …"),
         )
     say(f"{MODEL}, {_EPOCHS} epochs on the digits 0 to 3, at {weights}")
     return weights

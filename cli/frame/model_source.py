@@ -46,7 +46,7 @@ FILE_SUFFIXES = {
     *(".pickle", ".pkl", ".pt", ".pth", ".safetensors"),
 }
 """Suffixes of files: an --out with such a suffix is probably not meant to be a folder."""
-FEATURE_SUFFIXES = (".npy", ".npz", ".parquet", ".safetensors")
+FEATURE_SUFFIXES = (".npy", ".npz", ".safetensors")
 
 ModelAndImages = Annotated[
     list[Path],

@@ -25,8 +25,6 @@ from clinit.words import duration, number_of, visible
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from clinit.extract.work.split_run import Progress
-
 PAUSES_S = (10.0, 20.0, 30.0)
 """Seconds before the first line of a log, and before each of the next two lines."""
 LATER_S = 60.0
@@ -45,24 +43,21 @@ class Line:
         self.done: int | float = 0
         self.total: int | float | None = None
         """Expected final count; None if unknown."""
-        self._tells_rate = False
         self._began: tuple[float, int | float] | None = None
         """Monotonic time and count when counting began."""
 
-    def work(self, title: str, *, unit: str = "", tells_rate: bool = False) -> Line:
+    def work(self, title: str, *, unit: str = "") -> Line:
         """Begin a piece of work, unless the work with this title goes on.
 
         Args:
             title: Name of the work.
             unit: Name of the counted things, in the plural; if empty, only the share is shown.
-            tells_rate: Whether to show how many are done per second.
         """
         if title != self.title:
             self._begin()
             self._begin = lambda: None
             self.title, self.unit, self.more = title, unit, ""
             self.done, self.total, self._began = 0, None, None
-            self._tells_rate = tells_rate
         return self
 
     def count(self, done: int | float, total: int | float | None) -> None:
@@ -112,7 +107,7 @@ class Line:
             f"{duration((total - self.done) / per_s)} left" if per_s and self.done < total else ""
         )
         rate = f"{per_s:,.{1 if per_s < 10 else 0}f} {self.unit}/s" if per_s else ""
-        return counted, share, left, rate if self._tells_rate else ""
+        return counted, share, left, rate if self.unit == "images" else ""
 
 
 class ProgressLog:
@@ -298,15 +293,3 @@ def sweep_progress(total: int, done: int) -> Iterator[Observer]:
                     reached(f"{recorded:,} of {number_of(total, 'run')} recorded")
 
         yield observe
-
-
-@contextmanager
-def extraction_progress() -> Iterator[Callable[[Progress], None]]:
-    """Show a bar for the split or view that the extraction computes."""
-    with progress() as line:
-
-        def update(now: Progress) -> None:
-            line.work(now.split, unit="images", tells_rate=True)
-            line.count(now.rows_done, now.rows_total)
-
-        yield update

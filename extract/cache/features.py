@@ -5,13 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-
-if TYPE_CHECKING:
-    from torch.utils.data import TensorDataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,17 +162,6 @@ class FeatureSet:
             np.concatenate([part.labels for part in parts]),
             class_names,
         )
-
-    def dataset(self) -> TensorDataset:
-        """Return the rows as a PyTorch data set: pairs of a float32 feature and a label.
-
-        float16 features are copied.
-        """
-        import torch
-        from torch.utils.data import TensorDataset
-
-        features = torch.from_numpy(np.asarray(self.features[:], dtype=np.float32))
-        return TensorDataset(features, torch.from_numpy(self.labels))
 
     def counts(self) -> Int[np.ndarray, " classes"]:
         """Return the number of rows of each class."""

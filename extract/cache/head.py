@@ -27,7 +27,7 @@ from safetensors.numpy import save
 
 from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.features import FeatureSet
-from clinit.files.arrays import BFLOAT16, FORMATS, ArrayFile, widened
+from clinit.files.arrays import BFLOAT16, ArrayFile, widened
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file, make_folder
@@ -160,23 +160,21 @@ def tensors_sha256(head: Head) -> str:
     return digest.hexdigest()
 
 
-def write_head(head: Head, path: Path, beside: Mapping[str, np.ndarray] = {}) -> None:
+def write_head(head: Head, path: Path) -> None:
     """Write `head` to `path` atomically: as NumPy arrays if the name ends in .npz.
-
-    Args:
-        head: The head.
-        path: The file.
-        beside: Further arrays of the file, which `read_head` does not read.
 
     Raises:
         ClinitError: If the file cannot be written.
     """
-    content = head_bytes(head, path.suffix, beside)
+    content = head_bytes(head, path.suffix)
     commit_file(path, lambda draft: draft.write_bytes(content))
 
 
 def head_bytes(head: Head, suffix: str, beside: Mapping[str, np.ndarray] = {}) -> bytes:
-    """Return the content of a file of `write_head` whose name ends in `suffix`."""
+    """Return the content of a file of `write_head` whose name ends in `suffix`.
+
+    `beside` are further arrays of the file, which `read_head` does not read.
+    """
     return (_npz if suffix == ".npz" else _safetensors)(head, beside)
 
 
@@ -201,9 +199,7 @@ def _safetensors(head: Head, beside: Mapping[str, np.ndarray]) -> bytes:
         if (told := getattr(head, name)) is not None:
             facts[name] = dict(told)
     # `save` and not `save_file`, whose files only their owner can read.
-    # A path that is not UTF-8 contains surrogates, which JSON must escape.
-    text = _DOCUMENT.text(facts, indent=None).encode(errors="backslashreplace").decode()
-    return save({**_stored(head), **beside}, metadata={_KEY: text})
+    return save({**_stored(head), **beside}, {_KEY: _DOCUMENT.text(facts, indent=None)})
 
 
 def store_head(head: Head, path: Path) -> Head:
@@ -232,19 +228,17 @@ def store_head(head: Head, path: Path) -> Head:
     return head
 
 
-def read_head(
-    path: Path, *, linear: bool = True, on_note: Callable[[str], None] = lambda note: None
-) -> Head:
+def read_head(path: Path, *, on_note: Callable[[str], None] = lambda note: None) -> Head:
     """Read a head file: NumPy arrays if the name ends in .npz, else safetensors.
 
     Args:
         path: The file.
-        linear: Whether to refuse heads whose rows read random features (`Head.feature_map`).
         on_note: Called if the file contains no bias, which is then 0.
 
     Raises:
         HeadError: If the file is absent, is not a head file, has changed since it was written,
-            contains values that are not finite, or is refused by `linear`.
+            contains values that are not finite, or its rows read random features
+            (`Head.feature_map`).
         StorageError: If the file exists and cannot be read.
     """
     if not is_file(path):
@@ -258,7 +252,9 @@ def read_head(
         )
     check_readable(path, HeadError)  # safetensors would call a file without read permission absent
     weight, bias, facts = _read(path)
-    weight, bias = _laid_out(weight, bias, path, on_note)
+    if bias is None:
+        on_note(f"{path} contains no bias; clinit takes 0 for every class")
+        bias = np.zeros(len(weight), np.float32)
     if facts.tensors is not None and facts.tensors != tensors_sha256(Head(weight, bias)):
         raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
@@ -275,16 +271,14 @@ def read_head(
             f" {len(weight):,} rows",
             remedy="Write the head again with a different name for each row.",
         )
-    if linear and facts.feature_map is not None:
+    if facts.feature_map is not None:
         raise HeadError(
             f"the classifier in {path} takes {facts.feature_map.get('width')} random ReLU"
             " features as input, not the features of the backbone",
             remedy="Give the head of another method (ncm, lda, slda, rehearsal, …). Only"
             " `clinit report` can read this head.",
         )
-    return Head(
-        weight, bias, names, facts.fingerprint, facts.alignment, facts.feature_map, facts.origin
-    )
+    return Head(weight, bias, names, facts.fingerprint, facts.alignment, origin=facts.origin)
 
 
 def foreign_to_head(path: Path) -> str | None:
@@ -298,11 +292,13 @@ def foreign_to_head(path: Path) -> str | None:
 
 
 def _file(path: Path) -> ArrayFile:
-    return ArrayFile(path, FORMATS[".npz" if path.suffix == ".npz" else ".safetensors"])
+    return ArrayFile(path, ".npz" if path.suffix == ".npz" else ".safetensors")
 
 
-def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
-    """Return weight, bias and facts as stored."""
+def _read(
+    path: Path,
+) -> tuple[Float[np.ndarray, "classes dim"], Float[np.ndarray, " classes"] | None, _Facts]:
+    """Return weight and bias in float32, and the facts."""
     is_npz, file = path.suffix == ".npz", _file(path)
     try:
         names = set(file.names() or ())
@@ -313,23 +309,27 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
                 f" {', '.join(sorted(names)[:20]) or 'nothing'}",
                 remedy=_LAYOUT,
             )
-        found = {name: file.array(name) for name in ("weight", "bias") if name in names}
+        weight, bias = (file.array(n) if n in names else None for n in ("weight", "bias"))
         texts = {name: file.labels(name) for name in others}
-        types = [array.dtype for array in found.values()]
-        if not (
-            all(kind.kind == "f" or kind == BFLOAT16 for kind in types)
-            and isinstance(texts.get("class_names", []), list)
-        ):
-            raise HeadError(
-                f"{path} contains numbers of type {', '.join(map(str, types))}, expected floats,"
-                " and texts for `class_names`",
-                remedy=_LAYOUT,
-            )
         facts = _npz_facts(texts, path) if is_npz else _read_facts(file)
     except CacheError as error:
         raise HeadError(str(error), remedy=_LAYOUT) from error
-    plain = {n: widened(each) if each.dtype == BFLOAT16 else each for n, each in found.items()}
-    return plain["weight"], plain.get("bias"), facts
+    assert weight is not None
+    found = [weight] if bias is None else [weight, bias]
+    if not all(each.dtype.kind == "f" or each.dtype == BFLOAT16 for each in found) or (
+        weight.ndim != 2 or any(each.shape != weight.shape[:1] for each in found[1:])
+    ):
+        raise HeadError(
+            f"{path} contains {' and '.join(f'{each.dtype} {each.shape}' for each in found)},"
+            " expected weight, floats (classes, dim), and bias, floats (classes,)",
+            remedy=_LAYOUT,
+        )
+    with np.errstate(over="ignore"):  # `read_head` refuses values that are not finite
+        plain = [
+            np.array(widened(each) if each.dtype == BFLOAT16 else each, dtype=np.float32, order="C")
+            for each in found
+        ]
+    return plain[0], plain[1] if bias is not None else None, facts
 
 
 def _npz_facts(texts: Mapping[str, Any], path: Path) -> _Facts:
@@ -339,24 +339,10 @@ def _npz_facts(texts: Mapping[str, Any], path: Path) -> _Facts:
             facts["origin"] = json.loads(facts["origin"][0])
         return msgspec.convert(facts, _Facts)
     except (ValueError, TypeError, IndexError, RecursionError) as error:
-        raise HeadError(f"`origin` of {path} is not a JSON object", remedy=_LAYOUT) from error
-
-
-def _laid_out(
-    weight: np.ndarray, bias: np.ndarray | None, path: Path, on_note: Callable[[str], None]
-) -> tuple[Float[np.ndarray, "classes dim"], Float[np.ndarray, " classes"]]:
-    """Return weight and bias in float32; check that their shapes fit."""
-    if bias is None:
-        on_note(f"{path} contains no bias; clinit takes 0 for every class")
-        bias = np.zeros(len(weight))
-    if weight.ndim != 2 or bias.shape != weight.shape[:1]:
         raise HeadError(
-            f"{path} contains weight {weight.shape} and bias {bias.shape},"
-            " expected (classes, dim) and (classes,)",
+            f"`class_names` of {path} are no texts, or `origin` is not a JSON object",
             remedy=_LAYOUT,
-        )
-    with np.errstate(over="ignore"):  # `read_head` refuses values that are not finite
-        return np.array(weight, dtype=np.float32, order="C"), np.array(bias, dtype=np.float32)
+        ) from error
 
 
 def _stored(head: Head) -> dict[str, np.ndarray]:

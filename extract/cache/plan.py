@@ -14,7 +14,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from clinit.errors import CacheError, ClinitError
 from clinit.extract.cache.fingerprint import Fingerprint, mismatches
@@ -24,7 +26,7 @@ from clinit.files.paths import exists, is_file
 from clinit.words import closest, contrast
 
 PLAN_FILE, SUMMARY_FILE = "plan.json", "cache.json"
-_MOST = 2**40
+_Number = Annotated[int, Meta(ge=1, le=2**40)]
 WRITE_AGAIN = (
     "Run the command that wrote this cache again (`clinit extract` or `clinit cache import`): it"
     " writes damaged parts anew and keeps the rest."
@@ -50,14 +52,14 @@ class Plan:
     """The content of one split of a cache, fixed before the first image is read."""
 
     dataset: str
-    split: str
-    num_rows: int
-    dim: int
-    dtype: str
+    split: Annotated[str, Meta(pattern=f"^({'|'.join(SPLITS)})$")]
+    num_rows: _Number
+    dim: _Number
+    dtype: Annotated[str, Meta(pattern="^float(16|32)$")]
     """float16 or float32, as features are stored. A shard may be float32 despite float16, see
     `cache.shard.assemble`."""
-    shard_rows: int
-    batch_size: int
+    shard_rows: _Number
+    batch_size: _Number
     fingerprint: Fingerprint
     shape: tuple[int, ...] = ()
     """Shape of a row with more than one axis, else empty; `dim` is the product."""
@@ -67,15 +69,8 @@ class Plan:
     """Whether the network is compiled, which also changes the last bits."""
 
     def __post_init__(self) -> None:
-        for name in ("num_rows", "dim", "shard_rows", "batch_size"):
-            if not 1 <= getattr(self, name) <= _MOST:
-                raise ValueError(f"{name} must be in [1, {_MOST:,}], got {getattr(self, name):,}")
-        if self.split not in SPLITS:
-            raise ValueError(f"split must be {' or '.join(SPLITS)}, got {self.split!r}")
         if self.shape and (min(self.shape) < 1 or math.prod(self.shape) != self.dim):
             raise ValueError(f"a row of shape {self.shape} does not contain {self.dim} numbers")
-        if self.dtype not in ("float16", "float32"):
-            raise ValueError(f"dtype must be float16 or float32, got {self.dtype!r}")
 
     @property
     def title(self) -> str:

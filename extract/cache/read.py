@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -59,9 +59,6 @@ class CacheSplit:
     plan: Plan
     summary: Summary
     """The content of `cache.json`."""
-
-    def __repr__(self) -> str:
-        return f"<CacheSplit {self.path}: {self.num_rows:,} rows of {self.dim} x {self.dtype}>"
 
     @property
     def num_rows(self) -> int:
@@ -142,17 +139,12 @@ class CacheSplit:
     def _invalid_rows(self) -> list[int]:
         return [entry.row for entry in self.summary.invalid]
 
-    def shards(self) -> Iterator[Shard]:
-        """Read, verify and yield the shards in order.
+    def shard(self, index: int) -> Shard:
+        """Read and verify one shard.
 
         Raises:
-            CacheError: If a shard is missing, damaged or belongs to another plan.
+            CacheError: If the shard is missing, damaged or belongs to another plan.
         """
-        for index in range(self.plan.num_shards):
-            yield self.shard(index)
-
-    def shard(self, index: int) -> Shard:
-        """Read and verify one shard; errors as in `shards`."""
         path, rows = self.path / shard_name(index), self.plan.rows(index)
         shard = read_shard(path, self.plan, index)
         first, last = (bisect_left(self._invalid_rows, row) for row in (rows.start, rows.stop))
@@ -172,7 +164,7 @@ class CacheSplit:
         """
         features = np.empty((self.num_valid, self.dim), dtype=self.dtype)
         start = 0
-        for shard in self.shards():
+        for shard in map(self.shard, range(self.plan.num_shards)):
             stop = start + int(shard.valid.sum())
             features[start:stop] = shard.features[shard.valid].reshape(-1, self.dim)
             start = stop
@@ -187,10 +179,6 @@ class Cache:
     path: Path
     splits: Mapping[str, CacheSplit]
     head: Head | None
-
-    def __repr__(self) -> str:
-        rows = ", ".join(f"{name} {split.num_rows:,} rows" for name, split in self.splits.items())
-        return f"<Cache {self.path}: {rows}, head {self.head}>"
 
     def split(self, name: str) -> CacheSplit:
         """Return a split.

@@ -126,11 +126,12 @@ class RunFacts:
     retreats: Mapping[str, _Count] = field(default_factory=dict)
     """What a GPU could not do, and how often."""
     features: FileFacts | None = None
-    """Imported file of features. This field, `labels`, `classes` and `head` are for imports."""
+    """Imported file of features. This field, `labels` and `classes` are for imports."""
     labels: FileFacts | None = None
     classes: FileFacts | None = None
-    """Imported file of class names; like `head`, None if the user gave no such file."""
+    """Imported file of class names; None if the user gave no such file."""
     head: FileFacts | None = None
+    """File of the head, in imports of earlier versions."""
     head_classes: FileFacts | None = None
     """File that `--head-classes` gave to an extraction, if any."""
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.extract.cache.head import Head
-from clinit.extract.network.checkpoint import Checkpoint, failure, gray_remedy, read_checkpoint
+from clinit.extract.network.checkpoint import GRAY_REMEDY, Checkpoint, failure, read_checkpoint
 from clinit.extract.network.compiled import Forward
 from clinit.extract.network.weights import (
     TimmFolder,
@@ -322,14 +322,13 @@ def load_backbone(
         checkpoint = checkpoint or read_checkpoint(config.weights)
         network, note = network_of_file(config.name, checkpoint, config.model_args)
     network.eval().requires_grad_(False)
-    convolutions = (each for each in network.named_modules() if isinstance(each[1], nn.Conv2d))
-    layer, first = next(convolutions, ("", None))
-    if isinstance(first, nn.Conv2d) and first.in_channels == 1:
+    first = next((each for each in network.modules() if isinstance(each, nn.Conv2d)), None)
+    if first is not None and first.in_channels == 1:
         raise BackboneError(
             f"the first layer of {config.name} takes images of one channel, clinit reads three",
             remedy="Leave out `in_chans`: timm converts its pretrained weights."
             if checkpoint is None
-            else gray_remedy(checkpoint, f"{layer}.weight"),
+            else GRAY_REMEDY,
         )
     names = None if folder is None else folder.label_names
     last = _last_layer(config, network, _stored_names(checkpoint, names))

@@ -194,13 +194,10 @@ def _line(path: Path, load: str, change: str) -> str:
     return f'python -c "{code}"' if plain else f"python -c {shlex.quote(code)}"
 
 
-def gray_remedy(checkpoint: Checkpoint, layer: str) -> str:
-    """Return how to convert a network of gray images, whose first layer is `layer`."""
-    name = next(name for name in checkpoint.tensors if name.endswith(layer))
-    return (
-        "Convert its weights w, without `in_chans`; gray images then give the same:"
-        f" w[{name!r}] = w[{name!r}].repeat(1, 3, 1, 1) / 3"
-    )
+GRAY_REMEDY = (
+    "Convert the weights w of its first layer, without `in_chans`; gray images then give the same:"
+    " w.repeat(1, 3, 1, 1) / 3"
+)
 
 
 def failure(error: Exception, what: str, remedy: str) -> ClinitError:

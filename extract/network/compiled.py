@@ -69,7 +69,7 @@ LEAST_GAIN = 1.05
 
 @runtime_checkable
 class Network(Protocol):
-    """A network that can be compiled: a dataclass with the field `program`."""
+    """A backbone, or its first blocks: a dataclass with the field `program`."""
 
     @property
     def config(self) -> Any:
@@ -83,6 +83,10 @@ class Network(Protocol):
 
     def forward(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
         """Compute layer by layer."""
+        ...
+
+    def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
+        """Return the values to store for normalised images, in float32."""
         ...
 
 

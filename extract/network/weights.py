@@ -20,7 +20,7 @@ import timm
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
-from clinit.extract.network.checkpoint import Checkpoint, failure, gray_remedy
+from clinit.extract.network.checkpoint import GRAY_REMEDY, Checkpoint, failure
 from clinit.extract.network.hub import hub_or_cache, not_there
 from clinit.files.paths import is_file
 from clinit.files.text import TextFileError, read_text
@@ -158,7 +158,7 @@ def network_of_file(
         network.load_state_dict(state)
     except Exception as error:
         what = f"{checkpoint.path} does not fit {name}; it has {checkpoint.some}"
-        raise failure(error, what, _remedy(checkpoint, state, network)) from error
+        raise failure(error, what, _remedy(state, network)) from error
     return network, note
 
 
@@ -206,7 +206,7 @@ def _renamed(checkpoint: Checkpoint, own: Mapping[str, Tensor]) -> tuple[Mapping
     return state, ""
 
 
-def _remedy(checkpoint: Checkpoint, state: Mapping[str, Tensor], network: nn.Module) -> str:
+def _remedy(state: Mapping[str, Tensor], network: nn.Module) -> str:
     """Return what to do with weights that do not fit a network, by the tensors that differ."""
     own = network.state_dict()
     for name in (
@@ -214,7 +214,7 @@ def _remedy(checkpoint: Checkpoint, state: Mapping[str, Tensor], network: nn.Mod
     ):
         found, wanted = state[name], own[name]
         if found.ndim == 4 == wanted.ndim and {found.shape[1], wanted.shape[1]} == {1, 3}:
-            return f"Its first layer takes gray images. {gray_remedy(checkpoint, name)}"
+            return f"Its first layer takes gray images. {GRAY_REMEDY}"
         if name.endswith("pos_embed") and (size := _image_size(found, wanted, network)):
             return (
                 f"It is for images of {size} pixels: add `--model-arg img_size={size}"

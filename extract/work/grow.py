@@ -8,7 +8,7 @@ Then both are joined into a draft that takes the place of the old split in one s
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -36,6 +36,7 @@ from clinit.extract.work.split_run import SplitResult, SplitRun
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_file
 from clinit.files.paths import is_file
+from clinit.observer import Noted
 from clinit.words import examples, number_of
 
 
@@ -49,7 +50,7 @@ def has_grown(plan: Plan, folder: Path) -> bool:
     return same == plan and [each.name for each in differing] == ["manifest"]
 
 
-def grow(run: SplitRun, on_note: Callable[[str], object]) -> SplitResult:
+def grow(run: SplitRun) -> SplitResult:
     """Compute the images that are new since the split in the folder of `run`, and keep its rows.
 
     Raises:
@@ -63,7 +64,8 @@ def grow(run: SplitRun, on_note: Callable[[str], object]) -> SplitResult:
     new, fresh = table.filter(places.is_null()), folder.with_name(f".{folder.name}-new")
     result = SplitResult(plan=run.plan, path=folder, shards_there=0)
     added: CacheSplit | None = None
-    on_note(f"{folder}: {_difference(old.manifest.table, table)}; only new images are computed")
+    difference = _difference(old.manifest.table, table)
+    run.observer(Noted(f"{folder}: {difference}; only new images are computed"))
     with claim_file(folder):
         if len(new):
             manifest = replace(run.manifest, table=new)

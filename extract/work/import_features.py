@@ -10,7 +10,7 @@ A killed import resumes: complete shards are not written again. A finished impor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -21,9 +21,8 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
-from clinit.errors import CacheError, HeadError
+from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
 from clinit.extract.cache.plan import (
     PLAN_FILE,
     SUMMARY_FILE,
@@ -33,7 +32,7 @@ from clinit.extract.cache.plan import (
     settle_plan,
     shard_name,
 )
-from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
+from clinit.extract.cache.read import CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_summary
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
@@ -55,7 +54,6 @@ def import_features(
     config: ImportConfig,
     *,
     on_rows: Callable[[int, int], None] = lambda done, total: None,
-    on_note: Callable[[str], None] = lambda note: None,
 ) -> CacheSplit:
     """Write one split of a cache from files of arrays, a shard at a time.
 
@@ -71,11 +69,9 @@ def import_features(
         out: The folder of the cache.
         config: Names of the extractor, the split, the classes and the arrays.
         on_rows: Called after every shard with the number of rows written so far and in total.
-        on_note: Called with remarks on the head.
 
     Raises:
         CacheError: If a file is not as described, or the split is of other files.
-        HeadError: If the head does not fit the features.
         StorageError: If a file cannot be read.
     """
     source = open_arrays(features_path)
@@ -97,9 +93,6 @@ def import_features(
     manifest = _manifest(order, labels, names, dim * features.dtype.itemsize, config)
     dtype = "float16" if features.dtype.name == "float16" else "float32"
     fingerprint = Fingerprint.of_import(backbone=config.backbone, dtype=dtype)
-    stored = out / HEAD_FILE
-    there = stored if is_file(stored) else None
-    head, head_classes = _head(config.head or there, dim, names, fingerprint, on_note)
     digested = FileFacts.of(features_path, name)
     plan = Plan(
         dataset=config.dataset,
@@ -111,10 +104,8 @@ def import_features(
         batch_size=SHARD_ROWS,
         fingerprint=fingerprint.of_rows(manifest.digest, features=digested.sha256),
     )
-    with _claimed(out, plan, manifest, head) as folder:
+    with _claimed(out, plan, manifest) as folder:
         write_manifest(manifest, folder / MANIFEST_FILE)
-        if head is not None:
-            store_head(head, stored)
         for index in range(plan.num_shards):
             if shard_problem(folder, plan, index) is not None:
                 picked = order[plan.rows(index).start : plan.rows(index).stop]
@@ -128,11 +119,10 @@ def import_features(
             if labels_path is None
             else FileFacts.of(labels_path, label_name),
             classes=FileFacts.of(config.classes) if config.classes else None,
-            head=FileFacts.of(config.head) if config.head else None,
             versions={"clinit": version("clinit")},
             command=config.command,
         )
-        write_summary(folder, plan, manifest, head=head, head_classes=head_classes, run=run)
+        write_summary(folder, plan, manifest, head=None, head_classes=UNKNOWN, run=run)
         return open_split(folder)
 
 
@@ -153,11 +143,12 @@ def number_labels(
     """Return labels, an array of integers or a list of texts, as numbers of class names.
 
     Args:
-        told: The labels.
+        told: The labels. Integers begin at 0.
         rows: Required number of labels.
         names: The class names; None takes the labels themselves.
         origin: Source of the labels, for messages.
-        shared: Classes of the cache's other split.
+        shared: Classes of the cache's other split. They are taken if they contain all classes of
+            these rows (for integers: begin with them), which may be fewer rows than classes.
 
     Raises:
         CacheError: If there are not `rows` labels, or a label has no name.
@@ -168,40 +159,22 @@ def number_labels(
             f" ({len(told)},), expected integers or text of shape ({rows},)",
             remedy=ONE_PER_ROW,
         )
-    numbered = _numbered_texts if isinstance(told, list) else _numbered
-    return numbered(told, names, shared, origin)
-
-
-def _numbered(
-    labels: Any, names: tuple[str, ...] | None, shared: tuple[str, ...], origin: str
-) -> _Numbered:
-    """Check labels that are integers.
-
-    Args:
-        labels: Integers from 0.
-        names: The class names; None takes the labels themselves.
-        shared: Classes of the cache's other split, whose names are taken if they begin with those
-            of these rows. Labels below their number are allowed even if there are fewer rows.
-        origin: Source of the labels, for messages.
-
-    Raises:
-        CacheError: If a label has no name.
-    """
-    most, least, rows = int(labels.max()), int(labels.min()), len(labels)
+    if isinstance(told, list):
+        return _numbered_texts(told, names, shared, origin)
+    most, least = int(told.max()), int(told.min())
     if names is None and most >= max(rows, len(shared)):
         raise CacheError(
             f"{origin} contains the label {most:,}, but only {rows:,} rows",
             remedy="Number the classes from 0 without gaps, name them with `--classes`, or first"
             " import the split with rows of all classes.",
         )
-    if names is None:
-        names = tuple(map(str, range(most + 1)))
+    names = tuple(map(str, range(most + 1))) if names is None else names
     if least < 0 or most >= len(names):
         raise CacheError(
             f"{origin} contains labels from {least} to {most}, expected 0 to {len(names) - 1}",
             remedy="Number the classes from 0, and name all of them in the file of `--classes`.",
         )
-    return labels.astype(np.int64), shared if shared[: len(names)] == names else names
+    return told.astype(np.int64), shared if shared[: len(names)] == names else names
 
 
 def _numbered_texts(
@@ -233,11 +206,7 @@ def _numbered_texts(
 
 
 def _manifest(
-    order: np.ndarray,
-    labels: np.ndarray,
-    names: tuple[str, ...],
-    row_bytes: int,
-    config: ImportConfig,
+    order: np.ndarray, labels: np.ndarray, names: tuple[str, ...], size: int, config: ImportConfig
 ) -> Manifest:
     label = pl.Series(labels[order], dtype=pl.Int64)
     table = pl.DataFrame(
@@ -245,46 +214,19 @@ def _manifest(
             "path": pl.Series(order).cast(pl.String).str.zfill(len(str(len(order)))),
             "label": label,
             "class_name": pl.Series(names, dtype=pl.String).gather(label),
-            "size_bytes": pl.repeat(row_bytes, len(order), dtype=pl.Int64, eager=True),
+            "size_bytes": pl.repeat(size, len(order), dtype=pl.Int64, eager=True),
         }
     )
     return Manifest(config.dataset, config.stored, names, table)
 
 
-def _head(
-    path: Path | None,
-    dim: int,
-    names: tuple[str, ...],
-    fingerprint: Fingerprint,
-    on_note: Callable[[str], None],
-) -> tuple[Head | None, str]:
-    """Return the head in a file, and the source of its class names.
-
-    A head without class names gets the names of the data set if their number fits.
-    """
-    if path is None:
-        return None, UNKNOWN
-    head = read_head(path, on_note=on_note)
-    if head.dim != dim:
-        raise HeadError(
-            f"{path} reads features of width {head.dim}, but imported features have width {dim}",
-            remedy="Give the head that belongs to these features, or leave out `--head`.",
-        )
-    head = replace(head, fingerprint=fingerprint.backbone_identifier)
-    if head.class_names is not None:
-        return head, "stored with the head"
-    if head.num_classes != len(names):
-        return head, UNKNOWN
-    return replace(head, class_names=names), "the classes of the data set"
-
-
 @contextmanager
-def _claimed(out: Path, plan: Plan, manifest: Manifest, head: Head | None) -> Iterator[Path]:
+def _claimed(out: Path, plan: Plan, manifest: Manifest) -> Iterator[Path]:
     """Lock a cache and the folder of a split, after checks that both fit; yield the folder.
 
     Raises:
-        CacheError: If the split is of other files, or the cache has another backbone, other classes
-            or another head. Nothing is written then.
+        CacheError: If the split is of other files, or the cache has another backbone or other
+            classes. Nothing is written then.
         ClinitError: If another process writes to the cache, or it cannot be written.
     """
     folder = out / plan.split
@@ -297,7 +239,6 @@ def _claimed(out: Path, plan: Plan, manifest: Manifest, head: Head | None) -> It
                 f"{other} has classes = {one}, but this split has classes = {two}",
                 remedy="Import both splits with the same `--classes FILE`, or use another folder.",
             )
-        _refuse_other_head(out / HEAD_FILE, head)
         with claim_folder(folder):
             if is_file(folder / PLAN_FILE) and not is_file(folder / SUMMARY_FILE):
                 found = read_plan(folder)
@@ -307,18 +248,3 @@ def _claimed(out: Path, plan: Plan, manifest: Manifest, head: Head | None) -> It
                         path.unlink()
             settle_plan(plan, folder)
             yield folder
-
-
-def _refuse_other_head(path: Path, head: Head | None) -> None:
-    """Refuse a head other than the stored head; a damaged stored head is written again."""
-    there = None
-    with suppress(HeadError):
-        there = read_head(path)
-    if there is None or head is None:
-        return
-    stored, given = ((each.class_names, tensors_sha256(each)) for each in (there, head))
-    if stored != given:
-        raise HeadError(
-            f"{path} is another head than the one given",
-            remedy="Leave out `--head` for the second split, or use another folder.",
-        )

@@ -316,7 +316,7 @@ class ExtractOptions(NetworkOptions, _Places):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportConfig(Part):
-    """The options of `clinit cache import`: names, class names and a head for imported features."""
+    """The options of `clinit cache import`: names and class names for imported features."""
 
     backbone: str = setting(
         MISSING,
@@ -333,17 +333,10 @@ class ImportConfig(Part):
         otherwise="names in the file, or the labels themselves",
     )
     features_name: str | None = setting(
-        None, "Array, tensor or column of the features.", otherwise="features"
+        None, "Array or tensor of the features.", otherwise="features"
     )
     labels_name: str | None = setting(
-        None, "Array, tensor or column of the labels.", otherwise="labels, label"
-    )
-    head: Path | None = setting(
-        None,
-        "Head file to store as the pretrained head: `weight`, `bias` and `class_names` in a"
-        " .safetensors or .npz file.",
-        metavar="FILE",
-        otherwise="none",
+        None, "Array or tensor of the labels.", otherwise="labels, label"
     )
     dataset: str = setting("imported", "Name of the data set.")
     command: str | None = None

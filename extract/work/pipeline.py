@@ -192,11 +192,11 @@ class Decoder:
         with _machine_errors(self.images, rows[0]):
             pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
             parts = [slice(start, start + step) for start in range(0, len(rows), step)]
-            jobs = [pool.submit(self._load_some, pixels[part], rows[part]) for part in parts]
+            jobs = [
+                pool.submit(lambda part: [*map(self._load, pixels[part], rows[part])], part)
+                for part in parts
+            ]
         return rows, pixels, jobs
-
-    def _load_some(self, targets: Tensor, rows: Sequence[int]) -> list[_Image]:
-        return [self._load(target, row) for target, row in zip(targets, rows, strict=True)]
 
     def _load(self, target: Tensor, row: int) -> _Image:
         """Fill `target` with the pixels of one image, unless the device will decode it."""

@@ -182,10 +182,7 @@ def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> t
         HeadError: If the numbers of names and rows differ.
         CacheError: If the file cannot be read or names a class twice.
     """
-    names, source = (
-        head.class_names,
-        UNKNOWN if head.class_names is None else "stored with the weights",
-    )
+    names, source = head.class_names, "stored with the weights"
     if choice == "dataset":
         names, source = class_names, "the classes of the data set"
     elif choice is not None:
@@ -197,4 +194,4 @@ def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> t
             f"{source}: {len(names):,} names for a classifier of {head.num_classes:,} rows",
             remedy="Give one name per row with `--head-classes FILE`.",
         )
-    return replace(head, class_names=names), source
+    return replace(head, class_names=names), UNKNOWN if names is None else source

@@ -38,10 +38,11 @@ from clinit.extract.network.transform import Transform, View, make_transform
 from clinit.extract.work.grow import grow, has_grown
 from clinit.extract.work.options import ExtractOptions, NetworkOptions, Settings
 from clinit.extract.work.recorded import NamedHead, named_head
-from clinit.extract.work.split_run import Progress, SplitResult, SplitRun, compiled_alike
+from clinit.extract.work.split_run import SplitResult, SplitRun, compiled_alike
 from clinit.files.lock import claim_file, make_folder
 from clinit.files.paths import exists, is_folder
 from clinit.machine import choose_device
+from clinit.observer import Noted, Observer, Progressed, ignore
 from clinit.ray_tasks import connected, run_tasks
 
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
@@ -135,8 +136,7 @@ def extract(
     part: Part = WHOLE,
     *,
     network: Network | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    on_note: Callable[[str], object] = lambda note: None,
+    observer: Observer = ignore,
     on_image: Callable[[str, bytes], object] | None = None,
 ) -> Iterator[SplitResult]:
     """Extract the splits of a data set into the cache `out`; yield one result per split and view.
@@ -153,8 +153,7 @@ def extract(
             the folder, may compute other parts; the process that finds all shards of a split writes
             its summary.
         network: The network that `config` describes, if it is loaded already.
-        on_progress: Called after every batch.
-        on_note: Called with whether the network is compiled, if this call has decided that.
+        observer: Called after every batch, and with notes.
         on_image: Called with path and content of each image that is read, by several threads.
 
     Raises:
@@ -176,7 +175,7 @@ def extract(
         )
     network = network or load_network(config)
     if network.backbone.note:
-        on_note(network.backbone.note)
+        observer(Noted(network.backbone.note))
     folders = (out / split for split in SPLITS)
     refuse_other_backbone(folders, network.fingerprint, network.backbone.dim)
     named = NamedHead()
@@ -204,12 +203,12 @@ def extract(
                 settings=config,
                 part=part,
                 named=named,
-                on_progress=on_progress,
+                observer=observer,
                 on_image=on_image,
             )
             for manifest, folder, view in places
         ]
-        runs = compiled_alike(runs, on_note)
+        runs = compiled_alike(runs)
         make_folder(runs[0].folder)
         for run in runs:
             started = run is runs[0] or exists(run.folder / PLAN_FILE)
@@ -217,22 +216,19 @@ def extract(
                 settle_plan(run.plan, run.folder)  # refuse a wrong plan now, not after hours
     for run in runs:
         make_folder(run.folder)
-        yield grow(run, on_note) if has_grown(run.plan, run.folder) else run.run()
+        yield grow(run) if has_grown(run.plan, run.folder) else run.run()
 
 
 def extract_as_asked(
-    options: ExtractOptions,
-    manifests: Mapping[str, Manifest],
-    on_progress: Callable[[Progress], None],
-    on_note: Callable[[str], object],
+    options: ExtractOptions, manifests: Mapping[str, Manifest], observer: Observer
 ) -> Iterator[SplitResult]:
     """Extract on this machine or on a cluster; see `extract`."""
     root, out = options.root, options.out
     if options.ray is not None:
         config = ExtractConfig.of(options, options.device)
-        return extract_on_ray(manifests, root, out, config, options.ray, on_progress)
+        return extract_on_ray(manifests, root, out, config, options.ray, observer)
     part, config = Part.parse(options.part or str(WHOLE)), ExtractConfig.of(options)
-    return extract(manifests, root, out, config, part, on_progress=on_progress, on_note=on_note)
+    return extract(manifests, root, out, config, part, observer=observer)
 
 
 def _plan(
@@ -264,13 +260,13 @@ def extract_on_ray(
     out: Path,
     config: ExtractConfig,
     address: str,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    observer: Observer = ignore,
 ) -> Iterator[SplitResult]:
     """Extract on the Ray cluster at `address`, in one task per GPU or, without GPUs, per node.
 
     Arguments and errors are as in `extract`. `root` and `out` must have the same path on all nodes.
     The device `auto` is CUDA if the cluster has a GPU. A task takes `config.workers` processors;
-    None takes all of a node, or an equal share per GPU. `on_progress` is called every few seconds.
+    None takes all of a node, or an equal share per GPU. `observer` is called every few seconds.
 
     Raises:
         ClusterError: If there is no cluster at `address`, or no node can run a task.
@@ -286,7 +282,7 @@ def extract_on_ray(
 
         def look() -> None:
             done = min(sum(1 for _ in out.rglob("shard-*.h5")) * config.shard_rows, total)
-            on_progress(Progress("all splits", done, total))
+            observer(Progressed("Reading all splits", done, total, "images"))
 
         shared = (ray.put(dict(manifests)), root.absolute(), out.absolute(), config)
         calls = [(*shared, Part(number + 1, count)) for number in range(count)]

@@ -11,12 +11,9 @@ from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
 from clinit.extract.cache.head import store_head, tensors_sha256
@@ -36,7 +33,6 @@ from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
-from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.compiled import Network, on_its_way
 from clinit.extract.network.transform import Transform, View
 from clinit.extract.work.options import Settings
@@ -45,35 +41,12 @@ from clinit.extract.work.recorded import NAMED_EARLIER, NamedHead
 from clinit.files.lock import claim_file, claimed_names
 from clinit.files.paths import exists
 from clinit.machine import Stopwatch
+from clinit.observer import Noted, Observer, Progressed
 
 _alone = partial(claim_file, on_busy=lambda: None)
 """Locks a file that processes of other parts may also write; waits until it is free."""
 _SAMPLE = 200
 """Images to look for before a folder is reported as the wrong one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of the extraction of a split."""
-
-    split: str
-    rows_done: int
-    """Rows in finished batches and in existing shards."""
-    rows_total: int
-
-
-@runtime_checkable
-class Extractor(Network, Protocol):
-    """A network that computes the values to store: a backbone, or its first blocks."""
-
-    @property
-    def config(self) -> BackboneConfig:
-        """Which network, and how it computes."""
-        ...
-
-    def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
-        """Return the values to store for normalised images, in float32."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +88,7 @@ class SplitRun:
     root: Path
     """The folder that the paths in the manifest start from."""
     folder: Path
-    backbone: Extractor
+    backbone: Network
     transform: Transform
     view: View | None = None
     """The view whose random crops replace `transform`'s centre crops, if any."""
@@ -125,7 +98,7 @@ class SplitRun:
     named: NamedHead
     """The pretrained head. It is stored in the cache (not for a view), and its accuracy on the
     features in the summary."""
-    on_progress: Callable[[Progress], None]
+    observer: Observer
     on_image: Callable[[str, bytes], object] | None = None
     """Called with path and content of each image that is read, by several threads."""
 
@@ -224,7 +197,7 @@ class SplitRun:
         def advance(rows: int) -> None:
             nonlocal done
             done += rows
-            self.on_progress(Progress(self.plan.title, found + done, total))
+            self.observer(Progressed(f"Reading {self.plan.title}", found + done, total, "images"))
 
         def write(index: int, shard: Shard) -> None:
             write_shard(shard, self.folder / shard_name(index), plan=self.plan, index=index)
@@ -320,8 +293,8 @@ class SplitRun:
             return
         # A sample of all rows, so that every shard and every process decides alike.
         paths = self.manifest.table["path"]
-        sample = range(0, len(paths), max(1, len(paths) // _SAMPLE))
-        if not any(exists(self.root / paths[row]) for row in sample):
+        sample = paths.gather_every(max(1, len(paths) // _SAMPLE))
+        if not any(exists(self.root / path) for path in sample):
             raise ManifestError(
                 f"{self.root} contains none of the {len(rows):,} images from {paths[rows.start]}"
                 " on",
@@ -373,7 +346,7 @@ class SplitRun:
         )
 
 
-def compiled_alike(runs: Sequence[SplitRun], on_note: Callable[[str], object]) -> list[SplitRun]:
+def compiled_alike(runs: Sequence[SplitRun]) -> list[SplitRun]:
     """Return runs of one network, which is compiled if that is faster.
 
     If a plan exists, it decides; `settings.compile` overrides both.
@@ -395,7 +368,7 @@ def compiled_alike(runs: Sequence[SplitRun], on_note: Callable[[str], object]) -
             for shard in run.part.shards(run.plan.num_shards)
             if not exists(run.folder / shard_name(shard))
         ),
-        on_note=on_note,
+        on_note=lambda note: first.observer(Noted(note)),
     )
     compiled = backbone.program is not None
     return [replace(r, backbone=backbone, plan=replace(r.plan, compiled=compiled)) for r in runs]

@@ -334,7 +334,7 @@ def old_features(given: Source | AnyPath, model: Classifier, observe: Observer) 
     if isinstance(given, str | os.PathLike):
         path = Path(given)
         observe(Doing("Reading the features of old classes …"))
-        if path.suffix in (".npy", ".npz", ".parquet"):
+        if path.suffix in (".npy", ".npz"):
             rows = features_in(path).splits["train"]
             given = Source(rows, rows.nothing(), str(path))
         else:

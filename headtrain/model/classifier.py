@@ -142,8 +142,8 @@ class Classifier:
                 f"{self.origin} has features only: it is a head without a network, and reads no"
                 " images",
                 remedy="Give features of the backbone that it was trained on: a feature cache"
-                " (`clinit extract`, `clinit cache import`), or a file .npy, .npz, .safetensors or"
-                " .parquet.",
+                " (`clinit extract`, `clinit cache import`), or a file .npy, .npz or"
+                " .safetensors.",
             )
         return self.engine
 

@@ -29,7 +29,6 @@ from clinit.extract.dataset.decode import decode, read_whole
 from clinit.extract.dataset.manifest import MANIFEST_FILE, read_manifest
 from clinit.extract.dataset.scan import Scan, paths_in, scan_splits, without
 from clinit.extract.work.run import ExtractConfig, extract
-from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file
 from clinit.files.paths import exists
@@ -45,7 +44,7 @@ from clinit.headtrain.model.inputs import (
 )
 from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.storage import check_apart
-from clinit.observer import Doing, Observer, Progressed, Warned, ignore
+from clinit.observer import Doing, Event, Observer, Progressed, Warned, ignore
 from clinit.words import examples, number_of
 
 TINY, DENSE, UNIFORM = 32, 0.1, 4.0
@@ -170,10 +169,12 @@ class ImageFolder(Inputs):
         seen = _Seen.before(self.root, folder)
         bad: list[InvalidRow] = []
 
-        def on_progress(now: Progress) -> None:
-            observe(Progressed(f"Reading {now.split}", now.rows_done, now.rows_total, "images"))
+        def observer(event: Event) -> None:
+            observe(event)
             # Before a shard is written, so that the digests of its images are known.
-            if now.rows_done == now.rows_total or not now.rows_done % config.shard_rows:
+            if isinstance(event, Progressed) and (
+                event.done == event.total or not event.done % config.shard_rows
+            ):
                 seen.write(folder)
 
         for result in extract(
@@ -182,8 +183,7 @@ class ImageFolder(Inputs):
             folder,
             config,
             network=engine.network(config.dtype),
-            on_progress=on_progress,
-            on_note=tellers(observe)[1],
+            observer=observer,
             on_image=seen.look,
         ):
             bad += result.split.summary.invalid

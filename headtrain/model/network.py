@@ -353,7 +353,7 @@ def described(facts: ModelFacts, engine: TimmEngine, network: nn.Module) -> str:
     }
     del content["digest"]
     # A path that is not UTF-8 contains surrogates, which JSON must escape.
-    return DOCUMENT.text(content, indent=None).encode(errors="backslashreplace").decode()
+    return DOCUMENT.text(content, indent=None)
 
 
 def write_weights(network: nn.Module, text: str, draft: Path) -> None:

@@ -167,12 +167,14 @@ class TrunkCache:
                 transform=self.trunk.transform,
                 settings=Settings(workers=workers, strict=True, max_pixels=pixels),
                 named=NamedHead(),
-                on_progress=lambda now: observe(
-                    Progressed(f"images of {part.name}", now.rows_done, now.rows_total)
+                observer=lambda event: observe(
+                    replace(event, what=f"images of {part.name}", unit="")
+                    if isinstance(event, Progressed)
+                    else event
                 ),
             )
             # A part that was begun continues as it was begun, compiled or not.
-            (run,) = compiled_alike([run], lambda note: observe(Noted(note)))
+            (run,) = compiled_alike([run])
             run.run()
         return self._open(part, folder)
 
@@ -257,16 +259,11 @@ class ImageData(RunData):
 
     @classmethod
     def open(
-        cls,
-        images: Images,
-        given: Mapping[str, Head | Path | None] | None = None,
-        *,
-        option: str = "--{}-root",
-        **rest: Any,
+        cls, images: Images, given: Mapping[str, Head | Path | None] | None = None, **rest: Any
     ) -> ImageData:
         """Return the data with their images; `given` and `rest` as in `RunData.of`."""
-        base = open_side(images.base, images.base_root, option=option.format("base"))
-        new = open_side(images.new, images.new_root, option=option.format("new"))
+        base = open_side(images.base, images.base_root, option="--base-root")
+        new = open_side(images.new, images.new_root, option="--new-root")
         return cls.of(base.source, new.source, given, images=images, sides=(base, new), **rest)
 
 

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from clinit.analysis.metrics.diagnosis import Diagnosis as Diagnosis
     from clinit.analysis.runs import Runs as Runs
     from clinit.analysis.runs import load_runs as load_runs
-    from clinit.api import ImagePlaces as ImagePlaces
     from clinit.api import diagnose as diagnose
     from clinit.api import probe as probe
     from clinit.api import train as train
-    from clinit.api import train_top as train_top
     from clinit.arrays import Features as Features
     from clinit.arrays import extract_features as extract_features
     from clinit.arrays import load_cache as load_cache
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "clinit.analysis.metrics.diagnosis": "Diagnosis",
     "clinit.analysis.runs": "Runs load_runs",
-    "clinit.api": "ImagePlaces diagnose probe train train_top",
+    "clinit.api": "diagnose probe train",
     "clinit.arrays": "Features extract_features load_cache load_head save_head",
     "clinit.errors": "ClinitError",
     "clinit.extract.cache.features": "FeatureSet",
@@ -66,16 +64,6 @@ _PLACES = {
     "clinit.headtrain.protocol.stream.source": "Source",
 }
 """The public names, by the module that defines them."""
-_PARTS = "clinit.headtrain.protocol.study.parts"
-_FORMER = {
-    "load_model": ("clinit.headtrain.model.model", "load", "clinit.load"),
-    "train_heads": ("clinit.api", "train", "clinit.train"),
-    "Study": ("clinit.headtrain.protocol.study.study", "Study", "keywords of clinit.train"),
-    "Start": ("clinit.headtrain.heads.start.settings", "Start", "keywords of clinit.train"),
-    "Stream": (_PARTS, "Stream", "keywords of clinit.train"),
-    "Training": (_PARTS, "Training", "keywords of clinit.train"),
-}
-"""Names that go in version 0.3: module, name there, and what replaces it."""
 __all__ = sorted(["__version__", *" ".join(_PLACES.values()).split()])
 
 
@@ -89,12 +77,11 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("clinit")
-    if name in _FORMER:
+    if name == "load_model":
         from warnings import warn
 
-        module, there, instead = _FORMER[name]
-        warn(f"clinit.{name} goes in 0.3: use {instead}", DeprecationWarning, stacklevel=2)
-        return getattr(import_module(module), there)
+        warn("clinit.load_model goes in 0.3: use clinit.load", DeprecationWarning, stacklevel=2)
+        name = "load"
     for module, names in _PLACES.items():
         if name in names.split():
             return getattr(import_module(module), name)

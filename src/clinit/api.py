@@ -1,4 +1,4 @@
-"""Runs from Python: train heads and top blocks, measure heads and features.
+"""Runs from Python: train heads, measure heads and features.
 
 All settings of a study as keyword arguments, for editors and type checkers.
 
@@ -8,7 +8,6 @@ A list in place of a value means one run per value; several lists mean all combi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from operator import index
 from pathlib import Path
@@ -39,7 +38,6 @@ from clinit.headtrain.protocol.study.parts import (
 )
 from clinit.headtrain.protocol.study.rules import refusals, settings_of
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.top.images import Images, Storage
 from clinit.machine import choose_device
 from clinit.observer import Observer, ignore
 from clinit.setting import fields_of
@@ -91,25 +89,13 @@ class HeadSettings(TypedDict, total=False):
     ranpac_lam: Many[float | str]
 
 
-def combinations(settings: Mapping[str, Any], *, top: bool = False) -> Iterable[dict[str, Any]]:
-    """Return one mapping of settings per combination of the values in lists, last list fastest."""
-    every = settings_of(top=top)
-    values = [
-        list(value)
-        if isinstance(value, list | tuple | range) and not (name in every and every[name].items)
-        else [value]
-        for name, value in settings.items()
-    ]
-    return (dict(zip(settings, each, strict=True)) for each in product(*values))
-
-
 Cache = Source | str | Path
 """Features, or the folder of a feature cache."""
 Caches = Cache | Sequence[str | Path]
 """One cache, or the folders of several caches of one backbone."""
 GivenHead = Head | str | Path | tuple[Any, Any]
 """A head, its file, or its weight (classes, dim) and bias (classes,) as arrays."""
-Variant = Mapping[str, Any] | Study
+Variant = Mapping[str, Any]
 """Settings of one run, by name."""
 
 
@@ -167,122 +153,36 @@ def train(
     return load_runs(*places.values())
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImagePlaces:
-    """Where the images and weights of top blocks are, if not where they were at extraction."""
-
-    base: str | Path | None = None
-    """Folder of the base images."""
-    new: str | Path | None = None
-    """Folder of the new images."""
-    weights: str | Path | None = None
-    """File of the weights of the backbone."""
-    activations: str | Path | None = None
-    """Folder of stored activations; None means `trunk-cache` in `out`."""
-    activation_bytes: int = 20 * 10**9
-    """Maximum bytes of activations to store; 0 stores none."""
-
-
-def train_top(
-    base: str | Path,
-    new: str | Path,
-    *variants: Variant | Sequence[Variant],
-    out: str | Path,
-    head: GivenHead | None = None,
-    images: ImagePlaces = ImagePlaces(),
-    seeds: Iterable[int] | None = None,
-    checkpoint_every: int = 100,
-    overwrite: bool = False,
-    observer: Observer = ignore,
-    **settings: Any,
-) -> Runs:
-    """Train the top blocks of a backbone and its head on new classes that arrive in tasks.
-
-    Recorded runs are not trained again, and a killed run resumes from its checkpoint.
-
-    Args:
-        base: Feature cache of the classes of the pretrained head.
-        new: Feature cache of the classes that arrive in tasks.
-        variants: As in `train`.
-        out: Folder to record each run in.
-        head: As in `train`.
-        images: Where images and weights are.
-        seeds: As in `train`.
-        checkpoint_every: Updates between two checkpoints; 0 writes one per task.
-        overwrite: Whether to replace existing records, of these or other runs.
-        observer: Called with each event as it happens.
-        settings: Options of `clinit train-top`, as in `train`.
-
-    Raises:
-        ValueError: If a setting is unknown or wrong, or no run reads it.
-        ClinitError: If the data do not fit together, or a record cannot be written.
-    """
-    from clinit.headtrain.top.experiment import train_top as train_recorded
-    from clinit.headtrain.top.inputs import ImageData  # slow: it imports timm
-
-    folder = Path(out)
-    studies = _studies(variants, settings, seeds, top=True)
-    base_root, new_root, weights, stored = (
-        None if place is None else Path(place)
-        for place in (images.base, images.new, images.weights, images.activations)
-    )
-    storage = Storage(folder=stored or folder / "trunk-cache", budget=images.activation_bytes)
-    found = Images(
-        base=Path(base),
-        new=Path(new),
-        base_root=base_root,
-        new_root=new_root,
-        weights=weights,
-        storage=storage,
-    )
-    with claim_folder(folder):
-        places = runs.places_of(studies, folder, overwrite=overwrite)
-        given = _head(head, load_cache(base) if isinstance(head, tuple) else None)
-        data = ImageData.open(found, {"": given}, option="{}_root")
-        train_recorded(
-            data,
-            runs.left_of(places, data, overwrite=overwrite),
-            observer=observer,
-            checkpoint_every=checkpoint_every,
-            overwrite=overwrite,
-        )
-    return load_runs(*places.values())
-
-
 def _studies(
     variants: Sequence[Variant | Sequence[Variant]],
     settings: Mapping[str, Any],
     seeds: Iterable[int] | None,
-    *,
-    top: bool = False,
 ) -> list[Study]:
     """Return one resolved study per variant, combination of settings and seed.
 
     Raises:
-        ValueError: If there is none, a setting is wrong or none reads it, or a study has top blocks
-            although `top` is false, or vice versa.
+        ValueError: If there is none, a setting is wrong or none reads it.
     """
     flat: list[Variant] = []
     for each in variants:
-        flat += [each] if isinstance(each, Study | Mapping) else each
+        flat += [each] if isinstance(each, Mapping) else each
     if variants and not flat:
         raise ValueError("there is no study: give at least one")
-    inits = {} if "init" in settings or flat else {"init": list(PAPER_INITS)}
+    inits = {} if "init" in settings or flat else {"init": PAPER_INITS}
+    every, grid = settings_of(), {**settings, **inits}
+    lists = [
+        list(value)
+        if isinstance(value, list | tuple | range) and not (name in every and every[name].items)
+        else [value]
+        for name, value in grid.items()
+    ]
     found, asked = [], dict.fromkeys(settings)
-    for number in [None] if seeds is None else map(index, seeds):
-        seed = {} if number is None else {"seed": number}
+    for seed in [{}] if seeds is None else [{"seed": index(seed)} for seed in seeds]:
         for variant in flat or [{}]:
-            start = variant if isinstance(variant, Study) else Study.of(top=top)
-            own = {} if isinstance(variant, Study) else dict(variant)
-            if (start.top is not None) != top:
-                raise ValueError(
-                    "the study has no settings of top blocks. Give it a part `top`."
-                    if top
-                    else "the study has settings of top blocks. Call `clinit.train_top`."
-                )
-            asked |= dict.fromkeys(own)
-            for values in combinations({**settings, **inits}, top=top):
-                found.append(start.changed({**values, **own, **seed}))
+            asked |= dict.fromkeys(variant)
+            for values in product(*lists):
+                combined = {**dict(zip(grid, values, strict=True)), **variant, **seed}
+                found.append(Study.of(combined))
     if asked and (unread := refusals(asked, found)):
         raise ValueError(unread[0])
     return list(dict.fromkeys(study.resolved() for study in found))

@@ -58,9 +58,7 @@ def visible_cpus() -> int:
 
     This respects a cpuset, but not a quota of CPU time.
     """
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def free_memory(device: torch.device | None = None, *, root: Path = _ROOT) -> int:

@@ -83,10 +83,10 @@ def extracted(folder: Path, out: Path, title: str, *more: object) -> str:
     return texts[0]
 
 
-def trained(out: Path, method: str) -> Path:
+def trained(out: Path) -> Path:
     """Fit a head to the first classes, learn the later ones; return the record."""
     head = out / "head.safetensors"
-    text = done("head", "fit", out / "first", "--method", method, "--out", head)
+    text = done("head", "fit", out / "first", "--out", head)
     assert "On 9 validation rows: top-1 " in text
     caches = ("--base", out / "first", "--new", out / "later", "--head", head)
     stream = ("--tasks", 1, "--iterations", 2, "--buffer", 6, "--init", "least-square")
@@ -113,7 +113,7 @@ def test_features_without_a_head_become_a_model(folder: Path, tmp_path: Path, ti
             call("train-head", "--base", cache.path, "--new", cache.path, "--out", tmp_path / "no")
         )
     )
-    run = trained(tmp_path, "logistic")
+    run = trained(tmp_path)
     done("export", run, "--out", tmp_path / "exported")
     assert right(tmp_path / "exported", folder / "first" / "val") > 0.5
 
@@ -144,7 +144,7 @@ def test_a_head_on_projected_features_is_exported_for_pooled_ones(
     assert "projected features of vit_base_patch32_clip_224" in text
     split = open_cache(tmp_path / "first").split("val")
     assert (split.dim, split.fingerprint.output) == (512, "projected")
-    run, out = trained(tmp_path, "ridge"), tmp_path / "exported"
+    run, out = trained(tmp_path), tmp_path / "exported"
     text = done("export", run, "--out", out)
     assert "reads pooled features, and the run's are projected" in text
     head, model = read_head(run / "head.safetensors"), load_model(out, device="cpu")
@@ -165,7 +165,7 @@ def test_a_head_on_projected_features_is_exported_for_pooled_ones(
 
 def test_top_blocks_of_a_network_without_a_classifier_learn(folder: Path, tmp_path: Path) -> None:
     extracted(folder, tmp_path, "dinov2")
-    trained(tmp_path, "ridge")
+    trained(tmp_path)
     done("train-top", "--base", tmp_path / "first", "--new", tmp_path / "later",
          "--head", tmp_path / "head.safetensors", "--out", tmp_path / "top", "--device", "cpu",
          "--top-blocks", 1, "--tasks", 1, "--iterations", 2, "--buffer", 6,

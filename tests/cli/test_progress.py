@@ -89,7 +89,7 @@ def test_a_log_tells_how_far_the_work_is(
     monkeypatch.setattr(progress_module, "_log", Log())
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with progress() as line:
-        line.work("train", unit="images").count(0, 50_000)
+        line.work("train", unit="rows").count(0, 50_000)
         now[0] = 10.0
         line.count(12_500, 50_000)
         line.more = "95/s"
@@ -97,7 +97,7 @@ def test_a_log_tells_how_far_the_work_is(
         count("verifying", 1, 4)
     with doing("Reading …"):
         now[0] = 13.0
-    expected = ["train: 12,500 of 50,000 images, 25 %, 30.0s left, 95/s", "verifying: 25 %"]
+    expected = ["train: 12,500 of 50,000 rows, 25 %, 30.0s left, 95/s", "verifying: 25 %"]
     assert capsys.readouterr() == ("", "\n".join([*expected, "Reading … 3.0s", ""]))
 
 
@@ -140,7 +140,7 @@ def test_the_time_left_is_that_of_the_work_of_this_call(monkeypatch: pytest.Monk
     assert line.in_words() == "train: 9,000 of 10,000 images, 90 %"
     now[0] = 60.0
     line.count(9_100, 10_000)
-    assert line.in_words() == "train: 9,100 of 10,000 images, 91 %, 9.0m left"
+    assert line.in_words() == "train: 9,100 of 10,000 images, 91 %, 9.0m left, 1.7 images/s"
     line.count(0, 500)  # another count
     assert line.in_words() == "train: 0 of 500 images, 0 %"
     line.count(500, 500)

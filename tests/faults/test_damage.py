@@ -32,7 +32,6 @@ FILES: dict[str, tuple[tuple[str, ...], str]] = {
     "caches/base/train/shard-00000.h5": (CACHE, "caches/new/train/shard-00000.h5"),
     "caches/base/head.safetensors": ((*CACHE, "align"), "arrays/head.safetensors"),
     "caches/base/views/0/shard-00000.h5": (("align",), "caches/base/views/1/shard-00000.h5"),
-    "cache/head.safetensors": (("diagnose, imported",), "caches/base/head.safetensors"),
     "runs/random/run.json": (
         ("report --json", "report", "export"),
         "runs/class-mean-calibrated/run.json",
@@ -61,7 +60,7 @@ FILES: dict[str, tuple[tuple[str, ...], str]] = {
     "weights.safetensors": (("export --weights",), "model.safetensors"),
     "settings.toml": (("train-head --config",), "arrays/classes.txt"),
     "arrays/features.npy": (("cache import",), "arrays/labels.npy"),
-    "arrays/head.safetensors": (("cache import",), "weights.safetensors"),
+    "arrays/head.safetensors": (("diagnose, imported",), "weights.safetensors"),
 }
 """Who reads a file, and another of the same format, to be put in its place."""
 INPUTS = ("settings.toml", "arrays/features.npy", "arrays/head.safetensors")

@@ -221,8 +221,8 @@ ESCAPES = (
 )
 WRITTEN = {
     "cache import": (
-        *("cache/train/.lock", "cache/train/plan.json", "cache/head.safetensors"),
-        *("cache/train", "cache/train/manifest.parquet", "cache/.head.safetensors.lock"),
+        *("cache/train/.lock", "cache/train/plan.json"),
+        *("cache/train", "cache/train/manifest.parquet"),
     ),
     "extract": (
         *("cache/train/.lock", "cache/train/shard-00001.h5", "cache/train/.part-1-of-1.lock"),

@@ -33,7 +33,7 @@ WRITERS: Mapping[str, str] = {
     "extract": f"{_IMAGES % 'base'} --out out/cache",
     "extract --views": f"{_IMAGES % 'new'} --views 2 --out out/cache",
     "cache import": "cache import work/arrays/features.npy work/arrays/labels.npy --backbone made"
-    " --classes work/arrays/classes.txt --head work/arrays/head.safetensors --out out/cache",
+    " --classes work/arrays/classes.txt --out out/cache",
     "manifest build": "manifest build folder --root work/images/base --split train"
     " --out out/train.parquet",
     "align": f"head align work/caches/base --out out/aligned.safetensors {_FEW}",
@@ -65,7 +65,7 @@ READERS: Mapping[str, str] = {
     "cache verify": "cache verify work/caches/base",
     "cache show": "cache show work/caches/base",
     "diagnose": "diagnose work/caches/base --json --device cpu",
-    "diagnose, imported": "diagnose work/cache --json",
+    "diagnose, imported": "diagnose work/cache --json --head work/arrays/head.safetensors",
     "align": WRITERS["align"],
     "train-head": f"{WRITERS['train-head']} --init least-square",
     "train-head --head": f"{WRITERS['train-head']} --head work/aligned.safetensors --loss mse",

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from safetensors.numpy import save_file
@@ -41,30 +40,9 @@ def tensors(path: Path, **arrays: Any) -> None:
     save_file({name: np.asarray(array) for name, array in arrays.items()}, path)
 
 
-def parquet(path: Path, **arrays: Any) -> None:
-    pl.DataFrame(arrays).write_parquet(path, row_group_size=4)
-
-
-def lists(path: Path, **arrays: Any) -> None:
-    columns = {n: pl.Series(a) if np.ndim(a) == 1 else _lists(a) for n, a in arrays.items()}
-    pl.DataFrame(columns).write_parquet(path)
-
-
-def _lists(array: np.ndarray) -> pl.Series:
-    kind = pl.Float16 if array.dtype == np.float16 else pl.Float32
-    return pl.Series(array.tolist()).cast(pl.List(kind))
-
-
 Writer = Callable[..., None]
 KINDS = pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("a.npz", npz),
-        ("b.npz", compressed),
-        ("a.safetensors", tensors),
-        ("a.parquet", parquet),
-        ("b.parquet", lists),
-    ],
+    ("name", "write"), [("a.npz", npz), ("b.npz", compressed), ("a.safetensors", tensors)]
 )
 
 
@@ -167,14 +145,9 @@ def test_other_types_of_numbers_and_labels_are_taken(tmp_path: Path) -> None:
     check(imported(tmp_path / "a.safetensors"), values.float().numpy())
     words = np.array(["ant", "bee", "cat"])[LABELS]
     npz(tmp_path / "a.npz", features=FEATURES, labels=words)
-    table = pl.DataFrame({"features": FEATURES, "label": words})
-    table.cast({"label": pl.Categorical()}).write_parquet(tmp_path / "b.parquet")
-    for name in ("a.npz", "b.parquet"):
-        split = import_features(
-            tmp_path / name, None, tmp_path / f"{name}-c", ImportConfig(backbone="clip")
-        )
-        check(split)
-        assert split.class_names == ("ant", "bee", "cat")
+    split = import_features(tmp_path / "a.npz", None, tmp_path / "c", ImportConfig(backbone="clip"))
+    check(split)
+    assert split.class_names == ("ant", "bee", "cat")
 
 
 @KINDS
@@ -186,23 +159,6 @@ def test_half_of_a_file_is_refused(tmp_path: Path, name: str, write: Writer) -> 
         with pytest.raises(CacheError, match=f"cannot read .*{name}"):
             imported(tmp_path / name)
     assert not (tmp_path / "cache").exists()
-
-
-def test_missing_values_and_rows_of_different_lengths_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    whole = FEATURES[:3].astype(np.float32).tolist()
-    for rows, message in (
-        ([*whole, None], "`features`: missing values"),
-        ([*whole, [1.0, None, 1.0, 1.0, 1.0]], "`features`: missing values"),
-        ([*whole, [1.0]], "cannot read .* as a table of features"),
-    ):
-        features = pl.Series(rows, dtype=pl.List(pl.Float32))
-        pl.DataFrame({"features": features, "label": [0, 1, 2, 2]}).write_parquet(path)
-        with pytest.raises(CacheError, match=message):
-            imported(path)
-    pl.DataFrame({"features": whole, "label": [0, None, 1]}).write_parquet(path)
-    with pytest.raises(CacheError, match="`label`: missing values"):
-        imported(path)
 
 
 def npy(shape: object, descr: str = "'<f4'", data: bytes = bytes(64), version: int = 1) -> bytes:

@@ -45,7 +45,7 @@ from clinit.headtrain.heads.groups import one_of_each, shares_of
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.heads.statistics.class_statistics import ARRAYS, ClassStatistics, Weighting
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.heads.statistics.moments import add_by_class, cut
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.setting import Imported
@@ -200,7 +200,8 @@ def own_rows(start: Start, data: NewClasses, statistics: ClassStatistics | None 
         statistics = replace(data, features=features).statistics(start.weighting)
     old = data.head.between(0, data.start).on_host()
     old = Rows(_read_only(old.weight), _read_only(old.bias))
-    arrays: dict[str, Any] = {n: _read_only(getattr(statistics, n)) for n in ARRAYS}
+    names = ("totals", "counts", "shift", "sums", "gram")
+    arrays: dict[str, Any] = {n: _read_only(getattr(statistics, n)) for n in names}
     statistics = replace(statistics, **arrays)
     found = function(_read_only(features), _read_only(data.labels), old, statistics)
     wanted = (data.stop - data.start, features.shape[1])

@@ -33,7 +33,6 @@ from clinit.headtrain.heads.groups import one_of_each, shares_of
 from clinit.headtrain.heads.statistics.moments import Block, MomentSums, cut, symmetric
 
 Weighting = Literal["class", "sample"]
-ARRAYS = ("totals", "counts", "shift", "sums", "gram")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,11 +247,6 @@ class ClassStatistics:
         return replace(self, shift=shift, sums=sums, gram=gram)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all rows have been read."""
-        return np.allclose(self.counts, self.totals)  # sums of shares are rounded
-
-    @property
     def num_classes(self) -> int:
         """Number of classes, including classes without rows."""
         return len(self.totals)
@@ -324,11 +318,9 @@ class ClassStatistics:
         return namespace(rows).where(present, rows, 0.0)
 
     def _shifted_mean(self) -> Any:
-        assert self.is_whole, "a part is not the whole"
         return beside(self.gram, self.weights) @ self.sums
 
     def _shifted_class_means(self) -> Any:
-        assert self.is_whole, "a part is not the whole"
         rows = np.maximum(self.totals, 1).astype(np.float64)
         return self.sums / beside(self.gram, rows)[:, None]
 

@@ -204,8 +204,8 @@ def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
     """
     names = head.class_names
     remedy = (
-        "Give one name per row, all different: `clinit extract` with --head-classes FILE, or"
-        " `clinit cache import` with --classes FILE."
+        "Give one name per row, all different: `clinit extract --head-classes FILE` names the rows"
+        " of a network, `clinit.save_head` writes a head file with names."
     )
     if names is None:
         raise ExperimentError(

@@ -197,8 +197,7 @@ def _one_head(sources: Sequence[Source]) -> Head | None:
         ):
             raise CacheError(
                 f"{' and '.join(each.path for each in sources)} hold different heads",
-                remedy="Give both the same: `clinit cache import --head FILE`, or `clinit extract`"
-                " with the same --head-classes.",
+                remedy="Extract both with the same --head-classes.",
             )
     return heads[0] if heads else None
 

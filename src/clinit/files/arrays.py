@@ -1,7 +1,7 @@
 """Read files that other programs wrote: arrays, in one of the formats of `FORMATS`, and tables.
 
 Arrays of `.npy` and safetensors files stay on the disk. An array of a `.npz` archive, which may be
-compressed, and a column of a Parquet file are read into memory as a whole.
+compressed, is read into memory as a whole.
 
 Sources: "A simple file format for NumPy arrays", `numpy.lib.format`; "Format" in the README of
 huggingface/safetensors.
@@ -121,11 +121,6 @@ def _npy(path: Path, name: str) -> np.ndarray:
     return array
 
 
-def _names_of_npz(path: Path) -> tuple[str, ...]:
-    with zipfile.ZipFile(path) as archive:
-        return tuple(name.removesuffix(".npy") for name in archive.namelist())
-
-
 def _npz(path: Path, name: str) -> np.ndarray:
     """Read an array; refuse one that is much larger than its file."""
     size = path.stat().st_size
@@ -140,13 +135,8 @@ def _npz(path: Path, name: str) -> np.ndarray:
             return array
 
 
-def _names_of_safetensors(path: Path) -> tuple[str, ...]:
-    with safe_open(path, framework="numpy") as file:  # checks the header
-        return tuple(sorted(file.keys()))
-
-
-def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the header, and the byte of the file at which the tensors begin."""
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the header of a safetensors file, and the byte at which the tensors begin."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         return json.loads(file.read(length)), 8 + length
@@ -154,78 +144,21 @@ def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
 
 def _safetensors(path: Path, name: str) -> np.ndarray:
     """Map a tensor into memory."""
-    header, start = _safetensors_header(path)
+    header, start = _header(path)
     kind, shape, (begin, end) = (header[name][k] for k in ("dtype", "shape", "data_offsets"))
     if kind not in _TYPES or begin == end:
         raise ValueError(f"{kind} of shape {tuple(shape)}, expected floats or integers")
     return np.memmap(path, _TYPES[kind], "r", start + begin, tuple(shape))
 
 
-def _columns(path: Path) -> tuple[str, ...]:
-    table = scan_parquet(path)
-    if not row_count(table, path.stat().st_size):
-        raise ValueError("it contains no rows")
-    return tuple(table.collect_schema())
-
-
-def _column(path: Path, name: str) -> np.ndarray:
-    """Read a column; texts become Python objects."""
-    column = scan_parquet(path).select(name).collect().to_series()
-    nested = isinstance(column.dtype, pl.List | pl.Array)
-    inner = column.explode(empty_as_null=True) if nested else column
-    if column.null_count() or inner.null_count():
-        raise ValueError("missing values")
-    if isinstance(column.dtype, pl.List):
-        column = column.list.to_array(len(column[0]))
-    if isinstance(column.dtype, pl.Categorical | pl.Enum):
-        column = column.cast(pl.String)
-    array: np.ndarray = column.to_numpy()
-    if array.dtype == object and column.dtype != pl.String:
-        raise ValueError(f"{column.dtype}, expected numbers or texts")
-    return array
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """How to read files with one suffix."""
-
-    title: str
-    remedy: str
-    names: Callable[[Path], tuple[str, ...] | None]
-    """Returns the names of the arrays; None for a single array without a name."""
-    array: Callable[[Path, str], np.ndarray]
-    metadata: Callable[[Path], Mapping[str, str]] = lambda path: {}
-    """Returns the texts next to the arrays."""
-
-
-FORMATS = {
-    ".npy": Format(
-        "a .npy file",
-        "Write it with `numpy.save(path, array)`; pickled objects are not read.",
-        lambda path: None,
-        _npy,
-    ),
-    ".npz": Format(
-        "a .npz file",
-        "Write it with `numpy.savez(path, features=…, labels=…)`.",
-        _names_of_npz,
-        _npz,
-    ),
-    ".parquet": Format(
-        "a table of features",
-        "Write one row per sample: a column of arrays of floats, all of one length, and a column"
-        " of labels that are integers or texts.",
-        _columns,
-        _column,
-        pl.read_parquet_metadata,
-    ),
-    ".safetensors": Format(
-        "a safetensors file",
-        "Write it with `safetensors.numpy.save_file` or `safetensors.torch.save_file`.",
-        _names_of_safetensors,
-        _safetensors,
-        lambda path: _safetensors_header(path)[0].get("__metadata__") or {},
-    ),
+FORMATS: Mapping[str, Callable[[Path, str], np.ndarray]] = {
+    **{".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
+}
+"""Suffix of a file -> reads an array."""
+_WRITERS = {
+    ".npy": "`numpy.save(path, array)`; pickled objects are not read",
+    ".npz": "`numpy.savez(path, features=…, labels=…)`",
+    ".safetensors": "`safetensors.numpy.save_file` or `safetensors.torch.save_file`",
 }
 
 
@@ -234,22 +167,30 @@ class ArrayFile:
     """A file of arrays. All methods raise `CacheError` if the file is damaged."""
 
     path: Path
-    format: Format
+    suffix: str
+    """Its format, among `FORMATS`."""
 
     def names(self) -> tuple[str, ...] | None:
         """Return the names of the arrays; None for a single array without a name."""
         with self._reading():
-            return self.format.names(self.path)
+            if self.suffix == ".npz":
+                with zipfile.ZipFile(self.path) as archive:
+                    return tuple(name.removesuffix(".npy") for name in archive.namelist())
+            if self.suffix == ".safetensors":
+                with safe_open(self.path, framework="numpy") as file:  # checks the header
+                    return tuple(sorted(file.keys()))
+        return None
 
     def array(self, name: str) -> np.ndarray:
         """Return an array, on disk if the format allows that; numbers may be `BFLOAT16`."""
         with self._reading(f"`{name}`: " if name else ""):
-            return self.format.array(self.path, name)
+            return FORMATS[self.suffix](self.path, name)
 
     def metadata(self) -> Mapping[str, str]:
         """Return the texts next to the arrays, if the format has a place for them."""
         with self._reading():
-            return self.format.metadata(self.path)
+            header = _header(self.path)[0] if self.suffix == ".safetensors" else {}
+            return header.get("__metadata__") or {}
 
     def find(self, given: str | None, usual: Sequence[str], option: str) -> str:
         """Return the name of the array that contains the features, or the labels.
@@ -341,8 +282,8 @@ class ArrayFile:
             yield
         except _DAMAGE as error:
             raise CacheError(
-                f"cannot read {self.path} as {self.format.title}: {what}{str(error)[:200]}",
-                remedy=self.format.remedy,
+                f"cannot read {self.path} as a {self.suffix} file: {what}{str(error)[:200]}",
+                remedy=f"Write it with {_WRITERS[self.suffix]}.",
             ) from error
 
 
@@ -364,7 +305,7 @@ def open_arrays(path: Path) -> ArrayFile:
     if not exists(path):
         raise CacheError(f"no file at {path}", remedy=instead_of(path, "Check the spelling."))
     check_readable(path, CacheError)
-    return ArrayFile(path, FORMATS[suffix])
+    return ArrayFile(path, suffix)
 
 
 def widened(features: np.ndarray) -> Float[np.ndarray, ...]:

@@ -54,23 +54,19 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
         ClinitError: If the folder cannot be written or the disk is full. `path` is then unchanged.
     """
     _refuse_other_than_file(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _commit(path, write)
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def _commit(path: Path, write: Callable[[Path], object]) -> None:
     draft = draft_of(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
         write(draft)
         flush_file(draft)
         draft.replace(path)
         flush_folder(path.parent)
-    except BaseException:
-        _remove(draft)
+    except BaseException as error:
+        with suppress(OSError):  # the error that led here is told
+            draft.unlink()
+        if isinstance(error, OSError):
+            raise unwritable(path, error) from error
         raise
 
 
@@ -96,11 +92,10 @@ def commit_folder(
             flush_file(path)
         flush_folder(draft)
         take_place(draft, folder, overwrite=overwrite)
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
-        raise unwritable(folder, error) from error
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise unwritable(folder, error) from error
         raise
 
 
@@ -139,11 +134,6 @@ def _exchanged(one: Path, other: Path) -> bool:
     names = os.fsencode(one), os.fsencode(other)
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return rename is not None and not rename(here, names[0], here, names[1], exchange)
-
-
-def _remove(draft: Path) -> None:
-    with suppress(OSError):  # the error that led here is reported already
-        draft.unlink()
 
 
 def _refuse_other_than_file(path: Path) -> None:

@@ -57,7 +57,9 @@ class DocumentKind:
 
     def text(self, content: Mapping[str, Any], *, indent: int | None = 2) -> str:
         """Return the sealed document as JSON."""
-        return json.dumps(self.seal(content), indent=indent, ensure_ascii=False, allow_nan=False)
+        told = json.dumps(self.seal(content), indent=indent, ensure_ascii=False, allow_nan=False)
+        # A path that is not UTF-8 contains lone surrogates, which UTF-8 text can only escape.
+        return told.encode(errors="backslashreplace").decode()
 
     def write(self, path: Path, content: Mapping[str, Any]) -> None:
         """Create or replace the document at `path`, atomically.
@@ -65,8 +67,7 @@ class DocumentKind:
         Raises:
             ClinitError: If the file cannot be written.
         """
-        # A path that is not UTF-8 contains lone surrogates, which UTF-8 text can only escape.
-        text = (self.text(content) + "\n").encode(errors="backslashreplace")
+        text = (self.text(content) + "\n").encode()
         commit_file(path, lambda draft: draft.write_bytes(text))
 
     def read(

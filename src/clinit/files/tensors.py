@@ -36,8 +36,7 @@ def tensors_bytes(
     """
     plain = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     text = kind.text({**facts, "tensors": digest(plain)}, indent=None)
-    # A name that is not UTF-8 contains lone surrogates, which UTF-8 text can only escape.
-    return save(plain, metadata={key: text.encode(errors="backslashreplace").decode()})
+    return save(plain, metadata={key: text})
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,9 @@ def cache(tmp_path: Path) -> Path:
     features, labels = sample()
     np.save(tmp_path / "features.npy", features)
     np.save(tmp_path / "labels.npy", np.array(NAMES)[labels])
-    write_head(make_head(), tmp_path / "head.safetensors")
-    config = ImportConfig(backbone="clip", head=tmp_path / "head.safetensors")
+    config = ImportConfig(backbone="clip")
     import_features(tmp_path / "features.npy", tmp_path / "labels.npy", tmp_path / "c", config)
+    write_head(make_head(), tmp_path / "c" / "head.safetensors")
     return tmp_path / "c"
 
 
@@ -120,7 +120,7 @@ def test_several_caches_are_measured_as_one(cache: Path, tmp_path: Path) -> None
         config = ImportConfig(backbone="clip")
         import_features(tmp_path / "f.npy", tmp_path / "l.npy", tmp_path / name, config)
     parts = [str(tmp_path / name) for name in ("one", "two", "rest")]
-    head = str(tmp_path / "head.safetensors")
+    head = str(cache / "head.safetensors")
     found = [clinit.diagnose(each, head).content() for each in (parts, cache)]
     assert [each.pop("library") for each in found] == ["numpy", "numpy"]
     assert found[0] == pytest.approx(found[1], rel=1e-6)

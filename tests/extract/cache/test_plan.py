@@ -65,9 +65,12 @@ def test_a_fingerprint_that_is_none_is_refused(plan: Plan, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "change", [{"num_rows": 0}, {"batch_size": 2**41}, {"dtype": "int8"}, {"split": "../train"}]
 )
-def test_impossible_plans_are_refused(plan: Plan, change: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        replace(plan, **change)  # type: ignore[arg-type]
+def test_impossible_plans_are_refused(
+    plan: Plan, tmp_path: Path, change: dict[str, object]
+) -> None:
+    settle_plan(replace(plan, **change), tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(CacheError, match=rf"at `\$\.{next(iter(change))}`"):
+        read_plan(tmp_path)
 
 
 def remedy(path: Path) -> str:

@@ -12,6 +12,7 @@ import pytest
 from clinit.errors import CacheError
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache, open_split, shard_problem
+from clinit.extract.cache.summary import write_summary
 from clinit.extract.work import import_features as module
 from clinit.extract.work.import_features import import_features
 from clinit.extract.work.options import ImportConfig
@@ -33,9 +34,13 @@ def make(folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: str = "float32") 
     features[list(BAD)] = np.nan
     np.save(folder / "x.npy", features)
     np.save(folder / "y.npy", labels)
-    write_head(Head(np.eye(4, DIM), np.zeros(4), tuple("0123")), folder / "h.safetensors")
-    config = ImportConfig(backbone="clip", head=folder / "h.safetensors")
-    return import_features(folder / "x.npy", folder / "y.npy", folder / "cache", config)
+    config = ImportConfig(backbone="clip")
+    split = import_features(folder / "x.npy", folder / "y.npy", folder / "cache", config)
+    head = Head(np.eye(4, DIM), np.zeros(4), tuple("0123"))
+    write_head(head, folder / "cache" / "head.safetensors")
+    run = split.summary.run
+    write_summary(split.path, split.plan, split.manifest, head=head, head_classes="made", run=run)
+    return open_split(split.path)
 
 
 def test_the_summary_says_what_the_split_holds(split: CacheSplit) -> None:

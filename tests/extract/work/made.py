@@ -1,6 +1,5 @@
 """Extractions of a tiny network."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,8 @@ from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
-from clinit.extract.work.split_run import Progress, SplitResult
+from clinit.extract.work.split_run import SplitResult
+from clinit.observer import Observer, ignore
 from tests.conftest import TINY_ARGS, TINY_MODEL
 
 
@@ -29,12 +29,12 @@ def extracted(
     part: Part = WHOLE,
     *,
     splits: tuple[str, ...] = (),
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    observer: Observer = ignore,
 ) -> list[SplitResult]:
     """Extract the splits of a tree, or some of them; return what came of each."""
     found = splits or available_splits("folder", root)
     manifests = {split: scan("folder", root, split).manifest for split in found}
-    return list(extract(manifests, root, out, config, part, on_progress=on_progress))
+    return list(extract(manifests, root, out, config, part, observer=observer))
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.errors import CacheError, ClinitError, HeadError
-from clinit.extract.cache.head import Head, write_head
+from clinit.errors import CacheError, ClinitError
 from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.extract.work import import_features as module
 from clinit.extract.work.import_features import import_features
@@ -38,22 +37,15 @@ def imported(
     """Save the arrays beside a cache and import them into it."""
     np.save(cache.parent / "features.npy", arrays[0])
     np.save(cache.parent / "labels.npy", arrays[1])
-    for name in ("classes", "head"):
-        if name in settings and not isinstance(settings[name], Path):
-            settings[name] = written(cache.parent / f"{name}.safetensors", settings[name])
+    if "classes" in settings:
+        names = "\n".join(settings["classes"])
+        settings["classes"] = cache.parent / "classes.txt"
+        settings["classes"].write_text(names)
     config = ImportConfig(backbone=backbone, **settings)
     folder = cache.parent
     return import_features(
         folder / "features.npy", folder / "labels.npy", cache, config, **(report or {})
     )
-
-
-def written(path: Path, content: str | Head) -> Path:
-    if isinstance(content, Head):
-        write_head(content, path)
-    else:
-        path.write_text("\n".join(content))
-    return path
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -70,18 +62,6 @@ def test_values_too_small_for_a_type_come_back_as_they_were_or_are_invalid(
     wild = np.array([[1.0, np.nan], [1, 2], [1e300, 0], [0, 0]])
     assert imported(tmp_path / "wild", (wild, np.zeros(4, int))).valid.tolist() == [0, 1, 0, 1]
     assert split.load().features.tolist() == [[1, 0], [0, 0], [0, np.float32(1e-30)]]
-
-
-@pytest.mark.parametrize("names", [("0", "1", "2", "3"), None])
-def test_a_head_is_stored_and_its_accuracy_told_for_both_splits(
-    tmp_path: Path, arrays: Arrays, names: tuple[str, ...] | None
-) -> None:
-    imported(tmp_path / "c", arrays, head=Head(np.eye(4, 6), np.zeros(4), names))
-    imported(tmp_path / "c", arrays, split="val")
-    cache = open_cache(tmp_path / "c")
-    assert cache.head.class_names == ("0", "1", "2", "3")
-    for split in cache.splits.values():
-        assert split.summary.head.top1.percent == 100
 
 
 WORDS = np.array(["a", "b", "c", "c"])
@@ -105,7 +85,6 @@ NUMBERS = np.zeros(3, dtype=np.int64)
         (ONES, np.array(["a", "b", "c", "x" * 4097]), {}, "text that is not a class name: 'xxx"),
         (ONES, np.array(["a", "b", "c", "\ud800"]), {}, "text that is not a class name"),
         (ONES, np.array(["a", "b", "c", "x"]), {"broken": True}, "label of invalid Unicode"),
-        (ONES, WORDS, {"head": Head(np.eye(3, 5), np.zeros(3))}, "imported features have width 2"),
     ],
 )
 def test_files_of_another_content_are_refused(
@@ -221,20 +200,3 @@ def test_a_damaged_import_is_mended_by_its_command(
     damage(tmp_path / "c" / "train" / name)
     imported(tmp_path / "c", arrays)
     assert files(tmp_path / "c") == before
-
-
-def test_a_lost_head_is_written_again_by_its_import_and_replaced_by_no_other(
-    tmp_path: Path,
-) -> None:
-    labels = np.arange(12) % 4
-    arrays = np.eye(4, 6, dtype=np.float32)[labels], labels
-    head, other = Head(np.eye(4, 6), np.zeros(4)), Head(2 * np.eye(4, 6), np.zeros(4))
-    imported(tmp_path / "c", arrays, head=head)
-    stored = tmp_path / "c" / "head.safetensors"
-    before = stored.read_bytes()
-    with pytest.raises(HeadError, match="is another head than the one given"):
-        imported(tmp_path / "c", arrays, head=other, split="val")
-    for damaged in (before[:-1] + b"\x01", None):
-        stored.write_bytes(damaged) if damaged else stored.unlink()
-        imported(tmp_path / "c", arrays, head=head)
-        assert stored.read_bytes() == before

@@ -19,7 +19,7 @@ from clinit.extract.dataset.decode import decode
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.transform import make_transform
 from clinit.extract.work.run import ExtractConfig, extract
-from clinit.extract.work.split_run import Progress
+from clinit.observer import Event, Observer, Progressed
 from tests.conftest import TINY_ARGS, TINY_MODEL
 from tests.extract.work.made import extracted, files, tiny_config
 
@@ -31,11 +31,11 @@ def config(tiny_weights: Path) -> ExtractConfig:
     return tiny_config(tiny_weights)
 
 
-def stopping(after: int) -> Callable[[Progress], None]:
+def stopping(after: int) -> Observer:
     """Return what interrupts an extraction after some batches."""
     calls = iter(range(1, 99))
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(event: Event) -> None:
         if next(calls) == after:
             raise KeyboardInterrupt
 
@@ -75,7 +75,7 @@ def test_a_resumed_extraction_is_bit_identical_to_an_uninterrupted_one(
     root, out = make_tree(), tmp_path / "resumed"
     extracted(root, tmp_path / "whole", config)
     with pytest.raises(KeyboardInterrupt):
-        extracted(root, out, config, on_progress=stopping(stop_after))
+        extracted(root, out, config, observer=stopping(stop_after))
     with pytest.raises(CacheError, match="its extraction was interrupted"):
         open_split(out / "train")
     results = extracted(root, out, replace(config, workers=5))
@@ -191,9 +191,9 @@ def test_a_cache_goes_on_with_the_batches_that_it_was_begun_with(
 def test_the_head_its_accuracy_and_the_time_are_stored(
     make_tree: Tree, config: ExtractConfig, tmp_path: Path
 ) -> None:
-    seen: list[Progress] = []
+    seen: list[Any] = []
     root, out = make_tree(classes="abx"), tmp_path / "cache"
-    results = extracted(root, out, config, on_progress=seen.append)
+    results = extracted(root, out, config, observer=seen.append)
     cache = open_cache(out)
     assert cache.head.class_names == ("a", "b", "c")
     data = cache.split("train").load()
@@ -201,7 +201,7 @@ def test_the_head_its_accuracy_and_the_time_are_stored(
     logits = data.features[known].astype(np.float32) @ cache.head.weight.T + cache.head.bias
     correct = int((logits.argmax(axis=1) == data.labels[known]).sum())
     assert results[0].split.summary.head.top1 == Top1(correct, 10)
-    assert [p.rows_done for p in seen if p.split == "train"] == [4, 6, 10, 12, 15]
+    assert [p.done for p in seen if p.what == "Reading train"] == [4, 6, 10, 12, 15]
     facts = cache.split("train").summary.run
     assert set(facts.shares) == {"read", "decode", "transfer", "forward", "write"}
     assert sum(facts.shares.values()) == pytest.approx(1)
@@ -290,11 +290,12 @@ def test_a_folder_that_has_changed_is_followed_and_only_new_images_are_computed(
         (root / "train" / name).parent.mkdir(exist_ok=True)
         shutil.copy(root / "train" / "a" / "0.png", root / "train" / name)
 
-    def killed(progress: Progress) -> None:
-        raise KeyboardInterrupt
+    def killed(event: Event) -> None:
+        if isinstance(event, Progressed):
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        extracted(root, out, config, on_progress=killed)
+        extracted(root, out, config, observer=killed)
     train, val = extracted(root, out, config)
     fresh, _ = extracted(root, tmp_path / "fresh", config)
     assert (train.computed_rows, val.computed_rows) == (3, 0)
