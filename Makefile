@@ -90,7 +90,7 @@ build/tools:
 
 # For a machine with PyTorch, timm and CuPy, but without a registry: unpack it there, then in `gpu`,
 # PYTHONPATH=site:src python3 benchmarks/gpu.py --tests --out benchmarks
-CARRIED = array-api-compat array-api-strict beartype msgspec polars polars-runtime-32 timm torchcodec
+CARRIED = array-api-compat array-api-strict beartype msgspec plotext polars polars-runtime-32 timm torchcodec
 PLATFORMS = $(foreach n,2_28 2_24 2_17,--platform manylinux_$(n)_x86_64) --platform manylinux2014_x86_64
 gpu-bundle: $(READY) ## Write build/gpu.tar.xz (44 MB): what `make gpu` needs where pip does not work
 	@rm -rf build/gpu && mkdir -p build/gpu

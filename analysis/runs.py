@@ -166,7 +166,7 @@ class Runs:
         ]
         return pl.concat(indexed) if indexed else pl.DataFrame()
 
-    def parts(self, view: View) -> Iterator[RenderableType]:
+    def parts(self, view: View, width: int = 80) -> Iterator[RenderableType]:
         """Yield the contents of a terminal report, from top to bottom."""
         seeds = {run.config.get("seed") for run in self.runs}
         ranked = view.means or len(seeds) > 1 or any(run.is_held_out for run in self.runs)
@@ -183,6 +183,10 @@ class Runs:
                 yield self._each(partial(task_table, columns=COLLAPSE), measured)
         yield Text("Columns: clinit report --help", style="dim")
         yield from self.told(view)
+        if view.curves:
+            from clinit.analysis.figures.terminal import draw
+
+            yield from ("", self._each(partial(draw, width=width)))
 
     def told(self, view: View) -> Iterator[RenderableType]:
         """Yield the first notes, and the number of the others."""
@@ -202,7 +206,12 @@ class Runs:
             if view.means:
                 table = means_table(self.runs, self.data)
             else:
-                table = frame_of(self._lines(per_task=view.per_task))
+                table = frame_of(
+                    [
+                        _flat(row | {f"final_{name}": v for name, v in row["final"].items()})
+                        for row in self.rows()
+                    ]
+                )
             return self._narrowed(table, view.columns).write_csv()
         tables = [ranking(part, view.columns) for part in self.data.values()]
         return "\n".join(
@@ -221,22 +230,6 @@ class Runs:
     def rows(self) -> list[Row]:
         """Return one row of plain values per run, with its tasks."""
         return [run.row() for run in self.runs]
-
-    def _lines(self, *, per_task: bool) -> list[Row]:
-        lines = []
-        for row in self.rows():
-            row |= {f"final_{name}": value for name, value in row["final"].items()}
-            flat = _flat(row)
-            if not per_task:
-                lines.append(flat)
-                continue
-            identity = {name: flat[name] for name in list(flat)[: list(flat).index("loss_new")]}
-            for task in row["tasks"]:
-                own = _flat(task)
-                for prefix, part in (("init", "initialisation"), ("diagnosis", "diagnosis")):
-                    own |= {f"{prefix}_{name}": v for name, v in _flat(task[part] or {}).items()}
-                lines.append(identity | own)
-        return lines
 
     def _each(self, render: Render, data: ByData | None = None) -> RenderableType:
         """Apply `render` to the runs of each data set, and stack the results."""
@@ -283,25 +276,22 @@ class Runs:
         save_page(Path(path), self.html)
 
 
-def load_runs(path: str | Path, *more: str | Path, skip_start: bool = False) -> Runs:
+def load_runs(path: str | Path, *more: str | Path) -> Runs:
     """Read the records at or below folders, and compare each run with its random run.
 
     Args:
         path: A record, or a folder of records.
         more: Further records or folders.
-        skip_start: Whether to leave the points before the first step out of the averages, but not
-            out of the curves and the values at the start of a task.
 
     Raises:
         RecordError: If a folder contains no record, or a record that cannot be read.
     """
-    records = read_records([Path(each) for each in (path, *more)])
-    return runs_of(records, skip_start=skip_start)
+    return runs_of(read_records([Path(each) for each in (path, *more)]))
 
 
-def runs_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Runs:
+def runs_of(records: Sequence[RunRecord]) -> Runs:
     """Compare each run with its random run; see `load_runs`."""
-    runs, notes = without_copies([RunSummary.of(each, skip_start=skip_start) for each in records])
+    runs, notes = without_copies([*map(RunSummary.of, records)])
     return _compared(runs, notes)
 
 

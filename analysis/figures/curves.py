@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
+from typing import TYPE_CHECKING
 
 import polars as pl
-from matplotlib.figure import Figure
 
-from clinit.analysis.figures import style
 from clinit.analysis.figures.line import Line, Start, lines_of, log_floor, starts_of
 from clinit.analysis.report.measures import MEASURES
 from clinit.analysis.report.run import RunSummary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CURVES = ("loss_new", "acc_new")
 MOST_MARKED = 60
@@ -75,6 +77,8 @@ def cumulative(start: Start, lines: Mapping[int, Line], shared: Switches) -> lis
 
 def figure(runs: Sequence[RunSummary], names: Sequence[str] = CURVES) -> Figure:
     """Return a panel per measure side by side, two as wide as the text of a page."""
+    from clinit.analysis.figures import style
+
     starts, shared = starts_of(runs), switches(runs)
     looks, labels = style.looks_of(starts), [start.name for start in starts]
     figure, drawn = style.panels(len(names), 2, 2.3, names=labels)
@@ -82,7 +86,7 @@ def figure(runs: Sequence[RunSummary], names: Sequence[str] = CURVES) -> Figure:
         style.mark_tasks(axes, shared.ends, are_numbered=shared.are_shared)
         style.name_axes(axes, "Iterations", MEASURES[name].axis(runs))
         is_loss = name == "loss_new"
-        lines = [cumulative(each, _lines(each, name), shared) for each in starts]
+        lines = [cumulative(each, measured_lines(each, name), shared) for each in starts]
         floor = log_floor(lines) if is_loss else None
         for own, look in zip(lines, looks, strict=True):
             few = sum(len(line.at) for line in own) <= MOST_MARKED
@@ -97,7 +101,8 @@ def figure(runs: Sequence[RunSummary], names: Sequence[str] = CURVES) -> Figure:
     return figure
 
 
-def _lines(start: Start, name: str) -> dict[int, Line]:
+def measured_lines(start: Start, name: str) -> dict[int, Line]:
+    """Return the lines of a measure, of losses before each update if they are known."""
     if name == "loss_new":
         return loss_lines(start)
     return lines_of([run.points for run in start.runs], name)

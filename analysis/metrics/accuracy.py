@@ -190,48 +190,6 @@ def transfers(tasks: Iterable[Mapping[str, Any]]) -> dict[int, tuple[int, float]
     }
 
 
-def confusions(
-    mistakes: pl.DataFrame, classes: pl.DataFrame, top: int | None = None
-) -> pl.DataFrame:
-    """Return the pairs of classes confused most often after the last task, the worst first.
-
-    Columns: true_class, predicted_class, true_task, predicted_task (0 = base), true_is_new,
-    predicted_is_new, count (test images of the true class labelled as the other class), total (test
-    images of the true class) and share (percent). Equal counts are sorted by share, then head row.
-
-    Args:
-        mistakes: Mistakes of a record at the ends of tasks; see `mistakes_of`.
-        classes: Classes of the same record.
-        top: Maximum number of pairs; None: all.
-    """
-    last = pl.col("task") == pl.col("task").max()
-    known = classes.select("row", "name", "val_rows", origin="task")
-    predicted = known.select(predicted="row", predicted_class="name", predicted_task="origin")
-    found = (
-        mistakes.filter(last)
-        .group_by("row", "predicted")
-        .agg(count=pl.len().cast(pl.Int64))
-        .join(known, on="row", how="left", validate="m:1")
-        .join(predicted, on="predicted", how="left", validate="m:1")
-        .filter(pl.col("origin") != pl.col("predicted_task"))
-        .with_columns(share=100.0 * pl.col("count") / pl.col("val_rows"))
-        .sort("count", "share", "row", "predicted", descending=[True, True, False, False])
-    )
-    is_new = pl.col("origin") > pl.col("predicted_task")
-    chosen = found.select(
-        pl.col("name").alias("true_class"),
-        "predicted_class",
-        pl.col("origin").alias("true_task"),
-        "predicted_task",
-        is_new.alias("true_is_new"),
-        (~is_new).alias("predicted_is_new"),
-        "count",
-        pl.col("val_rows").alias("total"),
-        "share",
-    )
-    return chosen if top is None else chosen.head(top)
-
-
 def predictions(record: RunRecord) -> pl.DataFrame:
     """Return the predicted class of each test image at the end of each task.
 
@@ -250,10 +208,8 @@ def predictions(record: RunRecord) -> pl.DataFrame:
     return known.with_columns(pl.col("predicted").fill_null(pl.col("row")))
 
 
-def mistakes_of(record: RunRecord, *, only_ends: bool = False) -> pl.DataFrame:
+def mistakes_of(record: RunRecord) -> pl.DataFrame:
     """Return the wrongly classified test images at the evaluations that list them.
-
-    With `only_ends`, only at the last evaluation of each task.
 
     Raises:
         RecordError: If the record does not contain these images.
@@ -268,5 +224,4 @@ def mistakes_of(record: RunRecord, *, only_ends: bool = False) -> pl.DataFrame:
     ends = record.evaluations.group_by("task").agg(end=pl.col("iteration").max())
     wrong = record.mistakes.join(ends, on="task", how="left", maintain_order="left")
     at = pl.col("iteration").fill_null(pl.col("end"))  # records of an earlier version
-    is_end = (at == pl.col("end")) | (not only_ends)
-    return wrong.with_columns(at).filter(is_end).drop("end")
+    return wrong.with_columns(at).drop("end")

@@ -6,40 +6,17 @@ the random run:
     gain = I_r / I_d,    I_d = iterations that the run needs to reach 0.95 B
 
 The paper's appendix calls I_r "the number of iterations used by random initialization", without the
-level to reach. This module computes two readings:
-
-    equal-level   I_r = iterations that the random run needs to reach 0.95 B
-    random-best   I_r = iterations that the random run needs to reach B
-
-With equal-level, the gain of the random run itself is exactly 1. With random-best it is above 1 if
-the random run reaches 0.95 B before B, because its level is higher than the level of other runs.
+level to reach. Here it is the number that the random run needs to reach 0.95 B, too, so that the
+gain of the random run itself is exactly 1.
 
 Iterations are known only at evaluation points: "reached at 50" means between the previous point and
 50. If a run is above the level *before* its first step (I_d = 0), the first evaluation point after
 the step counts instead. So the gain is finite and at most I_r over this point, and does not depend
-on whether the point before training was evaluated. The same rule applies to I_r. If several points
-are equally good, the first of them is the best point of the random run.
+on whether the point before training was evaluated. The same rule applies to I_r.
 
 If both runs are above their levels at the first evaluation after the start, say at 50, the grid of
 evaluations decides: the gain is between 1/50 and 50, and the task has only this upper bound. The
 gain of the random run itself is 1.
-
-The cost of learning the tasks is the spike of the training loss, and seconds of initialisation.
-
-New rows often start with a high loss, which training reduces. Let l(i) be the loss of the batch
-before update i = 0 ... n - 1 of a task, and `settled` the mean of the last max(1, n // 10) losses:
-
-    area    sum over i of max(0, l(i) - settled)    in loss x iterations
-    height  max over i of l(i) - settled
-
-`l` is the loss of the whole batch (`loss` of the steps), without weight decay and the terms of a
-method, as in the paper's Figure 1. Old and new images both contribute to the spike, because old
-images are classified as new classes. If the loss of a run does not settle within the task, the area
-is too small, so read it next to `loss_new`.
-
-A task without an update, or with a loss that is not finite, has neither value. The value of a run
-is the mean over its tasks; if a task has no value, the run has no value, so that means of different
-runs are over the same tasks. The definition is ours.
 
 The seconds of initialisation are the sum over tasks of `initialisation.seconds`: features,
 statistics, the choice of lambda, the solve and the calibration, without reading caches. Work that
@@ -53,9 +30,8 @@ from typing import Any
 
 import polars as pl
 
-READINGS = {"gain_equal_level": "random_reached_at", "gain_random_best": "random_best_at"}
-"""The gain by each reading, and I_r."""
-GAINS = [f"{name}{of}" for name in READINGS for of in ("", "_bounded", "_below")]
+GAIN = "gain_equal_level"
+GAINS = (GAIN, f"{GAIN}_bounded", f"{GAIN}_below")
 SHARE = 0.95
 """Share of the random run's best accuracy at which a task counts as learnt."""
 NO_TEST_IMAGE = "there is no test image of the new classes"
@@ -70,10 +46,9 @@ def gain(run: pl.DataFrame, random: pl.DataFrame) -> pl.DataFrame:
 
     Returns:
         One row per task: `reason`, why random rows set no level (else null), `target`, the level in
-        percent, the iterations `reached_at`, `random_reached_at` and `random_best_at` (0: before
-        the first step), and for each reading the gain (null if the run never reaches the level),
-        whether it is a lower bound (`NAME_bounded`) and its upper bound where the grid of
-        evaluations decides (`NAME_below`).
+        percent, the iterations `reached_at` and `random_reached_at` (0: before the first step), and
+        the gain (null if the run never reaches the level), whether it is a lower bound
+        (`_bounded`) and its upper bound where the grid of evaluations decides (`_below`).
     """
     accuracy, iteration, first = pl.col("acc_new"), pl.col("iteration"), pl.col("first")
     reason = (
@@ -86,9 +61,7 @@ def gain(run: pl.DataFrame, random: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(NOTHING_LEARNT))
     )
     found = random.group_by("task").agg(
-        best=accuracy.max(),
-        first=iteration.filter(iteration > 0).min(),
-        random_best_at=iteration.filter(accuracy == accuracy.max()).min(),
+        best=accuracy.max(), first=iteration.filter(iteration > 0).min()
     )
     found = found.with_columns(reason=reason.otherwise(None)).with_columns(
         target=pl.when(pl.col("reason").is_null()).then(SHARE * pl.col("best"))
@@ -98,56 +71,34 @@ def gain(run: pl.DataFrame, random: pl.DataFrame) -> pl.DataFrame:
         levels = curve.join(found.select("task", "target"), on="task")
         above = levels.filter(accuracy >= pl.col("target") - 1e-9).group_by("task")
         found = found.join(above.agg(iteration.min().alias(name)), on="task", how="left")
-    own, reached = pl.lit(run.equals(random)), pl.col("reached_at")
-    for name, column in READINGS.items():
-        most = pl.max_horizontal(column, reached)
-        decided = ~own & reached.is_not_null() & (first > 1) & (most <= first)
-        ratio = pl.max_horizontal(column, first) / pl.max_horizontal(reached, first)
-        found = found.with_columns(
-            pl.when(reached.is_not_null() & ~decided).then(ratio).alias(name),
-            (~decided & (reached < pl.min_horizontal(first, column))).alias(f"{name}_bounded"),
-            pl.when(decided).then(first).alias(f"{name}_below"),
-        )
+    own, reached, of_random = pl.lit(run.equals(random)), pl.col("reached_at"), "random_reached_at"
+    most = pl.max_horizontal(of_random, reached)
+    decided = ~own & reached.is_not_null() & (first > 1) & (most <= first)
+    ratio = pl.max_horizontal(of_random, first) / pl.max_horizontal(reached, first)
+    found = found.with_columns(
+        pl.when(reached.is_not_null() & ~decided).then(ratio).alias(GAIN),
+        (~decided & (reached < pl.min_horizontal(first, of_random))).alias(f"{GAIN}_bounded"),
+        pl.when(decided).then(first).alias(f"{GAIN}_below"),
+    )
     return found.drop("best", "first").sort("task")
 
 
 def mean_gain(found: pl.DataFrame | None) -> dict[str, Any]:
     """Return means over the tasks with a level, and numbers of tasks with a bound.
 
-    `NAME_below` is the largest upper bound. All values are None without a random run.
+    `gain_equal_level_below` is the largest upper bound. All values are None without a random run.
     """
     if found is None:
         return dict.fromkeys([*GAINS, "gain_tasks_reached", "gain_tasks"])
     known = found.filter(pl.col("reason").is_null())
     means: dict[str, Any] = known.select(
-        pl.col(*READINGS).mean(),
-        pl.col(*(f"{name}_bounded" for name in READINGS)).sum(),
-        pl.col(*(f"{name}_below" for name in READINGS)).max(),
+        pl.col(GAIN).mean(),
+        pl.col(f"{GAIN}_bounded").sum(),
+        pl.col(f"{GAIN}_below").max(),
         gain_tasks_reached=pl.col("reached_at").count(),
         gain_tasks=pl.len(),
     ).row(0, named=True)
     return means
-
-
-SETTLED_SHARE = 10
-"""The last 1 / SETTLED_SHARE of the steps of a task give its settled loss."""
-
-
-def spikes(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return `spike_area` and `spike_height` of each task from the steps of a record."""
-    # float64: a sum over 10,000 steps in float32 loses digits. A missing loss is no number.
-    loss = pl.col("loss").cast(pl.Float64).fill_null(float("nan"))
-    last = pl.max_horizontal(1, pl.len() // SETTLED_SHARE)
-    above = loss - loss.tail(last).mean()
-    known = loss.is_finite().all()
-    return (
-        steps.sort("task", "iteration")
-        .group_by("task")
-        .agg(
-            spike_area=pl.when(known).then(above.clip(lower_bound=0).sum()),
-            spike_height=pl.when(known).then(above.max()),
-        )
-    )
 
 
 def initialisation_seconds(tasks: Sequence[Mapping[str, Any]]) -> float | None:

@@ -97,8 +97,7 @@ def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
     Runs have the order of the report, whose notes are `notes`.
     """
     facts = facts_of(runs)
-    counts = "does not count" if runs[0].skip_start else "counts too"
-    counts = f"A point of a curve; the point before the first step of a task {counts}."
+    counts = "A point of a curve; the point before the first step of a task counts too."
     choices, starts = switches(runs), starts_of(runs)
     texts = {name: [shown(run, name) for run in runs] for name in choices}
     content: PageData = {

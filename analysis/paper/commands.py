@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from clinit.headtrain.protocol.record.format import find_records, read_info
 from clinit.headtrain.protocol.record.info import settings_of
 from clinit.headtrain.protocol.stream.source import head_digest
 from clinit.headtrain.protocol.study.study import Study, identity_of
-from clinit.words import number_of
 
 _SCALED = {"tasks": "2", "batch_size": "64", "eval_every": "8"}
 """Reduced settings of all tables; `Table.scaled` contains the settings of each table."""
@@ -131,27 +131,17 @@ class Places:
         return self.out / "runs" / table.runs
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A command that a table needs."""
-
-    words: tuple[str, ...]
-    """Words of the command without `clinit`."""
-    is_done: bool
-    told: str = ""
-    """Remaining work, as text."""
+Words = tuple[str, ...]
+"""Words of a command without `clinit`."""
 
 
-def steps(
-    table: Table, places: Places, overlay: Sequence[str], studies: Sequence[Study]
-) -> Iterator[Step]:
-    """Yield the commands of a table in order.
+def steps(table: Table, places: Places, overlay: Sequence[str]) -> Iterator[Words]:
+    """Yield the commands of a table that are left, in order.
 
     Args:
         table: A table of the paper.
         places: Paths of the reproduction.
         overlay: Arguments that replace values in the grids of the recipe.
-        studies: The runs of the table.
 
     Raises:
         ExperimentError: If the existing aligned head belongs to another base head.
@@ -160,12 +150,11 @@ def steps(
     if places.caches is None:
         sides = zip(SIDES, (base, new), strict=True)
         for data, folder in sides if table.runs else [*sides][:1]:
-            yield _extraction(table, places, data, folder)
-    if table.is_aligned:
+            yield from _extraction(table, places, data, folder)
+    if table.is_aligned and not _is_aligned(places.aligned, base):
         few = () if places.epochs is None else ("--epochs", str(places.epochs))
         to = ("--config", table.recipe, "--out", str(places.aligned))
-        words = ("head", "align", str(base), *to, *few)
-        yield Step(words, _is_aligned(places.aligned, base))
+        yield ("head", "align", str(base), *to, *few)
     if not table.runs:
         return
     words = ("sweep", *overlay, "--config", table.recipe, "--base", str(base), "--new", str(new))
@@ -175,29 +164,24 @@ def steps(
         words += ("--top", "--trunk-cache", str(places.out / "caches" / "trunk"))
         words += ("--trunk-budget", "80GB")
         words += ("--weights", str(places.weights)) if places.weights else ()
-    words += ("--out", str(places.runs(table)))
-    done = len(recorded(places.runs(table), studies))
     # Always called: if all runs are recorded it trains nothing, but refuses records of other data.
-    yield Step(words, False, f"{number_of(len(studies), 'run')}, {done:,} recorded")
+    yield (*words, "--out", str(places.runs(table)))
 
 
-def _extraction(table: Table, places: Places, data: str, folder: Path) -> Step:
+def _extraction(table: Table, places: Places, data: str, folder: Path) -> Iterator[Words]:
+    """Yield the command that makes a cache, unless there is a cache."""
     views = places.views if data == "imagenet1k" and table.is_aligned else 0
-    root = places.roots[data]
+    with suppress(ClinitError):
+        cache = open_cache(folder)
+        if {"train", "val"} <= set(cache.splits) and len(cache.views) >= views:
+            return
     is_femto = table.name != "resnet18"
-    words = [
+    yield (
         *("extract", "--dataset", data, "--config", table.recipe),
-        *("--root", f"FOLDER_OF_{data.upper()}" if root is None else str(root)),
-        *("--out", str(folder)),
+        *("--root", str(places.roots[data]), "--out", str(folder)),
         *(("--views", str(views)) if views else ()),
         *(("--weights", str(places.weights)) if is_femto and places.weights else ()),
-    ]
-    try:
-        cache = open_cache(folder)
-        is_done = {"train", "val"} <= set(cache.splits) and len(cache.views) >= views
-    except ClinitError:
-        is_done = False
-    return Step(tuple(words), is_done)
+    )
 
 
 def recorded(folder: Path, studies: Sequence[Study]) -> list[Path]:
@@ -207,13 +191,13 @@ def recorded(folder: Path, studies: Sequence[Study]) -> list[Path]:
     return [path for path in found if identity_of(settings_of(read_info(path))) in wanted]
 
 
-def check_images(steps: Sequence[Step], places: Places) -> None:
+def check_images(commands: Iterable[Words], places: Places) -> None:
     """Check that the user gave the images of all missing caches.
 
     Raises:
         ExperimentError: If images are missing; the message names the options for them.
     """
-    asked = {step.words[2] for step in steps if step.words[:2] == ("extract", "--dataset")}
+    asked = {words[2] for words in commands if words[0] == "extract"}
     wanted = [data for data in SIDES if places.roots[data] is None and data in asked]
     if wanted:
         options = " ".join(f"{SIDES[data]} FOLDER" for data in wanted)

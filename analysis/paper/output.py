@@ -1,4 +1,4 @@
-"""A reproduced table in the terminal and as files: JSON, CSV and Markdown; and the figures."""
+"""A reproduced table in the terminal and as files: JSON and Markdown; and the figures."""
 
 from __future__ import annotations
 
@@ -220,16 +220,7 @@ def as_json(found: Reproduction) -> str:
     return json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def as_csv(found: Reproduction) -> str:
-    """Return one line per metric of each line of the table."""
-    return found.lines.drop("seeds", "values").write_csv()
-
-
-FORMATS: Mapping[str, Callable[[Reproduction], str]] = {
-    "json": as_json,
-    "csv": as_csv,
-    "md": as_markdown,
-}
+FORMATS: Mapping[str, Callable[[Reproduction], str]] = {"json": as_json, "md": as_markdown}
 """Writers by the ending of the file."""
 PICTURES = ("png", "pdf", "svg")
 _OF_TABLES = (

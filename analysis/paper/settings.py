@@ -16,7 +16,7 @@ from clinit.headtrain.protocol.study.rules import settings_of
 
 _PAPER: Mapping[str, Any] = CONTENT["paper"]
 """What the paper gives, of data and settings."""
-_OF_LINES = {"method", "init", "loss", "seed", "device", "compile"}
+_OF_LINES = {"method", "init", "loss", "seed", "device"}
 """Settings that are in the lines of a table, or affect no number."""
 _OF_TRAINING = {"batch_size", "eval_every", "mix"}
 _FACTOR = "alpha / rank"
@@ -126,7 +126,7 @@ def _of_studies(table: Table, runs: Sequence[RunSummary], paper: pl.DataFrame) -
 def _paper(table: Table, method: str, paper: pl.DataFrame) -> dict[str, list[Any]]:
     """Return the paper's values of settings, by name."""
     own = paper.filter(method=method)
-    found: dict[str, Any] = {"stop_after": None, "shots": None, "buffer_per_class": None}
+    found: dict[str, Any] = {"stop_after": None, "shots": None}
     parts = ("all", table.name, "top" if table.is_top else "", method)
     for part in parts:
         found |= _PAPER["settings"].get(part, {})

@@ -27,12 +27,15 @@ class View(Part):
         " docs/metrics.md lists them.",
         metavar="NAMES",
     )
-    per_task: bool = setting(False, "Also show each task (CSV: one line per run and task).")
+    per_task: bool = setting(False, "Also show each task.")
     by_seed: bool = setting(
         False, "If there are several seeds, show each run, not only mean and deviation."
     )
     means: bool = setting(
         False, "Mean and deviation over seeds instead of runs, in JSON and CSV too."
+    )
+    curves: bool = setting(
+        False, "Draw loss and A_new of new classes over iterations below the tables."
     )
     said: Collection[str] = ()
     """Notes that are left out."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from clinit.analysis.metrics.efficiency import READINGS
+from clinit.analysis.metrics.efficiency import GAIN
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.table import Better, Column
 from clinit.errors import RecordError
@@ -38,11 +38,6 @@ class Measure:
     """Whether three significant digits are printed instead."""
     factor: float = 1.0
     """Factor from the value in the row to the printed unit."""
-
-    @property
-    def is_gain(self) -> bool:
-        """Whether it is an efficiency gain, by one of its readings."""
-        return self.name in READINGS
 
     def text(self, value: float) -> str:
         """Return a value of a row as printed, without its unit."""
@@ -122,7 +117,7 @@ def measures_of(names: str | Iterable[str]) -> list[Measure]:
     """
     found = []
     for name in words_of(names):
-        key = "gain_equal_level" if name == "gain" else name
+        key = GAIN if name == "gain" else name
         if key not in MEASURES:
             raise RecordError(
                 f"there is no column {name!r}",

@@ -19,18 +19,17 @@ LEAST_FALL = 0.1
 def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
     """Return the notes on runs, each once; `data` contains the same runs by data."""
     notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
-    notes += [note for run in runs for note in _repeats(run)]
+    notes += [
+        f"Task {task['task']}: {repeats_in_words(found)}."
+        for run in runs
+        for task in run.record.info["tasks"]
+        if (found := (task.get("initialisation") or {}).get("repeats"))
+    ]
     notes += _gain_notes(runs)
     for heading, part in data.items():
         where = f"{heading.split(':')[0]}: " if heading else ""
         notes += [f"{where}{note}" for note in (*falls(part), *rises(part))]
     return tuple(dict.fromkeys(notes))
-
-
-def _repeats(run: RunSummary) -> Iterator[str]:
-    for task in run.record.info["tasks"]:
-        if found := (task.get("initialisation") or {}).get("repeats"):
-            yield f"Task {task['task']}: {repeats_in_words(found)}."
 
 
 def _gain_notes(runs: Sequence[RunSummary]) -> Iterator[str]:

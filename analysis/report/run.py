@@ -21,19 +21,11 @@ from clinit.analysis.metrics.accuracy import (
     at_end,
     at_start,
     backward_transfer,
-    confusions,
     forgetting,
     mean,
-    mistakes_of,
     transfers,
 )
-from clinit.analysis.metrics.efficiency import (
-    GAINS,
-    READINGS,
-    initialisation_seconds,
-    mean_gain,
-    spikes,
-)
+from clinit.analysis.metrics.efficiency import GAINS, initialisation_seconds, mean_gain
 from clinit.analysis.report.table import NOTHING
 from clinit.errors import RecordError
 from clinit.extract.cache.head import Head
@@ -46,15 +38,13 @@ from clinit.headtrain.protocol.record.info import (
     study_of_run,
 )
 from clinit.headtrain.protocol.study.parts import AUTO_EVERY, evaluation_points
-from clinit.headtrain.protocol.study.rules import BUFFER, PLACES
+from clinit.headtrain.protocol.study.rules import PLACES
 from clinit.setting import fields_of
 from clinit.words import printable
 
 INIT_SETTINGS = frozenset(fields_of(Start)) - {"head_width"}
 """Settings of the start of new rows."""
 SIDES: tuple[Literal["base", "new"], ...] = ("base", "new")
-MOST_CONFUSED = 10
-"""Maximum number of confused pairs of classes in a row."""
 Row = dict[str, Any]
 VALUES = ("loss_new", *ACCURACIES, *IN_TASK)
 """Values that are averaged over evaluations."""
@@ -63,7 +53,6 @@ OF_TASK = (
     *("initialisation", "lambda_curve", "diagnosis"),
 )
 """Facts about a task that its row repeats from the record."""
-SPIKES = ("spike_area", "spike_height")
 
 
 def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) -> Row:
@@ -71,10 +60,7 @@ def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) ->
     matrix = accuracy_matrix(record.evaluations, record.classes)
     tasks = points["task"].unique().sort().to_list()
     cells = {(after, on): value for after, on, value in matrix.iter_rows()}
-    first, last, pairs = at_start(joined), at_end(points)["acc_all"], None
-    if record.mistakes is not None:
-        wrong = mistakes_of(record, only_ends=True)
-        pairs = confusions(wrong, record.classes, top=MOST_CONFUSED)
+    first, last = at_start(joined), at_end(points)["acc_all"]
     return {
         "acc_new_start": mean(first["acc_new"]),
         "loss_new_start": mean(first["loss_new"]),
@@ -85,7 +71,6 @@ def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) ->
         "average_incremental_accuracy": mean(last),
         # Row: after task 1, 2, ...; column: on the base classes, on task 1, 2, ...
         "accuracy_matrix": [[cells.get((after, on)) for on in [0, *tasks]] for after in tasks],
-        "confusions": None if pairs is None else pairs.to_dicts(),
     }
 
 
@@ -103,8 +88,6 @@ class RunSummary:
     acc_in_task: one row per evaluation."""
     gain: pl.DataFrame | None = None
     """Gain over the random run, which is compared with itself; None without a random run."""
-    skip_start: bool = False
-    """Whether the points before the first step are left out of the averages."""
     remarks: tuple[str, ...] = ()
     """Notes of the report on the choice of this run, which its row repeats."""
 
@@ -112,12 +95,12 @@ class RunSummary:
         return f"<RunSummary of {self.record}>"
 
     @classmethod
-    def of(cls, record: RunRecord, *, skip_start: bool = False) -> RunSummary:
+    def of(cls, record: RunRecord) -> RunSummary:
         """Compute the evaluation points of `record`."""
         points = record.points.select("task", "iteration", "loss_new", "elapsed_s")
         found = accuracy_points(record.evaluations, record.classes)
         points = points.join(found, on=["task", "iteration"], how="full", coalesce=True)
-        return cls(record, points.sort("task", "iteration"), None, skip_start)
+        return cls(record, points.sort("task", "iteration"))
 
     @property
     def head(self) -> Head:
@@ -211,7 +194,7 @@ class RunSummary:
         """The settings in which comparable runs may differ."""
         # Without rehearsal, only the initialisation uses the buffer.
         is_own = self.config.get("method") in ("naive", "ewc")
-        return INIT_SETTINGS.union(BUFFER if is_own else ())
+        return INIT_SETTINGS.union(["buffer"] if is_own else ())
 
     @cached_property
     def data(self) -> str:
@@ -287,7 +270,7 @@ class RunSummary:
         if self.config.get("eval_every") == "auto":
             regular = evaluation_points(self.config["iterations"], AUTO_EVERY)
             points = points.filter(pl.col("iteration").is_in(regular))
-        return points.filter(pl.col("iteration") > 0) if self.skip_start else points
+        return points
 
     def row(self) -> Row:
         """Return the run as a row of the report, with plain values for JSON."""
@@ -315,12 +298,9 @@ class RunSummary:
             **{name: mean(self.averaged[name]) for name in VALUES},
             **mean_gain(self.gain),
             "seconds": seconds,
-            "start_included": not self.skip_start,
             "evaluation_points": len(self.averaged),
             "loss_sample_rows": info.get("loss_sample_rows"),
             **over_tasks(self.record, self.points, self.joined),
-            # If a task has no value, neither has the run: means are over the same tasks.
-            **{n: None if tasks[n].null_count() else mean(tasks[n]) for n in SPIKES},
             "initialisation_seconds": start,
             "initialisation_share": None if start is None or not seconds else start / seconds,
             "forward_transfer": sum(probes) / len(probes) if probes else None,
@@ -340,7 +320,7 @@ class RunSummary:
             values.filter(pl.col("iteration") == 0).first().name.suffix("_start"),
             values.last().name.suffix("_end"),
         )
-        parts = [self.averaged.group_by("task").agg(values.mean()), spikes(self.record.steps)]
+        parts = [self.averaged.group_by("task").agg(values.mean())]
         parts += [] if self.gain is None else [self.gain.drop("reason")]
         for part in parts:
             ends = ends.join(part, on="task", how="left")
@@ -351,7 +331,7 @@ class RunSummary:
         task = values["task"]
         about: Mapping[str, Any] = next((each for each in told if each["task"] == task), {})
         return {
-            **dict.fromkeys(["target", "reached_at", *READINGS.values(), *GAINS]),
+            **dict.fromkeys(["target", "reached_at", "random_reached_at", *GAINS]),
             **values,
             "forward_transfer": probes[task][1] if task in probes else None,
             "forward_transfer_into": next((p for to, p in probes.values() if to == task), None),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
+from clinit.analysis.metrics.efficiency import GAIN
 from clinit.analysis.report.measures import CONTENT, MEANS, Measure
 from clinit.analysis.report.run import INIT_SETTINGS, Row, RunSummary, frame_of
 from clinit.analysis.report.table import NOTHING, Cell, Column
@@ -108,7 +109,7 @@ def _of(name: str, what: str, otherwise: str) -> str:
 
 _COMMON = (
     *("measured_on", "backbone", "top_blocks", "rank", "method", "loss", "step", "head_width"),
-    *("tasks", "stop_after", "iterations", "buffer", "buffer_per_class", "lr", "seed"),
+    *("tasks", "stop_after", "iterations", "buffer", "lr", "seed"),
     *("init", "scale"),
 )
 """Settings in the order in which they are printed."""
@@ -215,7 +216,7 @@ class SeedGroup:
             return Cell(f"<{max(below)}" if below else None)
         bound = "≥" * any(row.get(f"{name}_bounded") for row in self.rows)
         counts = [(row.get("gain_tasks_reached"), row.get("gain_tasks")) for row in self.rows]
-        partial = measure.is_gain and (bool(below) or any(some != every for some, every in counts))
+        partial = name == GAIN and (bool(below) or any(some != every for some, every in counts))
         deviation = None if found.deviation is None else measure.text(found.deviation)
         text = bound + measure.text(found.mean)
         return Cell(text, deviation, is_partial=partial, value=found.mean)

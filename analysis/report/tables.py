@@ -52,7 +52,7 @@ def ranking(runs: Sequence[RunSummary], columns: str | Sequence[str] = "") -> Ta
     ranked = f"Ranked by A_all on {runs[0].measured_on}{_over_seeds(groups)}."
     caption = f"{ranked} {captions(measures, runs)} {remarks_of(runs)}".rstrip()
     told = captions(measures, runs) if columns else ""
-    return replace(found, caption=caption, remarks=[ranked, *_conditions(runs), told])
+    return replace(found, caption=caption, remarks=[ranked, told])
 
 
 def run_table(runs: Sequence[RunSummary], columns: str | Sequence[str] = "") -> Table:
@@ -79,7 +79,16 @@ def task_table(
 ) -> RenderableType:
     """Return one table per task and group of comparable runs, all on the same data."""
     of_training = Names.of(runs).of_training
-    rows = [(run, [_flat_task(task) for task in run.row()["tasks"]]) for run in runs]
+    rows = [
+        (
+            run,
+            [
+                {**(t["initialisation"] or {}), **(t["diagnosis"] or {}), **t}
+                for t in run.row()["tasks"]
+            ],
+        )
+        for run in runs
+    ]
     every = [SeedGroup((run,), (task,)) for run, tasks in rows for task in tasks]
     measures = known_of(every, measures_of(columns))
     parts: list[Table] = []
@@ -91,8 +100,7 @@ def task_table(
             heading = ", ".join([f"Task {task['task']}{_size(task)}", *settings])
             found = table_of(lines, measures, names_of=runs, without=of_training, key=_of_run)
             parts.append(replace(found, title=f"\n{heading}", remarks=None, is_bold=False))
-    words = "A_0, end: A_new before the first step and after the last."
-    remarks = [words, *_conditions(runs)]
+    remarks = ["A_0, end: A_new before the first step and after the last."]
     return Group(*parts[:-1], *(replace(each, remarks=remarks) for each in parts[-1:]))
 
 
@@ -178,15 +186,10 @@ def table_of(
         sections,
         title=names.title,
         beside=seeded,
-        remarks=["", *_conditions(runs)],
+        remarks=[""],
         about=runs,
         is_bold=key is not None and len({key(group) for group in groups}) < len(groups),
     )
-
-
-def _conditions(runs: Sequence[RunSummary]) -> list[str]:
-    """Return in words the conditions that differ from the default."""
-    return ["The points before the first step are left out."] * runs[0].skip_start
 
 
 def _over_seeds(groups: Sequence[SeedGroup]) -> str:
@@ -195,10 +198,6 @@ def _over_seeds(groups: Sequence[SeedGroup]) -> str:
         return ""
     some = f" ({min(counts)} to {max(counts)})" if len(counts) > 1 else ""
     return f", ± standard deviation over seeds{some}"
-
-
-def _flat_task(task: Row) -> Row:
-    return {**(task["initialisation"] or {}), **(task["diagnosis"] or {}), **task}
 
 
 def _size(task: Row) -> str:

@@ -42,8 +42,8 @@ def demo(
         *("--batch-size", 64, "--buffer", 200),
         *("--init", "random", "--init", "class-mean", "--init", "least-square"),
     )
-    announce("The same results again, from the records alone, and a page with curves")
-    run("report", runs, "--html", folder / "report.html")
+    announce("The same results again, from the records alone, with curves")
+    run("report", runs, "--curves")
 
 
 def _prepare(folder: Path) -> None:

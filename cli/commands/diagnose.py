@@ -17,7 +17,6 @@ from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.extract.cache.head import Head
-    from clinit.headtrain.protocol.record.info import RunInfo
 
 STORED = "pretrained"
 """Value of --head for the head in the cache."""
@@ -68,13 +67,14 @@ def diagnose(
     from clinit.analysis.metrics.diagnosis import diagnose_splits
     from clinit.analysis.report.tables import heads_table
     from clinit.extract.cache.read import open_cache
+    from clinit.headtrain.protocol.record.format import final_head, read_record
     from clinit.machine import choose_device
 
     caches = [open_cache(place) for place in places]
     name: str = split or next(iter(caches[0].splits))
     rows = [cache.split(name) for cache in caches]
     heads = {each: _head(each, caches[0].head, places[0]) for each in named}
-    heads |= {str(path): _recorded_head(path) for path in records}
+    heads |= {str(path): final_head(read_record(path)) for path in records}
     with doing(f"Reading {places[0]} …"):
         found = {
             each: diagnose_splits(rows, own, lam=lam, device=choose_device(device))
@@ -113,7 +113,15 @@ def _places(records: list[Path]) -> list[Path]:
     from clinit.headtrain.protocol.record.format import read_info
 
     infos = [read_info(path) for path in records]
-    found = [_caches(info) for info in infos]
+    found = [
+        [
+            Path(p)
+            for s in (i["base"], i["new"])
+            if s
+            for p in (s["path"], *s.get("other_paths", ()))
+        ]
+        for i in infos
+    ]
     for path, each, info in zip(records, found, infos, strict=True):
         if each != found[0]:
             raise RecordError(
@@ -128,12 +136,6 @@ def _places(records: list[Path]) -> list[Path]:
     return found[0]
 
 
-def _caches(info: RunInfo) -> list[Path]:
-    """Return the caches of both sides that a run read."""
-    sides = [side for side in (info["base"], info["new"]) if side]
-    return [Path(p) for side in sides for p in (side["path"], *side.get("other_paths", ()))]
-
-
 def _head(name: str, stored: Head | None, cache: Path) -> Head:
     from clinit.errors import HeadError
     from clinit.extract.cache.head import read_head
@@ -145,9 +147,3 @@ def _head(name: str, stored: Head | None, cache: Path) -> Head:
             f"{cache} contains no pretrained head", remedy="Give a head file with `--head FILE`."
         )
     return stored
-
-
-def _recorded_head(path: Path) -> Head:
-    from clinit.headtrain.protocol.record.format import final_head, read_record
-
-    return final_head(read_record(path))

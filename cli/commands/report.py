@@ -73,7 +73,6 @@ class Asked(View):
         " The page loads no other files.",
         file=True,
     )
-    skip_start: bool = setting(False, "Leave the evaluation before the first step out of averages.")
 
 
 @keeps("No partial file is left: it is written completely or not at all.")
@@ -110,7 +109,7 @@ def report(
 
     measures_of(view.columns)
     measures_of({*(asked.figure or ())} - {"curves", "efficiency"})
-    loaded = load_runs(*runs, skip_start=asked.skip_start)
+    loaded = load_runs(*runs)
     if asked.best_of:
         loaded = loaded.best_of(asked.best_of, asked.by or "init")
     if asked.plot is not None:
@@ -153,8 +152,10 @@ def _checked(asked: Asked) -> View:
     if asked.by and not asked.best_of:
         raise typer.BadParameter("--by belongs to --best-of")
     form: Format = "json" if asked.as_json else asked.format
-    if asked.per_task and form != "table" and (asked.means or form in ("markdown", "latex")):
-        raise typer.BadParameter("means over seeds do not exist by task: leave out --per-task")
+    if asked.per_task and form not in ("table", "json"):
+        raise typer.BadParameter("--per-task is for the terminal, and --json has every task")
     if asked.figure and asked.plot is None:
         raise typer.BadParameter("--figure needs a file: add --plot FILE")
+    if asked.curves and (form != "table" or asked.compare):
+        raise typer.BadParameter("--curves are drawn below the tables of a report only")
     return replace(asked, format=form)

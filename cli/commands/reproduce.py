@@ -11,7 +11,7 @@ import typer
 
 from clinit.analysis.paper.tables import NAMES, TABLES
 from clinit.cli.frame.console import note, out, say
-from clinit.cli.frame.context import Context, Run, print_command, runner
+from clinit.cli.frame.context import Context, Run, runner
 from clinit.cli.frame.demo_inputs import make_digits
 from clinit.cli.frame.options import described
 from clinit.cli.frame.process import keeps
@@ -19,9 +19,7 @@ from clinit.cli.frame.run_data import check_caches
 from clinit.files.paths import check_writable, exists
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clinit.analysis.paper.commands import Places, Step
+    from clinit.analysis.paper.commands import Places, Words
     from clinit.analysis.paper.tables import Table
     from clinit.headtrain.protocol.study.study import Study
 
@@ -95,15 +93,12 @@ def reproduce(
             " --set buffer,iterations='600,600;2400,1200'.",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the commands, without running them.")
-    ] = False,
 ) -> None:
     """Make tables of the paper and show them next to its numbers, with the differences.
 
     Runs the commands that extract features, align the head for squared error and
     train heads, except those that have finished before; every command is printed
-    as you would type it. Tables are also written into OUT/tables as JSON, CSV and
+    as you would type it. Tables are also written into OUT/tables as JSON and
     Markdown, figures into OUT/figures.
 
     clinit reproduce last-layer --imagenet /data/imagenet --places /data/places
@@ -122,7 +117,7 @@ def reproduce(
         check_writable(place / "any")
     run = runner(context)
     if scale_down and base is None:
-        base, new = _digits(folder, run, dry_run=dry_run)
+        base, new = _digits(folder, run)
     where = Places(
         out=folder,
         roots={"imagenet1k": imagenet, "places365": places},
@@ -132,16 +127,11 @@ def reproduce(
         epochs=SMALL_EPOCHS if scale_down else None,
     )
     plan = Plan(tuple(settings or ()), seeds, scale_down)
-    planned = [step for table in chosen for step in plan.steps(table, where) if not step.is_done]
-    if dry_run:
-        _show_commands(chosen, where, plan)
-        return
-    check_images(planned, where)
+    check_images((step for table in chosen for step in plan.steps(table, where)), where)
     for table in chosen:
-        for step in plan.steps(table, where):
-            if not step.is_done:
-                say()
-                run(*step.words)
+        for words in plan.steps(table, where):
+            say()
+            run(*words)
         _show(table, where, plan)
 
 
@@ -179,42 +169,24 @@ class Plan:
 
         return overlay(table, self.settings, self.seeds, scale_down=self.scale_down)
 
-    def steps(self, table: Table, where: Places) -> list[Step]:
-        """Return the commands of a table."""
+    def steps(self, table: Table, where: Places) -> list[Words]:
+        """Return the commands of a table that are left."""
         from clinit.analysis.paper.commands import steps
 
-        return list(steps(table, where, self.words(table), self.studies(table)))
+        self.studies(table)  # refuses wrong words
+        return list(steps(table, where, self.words(table)))
 
 
-def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
+def _digits(folder: Path, run: Run) -> tuple[Path, Path]:
     """Return the caches of the digits in `folder`; make them if they do not exist."""
     place = folder / "digits"
     made = place / ".made"
-    if dry_run:
-        say(f"The images of digits will be made in {place}, in seconds.")
-    elif not exists(made):
+    if not exists(made):
         shutil.rmtree(place, ignore_errors=True)  # left by a killed call
         place.mkdir(parents=True)
         make_digits(place, run)
         made.touch()
     return place / "caches" / "base", place / "caches" / "new"
-
-
-def _show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
-    from rich.text import Text
-
-    shown: set[tuple[str, str]] = set()
-    for table in chosen:
-        say()
-        number = f" (Table {table.number})" if table.number else ""
-        out.print(Text(f"{table.name}: {table.title}{number}", style="bold"))
-        for step in plan.steps(table, where):
-            target = step.words[0], step.words[step.words.index("--out") + 1]
-            if target not in shown or target[0] == "sweep":
-                print_command([*step.words], style="dim" if step.is_done else "green")
-                if told := "done" if step.is_done else step.told:
-                    say(f"  {told}")
-            shown.add(target)
 
 
 def _show(table: Table, where: Places, plan: Plan) -> None:

@@ -78,12 +78,6 @@ def sweep(
             rich_help_panel="Data",
         ),
     ] = None,
-    held_out_seed: Annotated[
-        int, described("Seed of the held-out rows.", min=0, rich_help_panel="Data")
-    ] = 0,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs and banks; train nothing.")
-    ] = False,
     top: Annotated[
         bool,
         typer.Option(
@@ -115,23 +109,22 @@ def sweep(
     heads = head or []
     with claimed_folder(out):
         if top:
-            records = _sweep_top(runs, images, heads, out, checkpoint_every, dry_run=dry_run)
+            records = _sweep_top(runs, images, heads, out, checkpoint_every)
         else:
             data = read_data(base, new, heads_by_loss(heads), memory)
             if held_out is not None:
-                data = data.held_out(held_out, seed=held_out_seed)
+                data = data.held_out(held_out)
                 rows = len(data.base.val.labels) + len(data.new.val.labels)
                 say(f"Measured on {rows:,} held-out training rows ({held_out:g}), not on test rows")
-            records = _sweep(runs, data, out, bank_size, dry_run=dry_run)
-    if not dry_run:
-        show_ranking(records)
-        where = f"at {out}; each run: clinit report --by-seed {out}"
-        say(f"{number_of(len(runs), 'run record')} {where}")
+            records = _sweep(runs, data, out, bank_size)
+    show_ranking(records)
+    where = f"at {out}; each run: clinit report --by-seed {out}"
+    say(f"{number_of(len(runs), 'run record')} {where}")
 
 
 def _refuse(context: Context, *, top: bool) -> None:
     of_images = [each.replace("-", "_") for each in OF_IMAGES]
-    of_banks = ["bank_size", "memory", "held_out", "held_out_seed"]
+    of_banks = ["bank_size", "memory", "held_out"]
     unread = {name: "is for runs of top blocks: add --top" for name in of_images if not top}
     if top:
         unread |= dict.fromkeys(of_banks, "is for banks of heads: --top trains run by run")
@@ -153,9 +146,7 @@ def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
     return runs
 
 
-def _sweep(
-    runs: list[Study], data: RunData, out: Path, bank_size: int | None, *, dry_run: bool = False
-) -> list[Path]:
+def _sweep(runs: list[Study], data: RunData, out: Path, bank_size: int | None) -> list[Path]:
     from clinit.headtrain.protocol.runs import train_banks
     from clinit.headtrain.protocol.sweep import plan as sweeps
 
@@ -166,25 +157,13 @@ def _sweep(
         f"{number_of(len(runs), 'run')} on {streams}, {len(runs) - len(plan.names):,} already"
         f" recorded; {len(plan.names):,} to train in {number_of(len(plan.banks), 'bank')}"
     )
-    if dry_run:
-        for number, bank in enumerate(plan.banks, start=1):
-            say(f"Bank {number}, seed {bank[0].stream.seed}:")
-            for run in bank:
-                say(f"  {plan.names.get(run.identity, 'a recorded run, to train its bank again')}")
-        return []
     with sweep_progress(len(runs), len(runs) - len(plan.names)) as observer:
         sweeps.run_sweep(plan, folder, train_banks(data, plan.banks, observer), observer)
     return [folder.recorded[run.identity] for run in runs]
 
 
 def _sweep_top(
-    runs: list[Study],
-    images: Images,
-    heads: list[str],
-    out: Path,
-    checkpoint_every: int,
-    *,
-    dry_run: bool,
+    runs: list[Study], images: Images, heads: list[str], out: Path, checkpoint_every: int
 ) -> list[Path]:
     """Train the runs of train-top that are not recorded; return the records of all runs."""
     from clinit.headtrain.protocol.record.format import check_free
@@ -202,10 +181,6 @@ def _sweep_top(
     for run in places.keys() - left:  # left by a process killed after it wrote the record
         checkpoints[run].unlink(missing_ok=True)
     say(f"{number_of(len(runs), 'run')}, {len(runs) - len(left):,} already recorded")
-    if dry_run:
-        for place in left.values():
-            say(f"  {place.name}")
-        return []
     with training_progress() as observer:
         train_top(
             data,

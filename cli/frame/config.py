@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from clinit.cli.frame.context import Context, given
+from clinit.cli.frame.context import Context
 from clinit.errors import ConfigFileError, ExperimentError
 from clinit.files.paths import is_file
 from clinit.files.text import TextFileError, read_text
@@ -52,13 +52,6 @@ OF_IMAGES = (
 """Options that a sweep reads from the section train-top, in addition to the data."""
 _PLACES = ("base", "new", "head")
 _METHODS = {RUNS: HEAD_METHODS, TOP_RUNS: TOP_METHODS}
-_RIVALS = {
-    "buffer": "buffer-per-class",
-    "buffer-per-class": "buffer",
-    "dataset": "manifest",
-    "manifest": "dataset",
-}
-"""Options that exclude each other: one unsets its rival in wider sections and in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +78,8 @@ class ConfigFile:
     def options(self, command: str, method: str) -> dict[str, Any]:
         """Return the options of a command with a method; narrow sections override wide sections."""
         own = self.section(command)
-        found: dict[str, Any] = {}
-        for section in ({} if command in APART else self.content, own, own.get(method, {})):
-            kept = {key: value for key, value in found.items() if _RIVALS.get(key) not in section}
-            found = kept | dict(section)
-        return found
+        wide = {} if command in APART else self.content
+        return {**wide, **own, **own.get(method, {})}
 
     def grids(self) -> list[Mapping[str, Any]]:
         """Return the grids of a sweep, the tables of [[sweep.grid]]."""
@@ -185,9 +175,7 @@ class Defaults:
         if name not in self._options:
             return default
         key, option = self._options[name]
-        value, options = self._values().get(key), self._options.items()
-        typed = {each for n, (each, _) in options if given(self._context, n) == "commandline"}
-        if value is None or _RIVALS.get(key) in typed:
+        if (value := self._values().get(key)) is None:
             return default
         several = option.multiple and isinstance(value, list)
         values = value if several else [value]

@@ -43,9 +43,9 @@ def command_line() -> str:
     return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(['clinit', *sys.argv[1:]])}"
 
 
-def print_command(words: list[str], style: str = "green") -> None:
+def print_command(words: list[str]) -> None:
     """Print a command as a user would type it."""
-    out.print(Text(visible("$ " + shlex.join(["clinit", *words])), style), soft_wrap=True)
+    out.print(Text(visible("$ " + shlex.join(["clinit", *words])), "green"), soft_wrap=True)
 
 
 def runner(context: Context) -> Run:

@@ -25,7 +25,7 @@ def print_content(content: Any) -> None:
 
 def show(runs: Runs, view: View) -> None:
     """Print the parts of a report from top to bottom."""
-    for part in runs.parts(view):
+    for part in runs.parts(view, width=min(out.width, 120)):
         out.print(part, crop=False)
 
 
@@ -34,7 +34,7 @@ def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
     folder = next(iter(places)).parent
     _show_records(places, trained, means=False)
     told = number_of(len(places), "run record")
-    say(f"{told} at {folder}; curves: clinit report {folder} --html FILE")
+    say(f"{told} at {folder}; curves: clinit report {folder} --curves")
 
 
 def show_ranking(records: Collection[Path]) -> None:

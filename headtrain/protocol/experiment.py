@@ -101,7 +101,7 @@ class RunData:
         heads = {loss: each for loss, (each, _) in found.items()}
         return cls(base, new, head, heads, facts, **rest)
 
-    def held_out(self, share: float, *, seed: int) -> RunData:
+    def held_out(self, share: float, *, seed: int = 0) -> RunData:
         """Return the data with a share of the training rows in place of the test rows.
 
         Args:

@@ -160,21 +160,21 @@ class GradientHeads(Method):
         found: list[Anchor | None] = []
         told: list[dict[str, Any]] = []
         for index, study in enumerate(self._experiment.studies):
-            training = study.training
-            of_head = old if training.anchor == "moments" else None
-            facts: dict[str, Any] = {"strength": training.anchor_strength}
-            is_held = study.is_held and (training.anchor == "l2" or of_head is not None)
-            if is_held and training.anchor_strength == "auto":
-                facts = self._chosen(lesson, data, index, of_head, before[index])
+            if old is None or not study.is_held:
+                found.append(None)
+                told.append({})
+                continue
+            facts: dict[str, Any] = {"strength": study.training.anchor_strength}
+            if facts["strength"] == "auto":
+                facts = self._chosen(lesson, data, index, old, before[index])
                 yield Done("initialise")
-            found.append(Anchor(facts["strength"], of_head) if is_held else None)
-            facts |= {} if of_head is None else {"numbers": of_head.numbers}
-            told.append({"anchor": facts} if is_held else {})
+            found.append(Anchor(facts["strength"], old))
+            told.append({"anchor": {**facts, "numbers": old.numbers}})
         yield Done("prepare", of_heads=told)
         return found
 
     def _chosen(
-        self, lesson: Lesson, data: LabelledRows, index: int, old: OldClasses | None, before: Rows
+        self, lesson: Lesson, data: LabelledRows, index: int, old: OldClasses, before: Rows
     ) -> dict[str, Any]:
         """Choose the strength of the anchor of a head; return it with the loss of each strength."""
         study, watch, task = self._experiment.studies[index], Stopwatch(self.device), lesson.task
@@ -183,8 +183,7 @@ class GradientHeads(Method):
         with watch.phase("anchor"):
             aside = set_aside(rows, self._past, seed)
             judging = judges(rows, data, aside, self._past, seed)
-            unit = 1.0 if old else float(judging.features.float().square().mean())
-            anchors = [Anchor(unit * each, old) for each in STRENGTHS]
+            anchors = [Anchor(each, old) for each in STRENGTHS]
             others = lesson.seen.part(~np.isin(lesson.seen.rows, rows.rows[aside]))
             with torch_stream(self.device):
                 start, _ = self._task_start(lesson, others, None).start(
@@ -202,9 +201,8 @@ class GradientHeads(Method):
             weights = class_weights(judging.labels.cpu().numpy(), task.start, task.stop)
             losses = mean_losses(bank, judging, torch.from_numpy(weights).to(self.device))
         self._own_seconds[index] += watch.seconds["anchor"]
-        tried = [anchor.strength for anchor in anchors]
-        best = tried[int(np.nan_to_num(losses, nan=np.inf).argmin())]
-        return {"strength": best, "tried": tried, "losses": losses.tolist()}
+        best = STRENGTHS[int(np.nan_to_num(losses, nan=np.inf).argmin())]
+        return {"strength": best, "tried": list(STRENGTHS), "losses": losses.tolist()}
 
     def _train(
         self,

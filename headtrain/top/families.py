@@ -3,14 +3,10 @@
 The forward pass of a network is a chain of steps, some of which are blocks. A downsampling in
 front of a stage belongs to no block. In front of the first plastic block it is part of the trunk,
 so that the smaller activations behind it are stored.
-
-Besides their input, blocks of EVA read the rotary embedding of the grid of patches, which depends
-only on the size of the images, and is frozen.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -80,15 +76,13 @@ def steps_of(network: nn.Module) -> tuple[Step, ...]:
     Raises:
         BackboneError: If the blocks of the network are not known.
     """
-    if isinstance(network, models.Eva):
-        return tuple(_eva_steps(network))
     for kind, chain in _CHAINS.items():
         if isinstance(network, kind):
             return tuple(step for link in chain for step in _steps(network, link))
     raise BackboneError(
         f"the blocks of a {type(network).__name__} are not known, so it cannot be cut",
-        remedy="Choose a vision transformer, EVA, DINOv3, ConvNeXt, Swin, ResNet, RegNet,"
-        " EfficientNet or MobileNet, or train its head alone with `clinit train-head`.",
+        remedy="Choose a plain vision transformer, ConvNeXt, Swin, ResNet, RegNet, EfficientNet"
+        " or MobileNet, or train its head alone with `clinit train-head`.",
     )
 
 
@@ -125,41 +119,3 @@ def _steps(network: nn.Module, link: str) -> Iterator[Step]:
 def _blocks(prefix: str, blocks: nn.Module) -> Iterator[Step]:
     for name, block in blocks.named_children():
         yield Step(block, f"{prefix}.{name}")
-
-
-def _eva_steps(network: Any) -> Iterator[Step]:
-    yield Step(network.patch_embed)
-    yield Step(lambda x: network._pos_embed(x)[0])
-    yield Step(network.norm_pre)
-    for index, (name, block) in enumerate(network.blocks.named_children()):
-        yield Step(_with_rope(network, block, index), f"blocks.{name}")
-    yield Step(network.norm)
-
-
-def _with_rope(network: Any, block: Any, index: int) -> Callable[[Tensor], Tensor]:
-    def run(x: Tensor) -> Tensor:
-        rope = _rope(network, x)
-        mixed = getattr(network, "rope_mixed", False) and rope is not None
-        features: Tensor = block(x, rope=rope[index] if mixed else rope)
-        return features
-
-    return run
-
-
-def _rope(network: Any, x: Tensor) -> Any:
-    if network.rope is None:
-        return None
-    if network.dynamic_img_size:
-        # A network for images of any size stores no grid, and tokens do not contain it.
-        patches = x.shape[1] - network.num_prefix_tokens
-        side = math.isqrt(patches)
-        if side * side != patches:
-            raise BackboneError(
-                f"{patches} patches do not form a square grid: their rotary positions are unknown",
-                remedy="Give square images, or `--model-arg dynamic_img_size=False`"
-                " and `--model-arg img_size=(height, width)`.",
-            )
-        return network.rope.get_embed(shape=(side, side))
-    if hasattr(network.rope, "feat_shape"):
-        return network.rope.get_embed()
-    return network.rope.get_embed(shape=network.patch_embed.grid_size)

@@ -46,7 +46,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from clinit.errors import BackboneError
-from clinit.extract.network.compiled import keep_programs_private
 from clinit.headtrain.heads.array import as_array, as_tensor
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.protocol.study.methods import Top
@@ -267,7 +266,6 @@ class PlasticModel:
         self._mixed = study.training.precision == "bf16"
         self.device = next(network.parameters()).device
         self._whole = _Top(network, cut.top)
-        self._top: Callable[[Tensor], Tensor] = self._whole
         names = {module: name for name, module in network.named_modules()}
         self._classifier_name = names[classifier_of(network)]
         self._set_classifier(head.weight.shape[0])
@@ -287,7 +285,7 @@ class PlasticModel:
     def features(self, activations: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch dim"]:
         """Return the features that the classifier reads; differentiable."""
         with self._arithmetic():
-            features = self._top(activations)
+            features: Tensor = self._whole(activations)
         return features.float()
 
     def features_at(
@@ -356,13 +354,10 @@ class PlasticModel:
             found = layers(self.network, self.cut.blocks)
             add_lora(self.network, found, self._settings, generator)
         make_plastic(self.network, self.cut.blocks, full_rank=self._settings.full_rank)
-        keep_programs_private()
-        self._top = torch.compile(self._whole) if self._settings.compile else self._whole
 
     def close(self) -> None:
         """Merge the low-rank updates into the blocks."""
         merge(self.network)
-        self._top = self._whole
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that training may have changed, including unmerged updates."""
@@ -414,7 +409,7 @@ class PlasticModel:
 
 
 class _Top(nn.Module):
-    """The top of a network as a module, for `torch.func` and `torch.compile`."""
+    """The top of a network as a module, for `torch.func`."""
 
     def __init__(self, network: nn.Module, top: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

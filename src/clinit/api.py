@@ -54,7 +54,6 @@ class HeadSettings(TypedDict, total=False):
     stop_after: Many[int]
     iterations: Many[int]
     buffer: Many[int]
-    buffer_per_class: Many[int]
     old_rows: Many[str]
     mix: Many[str]
     batch_size: Many[int]

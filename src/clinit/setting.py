@@ -211,8 +211,6 @@ class Setting:
     """For a setting of starts or training: whether all heads of a bank have the same value."""
     earlier: str | float | None = None
     """Its value in records and identities of earlier versions, which lacked it and omit it."""
-    rival: str = ""
-    """A setting that excludes it: setting one unsets the other."""
     decides: bool = False
     """Whether it decides which other settings are read."""
     recorded: bool = True

@@ -113,25 +113,6 @@ def test_a_model_in_use_reads_its_own_section_alone(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kept", "dropped"),
-    [
-        ("buffer = 9\n[train-head]\nbuffer-per-class = 2\n", "buffer_per_class", "buffer"),
-        (
-            "[train-head]\nbuffer-per-class = 2\n[train-head.rehearsal]\nbuffer = 9\n",
-            "buffer",
-            "buffer_per_class",
-        ),
-    ],
-)
-def test_the_nearer_of_two_options_that_exclude_each_other_wins(
-    text: str, kept: str, dropped: str
-) -> None:
-    found = options("train-head", text)
-    assert found[kept] is not None
-    assert found[dropped] is None
-
-
-@pytest.mark.parametrize(
     ("text", "fact", "remedy"),
     [
         ("lamda = 1", "'lamda'", "'?lambda"),
@@ -180,8 +161,8 @@ def test_every_table_is_a_grid_and_words_of_the_command_line_overlay_each() -> N
         {"iterations": (600,), "buffer": (24_000,)},
         {"iterations": (1200,), "buffer": (192_000,), "seed": (0, 1)},
     ]
-    found = grids(BUDGETS, "seed=7", "lr=1e-4..1e-2:log2", "buffer_per_class=3")
-    rest = {"seed": (7,), "lr": (1e-4, 1e-2), "buffer_per_class": (3,)}
+    found = grids(BUDGETS, "seed=7", "lr=1e-4..1e-2:log2", "buffer=3")
+    rest = {"seed": (7,), "lr": (1e-4, 1e-2), "buffer": (3,)}
     assert found == [{"iterations": (600,), **rest}, {"iterations": (1200,), **rest}]
 
 
@@ -199,10 +180,10 @@ def test_settings_of_train_head_are_the_defaults_of_the_runs() -> None:
         eval-every = 5
         [[sweep.grid]]
         lr = [0.1, 0.2]
-        buffer-per-class = 3
+        buffer = 3
     """
     under = {"tasks": (2,), "eval_every": (5,), "init": ("random", "lda")}
-    assert grids(text) == [{**under, "lr": (0.1, 0.2), "buffer_per_class": (3,)}]
+    assert grids(text) == [{**under, "lr": (0.1, 0.2), "buffer": (3,)}]
     found = grids(text.split("[[")[0], "seed=0:2", "init=zero")
     rest = {"lr": (1e-4,), "buffer": (10,), "init": ("zero",)}
     assert found == [{**under, **rest, "seed": (0, 1)}]

@@ -69,7 +69,6 @@ MISTAKES = {
     (*TRAIN, "--itertions=4"): "--itertions.*--iterations",
     (*TRAIN, "--lr=-1"): "--lr takes.*got -1.0",
     (*TRAIN, "--lambda=much"): "--lambda.*'much'",
-    (*TRAIN, "--buffer=5", "--buffer-per-class=5"): "--buffer and --buffer-per-class exclude",
     (*TRAIN, "--tasks=0", "--tasks=4"): "no feature cache at absent",  # the last one wins
     (*TRAIN, "--init=random", "--init=lda"): "no feature cache at absent",
     ("sweep", "--weight-decay", "0"): "--weight-decay.*weight_decay=VALUE",
@@ -102,8 +101,8 @@ MISTAKES = {
     ("report", "r", "--columns=acc_olt"): "acc_old",
     ("report", "r", "--figure=efficiency"): "add --plot FILE",
     ("report", "r", "--figure=curves"): "add --plot FILE",
-    ("report", "r", "--per-task", "--format=markdown"): "leave out --per-task",
-    ("report", "r", "--per-task", "--format=csv", "--means"): "leave out --per-task",
+    ("report", "r", "--curves", "--json"): "below the tables",
+    ("report", "r", "--per-task", "--format=csv"): "--json has every task",
     ("recipe", "show", "table2"): "'table2'.*Did you mean the recipe 'table",
     ("recipe", "show", "xyzzy"): "'xyzzy'.*clinit recipe list",
     ("head", "align", "c", "--out=o", "--config=docs/table2-last-layers.toml"): (

@@ -66,9 +66,9 @@ def test_every_door_refuses_what_no_run_reads(
     [
         ("[train-head]\nbuffer = 5", ["--method=naive"], "not used with --method: buffer"),
         (
-            "mix = 'text'\n[train-head]\nbuffer-per-class = 5\n[train-head.naive]\ntasks = 1",
+            "mix = 'text'\n[train-head]\nbuffer = 5\n[train-head.naive]\ntasks = 1",
             ["--method=joint"],
-            "not used with --method: buffer-per-class, mix",
+            "not used with --method: buffer, mix",
         ),
         ("[train-top]\nrank = 3\nbuffer = 5", ["--full-rank"], "not used with --full-rank: rank"),
         ("[train-head]\nbuffer = 5", ["--method=naive", "--init-rows=buffer"], None),

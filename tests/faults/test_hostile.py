@@ -305,9 +305,8 @@ def cases() -> Iterator[tuple[str, Make]]:
             (f"{path}: {name}", content(path, reader, make)) for name, make in contents.items()
         )
     for command, options in OPTIONS.items():
-        more = ["--dry-run"] if command == "sweep" else []
         for option in options:
-            yield f"{command} {option[:50]}", words(WRITERS[command], option, *more)
+            yield f"{command} {option[:50]}", words(WRITERS[command], option)
 
 
 CASES = dict(cases())

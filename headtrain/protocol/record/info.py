@@ -100,15 +100,11 @@ class TaskInfo(TypedDict, total=False):
     val_rows: Count | None
     buffer_rows: Count | None
     buffer_classes: Count | None
-    init_old_rows: Count | None
-    statistics_numbers: Count | None
-    """Numbers from which old rows are drawn: C d + d^2; absent if old rows are stored."""
     anchor: dict[str, Any]
     """Strength of the anchor, its stored numbers, and the losses by which it was chosen."""
     initialisation: StartInfo | None
     lambda_curve: dict[str, Any] | None
     """The error or loss of each lambda."""
-    """Correction of the rows of new classes after their training."""
     diagnosis: dict[str, Any] | None
     """Neural collapse and the distance from least squares at the end of the task."""
     forward_transfer: dict[str, Any]
@@ -129,14 +125,11 @@ class RunInfo(TypedDict, total=False):
     """Gaps of the data, and remarkable events."""
     seconds: Seconds | None
     """Seconds of this run: its initialisations, and an equal share of the shared time of a bank."""
-    timings_s: dict[str, Any]
-    """Seconds of each phase, of the whole bank."""
     bank_size: Count
     bank: list[dict[str, Any]]
     """The settings of all heads of the bank, in order, because last bits may depend on all of them.
     Absent for a single head, and for a bank of more than `MOST_IN_BANK` heads."""
     loss_sample_rows: Count | None
-    optimizer: dict[str, Any]
     versions: dict[str, Any]
     git_commit: str | None
     cpu: dict[str, Any]
@@ -145,12 +138,8 @@ class RunInfo(TypedDict, total=False):
     started: str
     command: list[str]
     """The command line of the user."""
-    top: dict[str, Any]
-    """Blocks and counts of parameters, if blocks of the backbone are trained."""
     feature_map: dict[str, Any]
     """The random features that the head reads, if it does not read the features themselves."""
-    activations: list[dict[str, Any]]
-    """The stored activations, and their cost."""
     files: dict[str, Digest]
     """SHA-256 of the other files of the record; absent in records of earlier versions."""
 
@@ -169,6 +158,8 @@ def check_info(info: Mapping[str, Any], origin: str) -> None:
 _ONLY: Settings = {
     "a_init": "gaussian",
     "buffer_split": "balanced",
+    "buffer_per_class": None,
+    "compile": False,
     "ewc_mode": "task",
     "ewc_gamma": 1.0,
     "derpp_teacher": "snapshot",

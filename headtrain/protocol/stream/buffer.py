@@ -1,9 +1,6 @@
 """All rows of an experiment under one index, and the rehearsal buffer, a choice of these rows.
 
-The kind of the buffer sets the number of rows of each class:
-
-    balanced    all classes seen share one space equally
-    per class   every class has the same space, so that the buffer grows
+All classes seen share its space equally.
 
 The rows of a class are ordered once, by the seed, and the buffer always contains the first of them.
 The share of a class never grows when classes are added. Every row in the buffer of a task therefore
@@ -41,7 +38,6 @@ from clinit.extract.cache.features import StoredRows
 from clinit.extract.cache.read import CacheSplit
 from clinit.headtrain.heads.groups import repeating, water_level
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.protocol.study.parts import Stream
 from clinit.machine import free_memory
 from clinit.words import size_text
 
@@ -217,22 +213,6 @@ class TaskRows:
         return np.sort(chosen) + self.num_old
 
 
-Counts = Int[np.ndarray, " seen"]
-Quotas = Callable[[Counts, Float[np.ndarray, " seen"]], Counts]
-"""From the number of available rows and a rank of each class, computes how many rows are kept.
-If the space cannot be shared evenly, the classes of the lowest ranks keep one row more."""
-
-
-def balanced(size: int) -> Quotas:
-    """Share one space equally: a full buffer evicts from its largest class."""
-    return lambda counts, ranks: level(counts, size, ranks)
-
-
-def per_class(size: int) -> Quotas:
-    """Keep `size` rows of every class, whatever the number of classes."""
-    return lambda counts, ranks: np.asarray(np.minimum(counts, size))
-
-
 def level(
     counts: Int[np.ndarray, " classes"], size: int, ranks: Float[np.ndarray, " classes"]
 ) -> Int[np.ndarray, " classes"]:
@@ -249,13 +229,6 @@ def level(
     return shares
 
 
-def quotas_of(stream: Stream) -> Quotas:
-    """Return the quotas of the buffer of a stream."""
-    if stream.buffer_per_class is not None:
-        return per_class(stream.buffer_per_class)
-    return balanced(stream.buffer or 0)
-
-
 MOST_DRAWN, MOST_PRODUCTS = 60_000, 2**38
 """Maximum number of drawn rows, and of the products that their second moment takes."""
 
@@ -270,10 +243,10 @@ def drawn_per_class(classes: int, dim: int) -> int:
 
 
 class Buffer:
-    """Chooses rows of the classes seen so far, as many of each class as the quotas allow."""
+    """Chooses `size` rows of the classes seen so far, which share this space equally."""
 
-    def __init__(self, pool: Pool, quotas: Quotas, *, seed: int) -> None:
-        self._quotas = quotas
+    def __init__(self, pool: Pool, size: int, *, seed: int) -> None:
+        self._size = size
 
         @cache
         def ordered(row: int) -> tuple[float, Int[np.ndarray, " rows"]]:
@@ -292,6 +265,6 @@ class Buffer:
             return np.empty(0, dtype=np.int64)
         ranks, orders = zip(*(self._ordered(row) for row in range(seen)), strict=True)
         counts = np.array([len(order) for order in orders])
-        kept = self._quotas(counts, np.array(ranks))
+        kept = level(counts, self._size, np.array(ranks))
         parts = [order[:quota] for order, quota in zip(orders, kept, strict=True)]
         return np.concatenate(parts)

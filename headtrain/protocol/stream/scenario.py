@@ -374,11 +374,8 @@ def _more_than_there_is(scenario: Scenario, new: Source, stream: Stream) -> Iter
         )
     last = scenario.learnt[-1].start if len(scenario.learnt) else 0
     old = scenario.train_counts[:last]
-    kept = stream.buffer_per_class
-    if kept is not None and (fewer := np.count_nonzero((old > 0) & (old < kept))):
-        yield f"--buffer-per-class {kept:,}: {fewer:,} classes have fewer images, and keep them all"
     classes = np.count_nonzero(old)
-    if kept is None and stream.buffer is not None and 0 < stream.buffer < classes:
+    if stream.buffer is not None and 0 < stream.buffer < classes:
         yield (
             f"--buffer {stream.buffer:,} is less than one image for each of the {classes:,}"
             " classes before the last task: some are not rehearsed"

@@ -22,13 +22,7 @@ from jaxtyping import Float, Int
 
 from clinit.headtrain.heads.groups import thinned
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.protocol.stream.buffer import (
-    Buffer,
-    TaskRows,
-    balanced,
-    drawn_per_class,
-    quotas_of,
-)
+from clinit.headtrain.protocol.stream.buffer import Buffer, TaskRows, drawn_per_class
 from clinit.headtrain.protocol.stream.scenario import Scenario, Task
 from clinit.headtrain.protocol.study.parts import CLOSED_METHODS, SOLVED_METHODS, Stream
 from clinit.headtrain.protocol.study.study import Study
@@ -166,8 +160,7 @@ class TaskPlan:
         self._scenario = scenario
         self._study = study
         self._stream = study.stream
-        quotas = quotas_of(study.stream)
-        self._buffer = Buffer(scenario.train, quotas, seed=study.stream.seed)
+        self._buffer = Buffer(scenario.train, study.stream.buffer or 0, seed=study.stream.seed)
 
     def lesson(self, task: Task) -> Lesson:
         """Choose and draw everything that the task is learnt from."""
@@ -241,7 +234,7 @@ class TaskPlan:
 
     def base_sample(self, size: int) -> Int[np.ndarray, " sample"]:
         """Choose at most `size` rows of base classes, class-balanced, as a buffer would."""
-        buffer = Buffer(self._scenario.train, balanced(size), seed=self._stream.seed)
+        buffer = Buffer(self._scenario.train, size, seed=self._stream.seed)
         return buffer.rows(self._scenario.num_base)
 
     def schedule(self, rows: TaskRows) -> Schedule:

@@ -65,7 +65,6 @@ class Top(Part):
     layer_decay: float = setting(
         0.9, "Ratio of a layer's learning rate to the rate of the layer above it.", above=0, most=1
     )
-    compile: bool = setting(False, "Run the top through torch.compile; needs a C++ compiler.")
     probe: bool = setting(
         True,
         "Measure forward transfer after each task but the last: a linear probe on the next"

@@ -18,7 +18,7 @@ Loss = Literal["ce", "mse", "sqen", "bce"]
 Device = str
 Precision = Literal["float32", "tf32", "bf16"]
 RateSchedule = Literal["constant", "linear", "one-cycle"]
-AnchorKind = Literal["none", "l2", "moments"]
+AnchorKind = Literal["none", "moments"]
 Protocol = Literal["paper", "keep"]
 
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
@@ -66,14 +66,7 @@ class Stream(Part):
         600, "Updates per task; 0 evaluates the initialised heads only.", least=0, panel="Training"
     )
     buffer: int | None = setting(
-        None,
-        "Rows of earlier classes kept for rehearsal.",
-        least=0,
-        otherwise="24000",
-        rival="buffer_per_class",
-    )
-    buffer_per_class: int | None = setting(
-        None, "Rows kept per earlier class, instead of a total.", least=0, rival="buffer"
+        None, "Rows of earlier classes kept for rehearsal.", least=0, otherwise="24000"
     )
     old_rows: Literal["stored", "statistics"] = setting(
         "stored",
@@ -216,9 +209,9 @@ class Training(Part):
     )
     anchor: AnchorKind | None = setting(
         None,
-        "Penalty that holds a head near its start while it learns a task: none; l2: the squared"
-        " change of its weights (L2-SP); moments: the mean squared change of all logits on features"
-        " of earlier classes, whose second moment is kept.",
+        "Penalty that holds a head near its start while it learns a task: none; moments: the mean"
+        " squared change of all logits on features of earlier classes, whose second moment is"
+        " kept.",
         otherwise="none; --protocol keep: moments",
         earlier="none",
         decides=True,
@@ -285,7 +278,7 @@ class Parts:
     @property
     def keeps_statistics(self) -> bool:
         """Whether training uses statistics of all rows of earlier classes."""
-        return self.draws_old_rows or (self.is_held and self.anchor == "moments")
+        return self.draws_old_rows or self.is_held
 
     @property
     def keeps(self) -> bool:

@@ -66,8 +66,6 @@ PLACES = tuple(name for name, each in _EVERY.items() if not each.identifies)
 """Settings that do not change the identity of a run."""
 DECIDING = tuple(name for name, each in _EVERY.items() if each.decides)
 """Settings that decide which other settings are read."""
-BUFFER = tuple(name for name in _EVERY if name.startswith("buffer"))
-
 By = Literal["method", "start"]
 """Why settings are idle: by the method, or by the start of new rows."""
 Rules = Iterator[tuple[tuple[str, ...], str]]
@@ -89,18 +87,18 @@ def _idle_by_method(study: Parts) -> Rules:
         yield ("weighting",), f"{named}: its head consists of class means"
     if study.is_closed:
         yield ("weighting",), f"{named}: every row counts the same in its sums"
-        yield BUFFER, f"{named}: it keeps statistics, not rows"
+        yield ("buffer",), f"{named}: it keeps statistics, not rows"
     if study.is_solved:
         yield _OF_TRAINED_HEADS, f"{named}: its head is solved, not trained"
     if not study.rehearses:
         yield ("old_rows",), f"{named}: its batches contain no rows of a buffer"
     if study.draws_old_rows:
-        yield BUFFER, "--old-rows statistics: no row is stored"
+        yield ("buffer",), "--old-rows statistics: no row is stored"
     if method in ("naive", "ewc") and not study.keeps_buffer:
         new_only = "it trains on new rows only; --init-rows buffer keeps a buffer for"
-        yield BUFFER, f"{named}: {new_only} initialisation"
+        yield ("buffer",), f"{named}: {new_only} initialisation"
     if method in ("joint", *SOLVED_METHODS):
-        yield BUFFER, f"{named}: it reads all rows of all classes seen"
+        yield ("buffer",), f"{named}: it reads all rows of all classes seen"
     if not study.rehearses and (method, study.stream.mix) != ("joint", "uniform"):
         yield ("mix",), f"{named}: its batches contain no rows of a buffer"
     if study.anchor == "none":
@@ -194,7 +192,7 @@ def defaults(study: Parts) -> dict[str, Any]:
         "batch_size": 128 if ewc else 256,
         "init_rows": default_init_rows(method),
     }
-    if study.keeps_buffer and study.stream.buffer_per_class is None:
+    if study.keeps_buffer:
         found["buffer"] = DEFAULT_BUFFER
     return found
 
@@ -213,11 +211,5 @@ def check(study: Parts) -> None:
     if stream.stop_after is not None and stream.stop_after > stream.tasks:
         most = f"the number of tasks, {stream.tasks}"
         raise ValueError(f"stop_after must be at most {most}, got {stream.stop_after}")
-    if stream.buffer_per_class is not None and stream.buffer is not None:
-        raise ValueError("buffer and buffer_per_class exclude each other: give one")
-    none_kept = 0 in (stream.buffer, stream.buffer_per_class)
-    is_judged = study.draws_old_rows or not (method == "naive" or none_kept)
-    if (training.anchor, training.anchor_strength) == ("l2", "auto") and not is_judged:
-        raise ValueError("anchor 'l2' has no old row to choose anchor_strength by: give a number")
     if study.top is not None and training.precision == "tf32":
         raise ValueError("precision must be float32 or bf16 for top blocks, got 'tf32'")

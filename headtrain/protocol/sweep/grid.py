@@ -240,19 +240,16 @@ def only(grid: Grid, name: str, value: Value) -> dict[str, Choice]:
 
 
 def merge(under: Grid, over: Grid) -> dict[str, Choice]:
-    """Return one grid with the fields of both; `over` wins, also for the kind of buffer.
+    """Return one grid with the fields of both; `over` wins.
 
     Raises:
         ExperimentError: If `over` has only some of the fields that vary together in `under`.
     """
     named = {*names_in(over)}
-    taken = named | {
-        each.rival for name, each in settings_of().items() if name in named and each.rival
-    }
-    kept = {key: choice for key, choice in under.items() if taken.isdisjoint(key.split(","))}
-    for key in under:
+    kept = {key: choice for key, choice in under.items() if named.isdisjoint(key.split(","))}
+    for key in under.keys() - kept.keys():
         together = key.split(",")
-        if len(together) > 1 and not taken.isdisjoint(together) and not named.issuperset(together):
+        if not named.issuperset(together):
             raise ExperimentError(
                 f"{key} vary together, but only {', '.join(sorted(named & {*together}))} is given"
                 " again",

@@ -5,6 +5,7 @@ import pytest
 
 from clinit.analysis.figures.curves import Switches, cumulative, loss_lines, switches
 from clinit.analysis.figures.line import Line, Start, lines_of, starts_of
+from clinit.analysis.figures.terminal import draw
 from clinit.analysis.runs import load_runs, runs_of
 from tests.analysis.conftest import MakeRun
 
@@ -86,3 +87,26 @@ def test_points_of_solved_heads_stand_where_the_others_begin_a_task(make_run: Ma
     assert [line.at.tolist() for line in lines] == [[0], [200], [400]]
     alone = cumulative(solved, accuracies(solved), switches(solved.runs))
     assert [line.at.tolist() for line in alone] == [[0], [0], [0]]
+
+
+def test_the_terminal_draws_all_starts_no_wider_than_asked(make_run: MakeRun) -> None:
+    report = runs_of(
+        [
+            make_run(
+                init,
+                lr=lr,
+                loss_curve=lambda t, i, lr=lr: 9**lr / (1 + i) ** 0.1,
+                accuracy=lambda t, i, lr=lr: lr / 4 + i / 10**4,
+            )
+            for init, lrs in (("random", (1.0, 2.0)), ("least-square", (0.5, 1.5, 2.5, 3.0)))
+            for lr in lrs
+        ]
+    )
+    for width in (60, 80, 120):
+        loss, accuracy = draw(report.runs, width).plain.split("A_new")
+        assert "log10 of L_new" in loss
+        assert max(map(len, (loss + accuracy).splitlines())) <= width
+        for plot in (loss.split("┌")[1], accuracy.split("┌")[1]):
+            assert plot.partition("\n")[0].count("┬") == 2
+            assert all(plot.count(sign) > 5 for sign in "ox+#*")
+        assert " ".join(accuracy.split()).endswith("The first 5 of 6 starts; --html FILE has all.")

@@ -1,4 +1,3 @@
-import csv
 import io
 import json
 from collections.abc import Callable
@@ -175,7 +174,7 @@ def test_each_recipe_is_the_paper_to_the_letter(name: str, runs: Make) -> None:
     assert {each.name for each in found if each.differs} <= of_data | {
         each.name for each in found if "(ImageNet-1K)" in each.name or "(Places365)" in each.name
     }
-    unread = {"method", "init", "loss", "seed", "device", "compile", "class-order", "alpha"}
+    unread = {"method", "init", "loss", "seed", "device", "class-order", "alpha"}
     unread |= {"batch-size", "eval-every", "mix"} if name == "first-task" else set()
     assert options - unread <= {each.name.split(" (")[0] for each in found}
 
@@ -226,19 +225,16 @@ def test_the_terminal_shows_all_of_it_in_its_width(whole: Reproduction, width: i
     assert "\ndifference" not in shown  # of another setting it would say nothing
 
 
-def test_json_and_csv_hold_every_number(whole: Reproduction) -> None:
+def test_json_holds_every_number(whole: Reproduction) -> None:
     content = json.loads(FORMATS["json"](whole))
     assert content["reduced"] is True
     assert len(content["lines"]) == len(whole.lines)
     assert len(content["effects"]) == len(whole.effects)
-    read = list(csv.DictReader(io.StringIO(FORMATS["csv"](whole))))
-    for line, found, row in zip(whole.lines.to_dicts(), content["lines"], read, strict=True):
+    for line, found in zip(whole.lines.to_dicts(), content["lines"], strict=True):
         assert found["ours"] == pytest.approx(line["ours"])
         assert (found["paper"], found["metric"]) == (line["paper"], line["metric"])
         assert found["difference"] is None  # of another setting it would say nothing
         assert len(found["seeds"]) == found["num_seeds"]
-        assert row["metric"] == line["metric"]
-        assert (float(row["ours"]) if row["ours"] else None) == pytest.approx(line["ours"])
 
 
 def test_markdown_has_a_table_per_group(whole: Reproduction) -> None:

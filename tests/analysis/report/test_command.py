@@ -6,13 +6,10 @@ from tests.analysis.printed import call, shown
 
 
 def test_tables_and_what_the_start_is_worth_are_printed(three_inits: Path) -> None:
-    words = ("--per-task", "--skip-start", "--columns=last-accuracy,gain_random_best")
-    asked = shown(three_inits, *words)
+    assert "task switches" in shown(three_inits, "--curves")
+    asked = shown(three_inits, "--per-task", "--columns=last-accuracy,acc_in_task")
     places = [asked.index(each) for each in ("A_last", "Task 3:")]
     assert places == sorted(places)
-    text = " ".join(asked.split())
-    assert "The points before the first step are left out." in text
-    assert "gain to best" in text
 
 
 def test_several_seeds_and_trials_of_a_search_are_ranked(
@@ -27,15 +24,14 @@ def test_several_seeds_and_trials_of_a_search_are_ranked(
 
 def test_json_and_csv_are_alone_on_standard_output(three_inits: Path, tmp_path: Path) -> None:
     page, plot = tmp_path / "out" / "page.html", tmp_path / "a.svg"
-    words = ("--html", page, "--plot", plot, "--skip-start")
+    words = ("--html", page, "--plot", plot)
     text = shown(three_inits, "--format", "json", *words)
     assert [row["init"] for row in json.loads(text)] == ["random", "class-mean", "least-square"]
-    assert shown(three_inits, "--json", "--skip-start") == text
+    assert shown(three_inits, "--json") == text
     assert plot.is_file()
     written = page.read_text("utf-8")
-    assert "the point before the first step of a task does not count" in written
+    assert "the point before the first step of a task counts too" in written
     assert len(shown(three_inits, "--format", "csv").splitlines()) == 1 + 3
-    assert len(shown(three_inits, "--format", "csv", "--per-task").splitlines()) == 1 + 9
 
 
 def test_several_figures_are_files_and_those_without_facts_are_left_out(

@@ -14,14 +14,7 @@ from tests.analysis.conftest import MakeRun
 from tests.analysis.printed import printed, unbroken
 
 INITS = ("random", "class-mean", "least-square")
-FURTHER = (
-    "backward_transfer",
-    "acc_in_task",
-    "spike_area",
-    "acc_pre_alone",
-    "loss_new",
-    "forgetting",
-)
+FURTHER = ("backward_transfer", "acc_in_task", "acc_pre_alone", "loss_new", "forgetting")
 
 
 def seeded(make_run: MakeRun, seeds: int = 3) -> Runs:
@@ -68,7 +61,7 @@ def test_chosen_columns_that_do_not_fit_are_left_out_from_the_right_and_named(
     make_run: MakeRun,
 ) -> None:
     report = seeded(make_run, 1)
-    headings = ["BWT", "A_task", "spike", "A_base", "L_new", "forg."]
+    headings = ["BWT", "A_task", "A_base", "L_new", "forg."]
     for width in (40, 60, 120):
         text = printed(run_table(report.runs, FURTHER), width)
         head = next(line for line in text.splitlines() if "BWT" in line)

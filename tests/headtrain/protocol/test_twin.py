@@ -19,7 +19,10 @@ BANK: list[dict[str, Any]] = [
     *({"init": "random"}, {"init": "class-mean"}, {"lam": "auto"}, {"lr": 1e-2}),
     *({"loss": "mse"}, {"loss": "sqen"}),
 ]
-ANCHORS: list[dict[str, Any]] = [{"anchor": "l2", "anchor_strength": 0.02}, {"anchor": "moments"}]
+ANCHORS: list[dict[str, Any]] = [
+    {"anchor": "moments", "anchor_strength": 0.02},
+    {"anchor": "moments"},
+]
 CASES: dict[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]] = {
     "bank": (BANK, {}),
     "linear": ([{}, {"loss": "mse"}], {"schedule": "linear"}),

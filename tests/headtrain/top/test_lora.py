@@ -15,11 +15,10 @@ LAYERS = {
     "convnextv2": ("mlp.fc1", "mlp.fc2"),
     "convnext-linear-mlp": ("mlp.fc1", "mlp.fc2"),
     "vit": ("mlp.fc1", "mlp.fc2"),
-    "eva-scaled-mlp": ("mlp.fc1_g", "mlp.fc1_x", "mlp.fc2"),
+    "vit-gated": ("mlp.fc1_g", "mlp.fc1_x", "mlp.fc2"),
     "resnet-basic": ("conv1", "conv2"),
     "resnet-bottleneck": ("conv1", "conv3"),
     "mobilenetv2": ("conv_pw", "conv_pwl"),
-    "dinov3": ("mlp.fc1", "mlp.fc2"),
     "swin": ("mlp.fc1", "mlp.fc2"),
     "nfnet": ("conv1", "conv3"),
 }

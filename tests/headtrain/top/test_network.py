@@ -56,14 +56,6 @@ def test_a_downsampling_in_front_of_the_first_plastic_block_belongs_to_the_trunk
     assert inside.trunk(images()).shape == (3, 8, 2, 2)
 
 
-def test_rotary_positions_follow_a_square_grid_of_patches_of_any_size() -> None:
-    network = build("dinov3")
-    check_cut(cut_network(network, 2), network, images(48))
-    with pytest.raises(BackboneError, match="8 patches") as caught:
-        check_cut(cut_network(network, 2), network, torch.randn(1, 3, 32, 16))
-    assert "dynamic_img_size=False" in caught.value.remedy
-
-
 @pytest.mark.parametrize("top_blocks", [0, 7])
 def test_more_or_fewer_blocks_than_there_are_are_refused(top_blocks: int) -> None:
     with pytest.raises(BackboneError, match=f"{top_blocks} top blocks.*has 6 blocks"):

@@ -41,7 +41,7 @@ def one_cycle(step: int, steps: int, start: float, peak: float, end: float) -> f
     "key",
     [
         *("convnextv2", "convnext", "vit", "vit-fc-norm", "resnet-basic", "resnet-bottleneck"),
-        *("mobilenetv2", "mobilenetv3", "dinov3", "swin", "regnet", "efficientnet"),
+        *("mobilenetv2", "mobilenetv3", "swin", "regnet", "efficientnet"),
     ],
 )
 def test_ten_steps_are_those_of_adamw_written_out(key: str, full_rank: bool) -> None:

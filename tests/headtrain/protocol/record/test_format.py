@@ -229,10 +229,10 @@ def test_a_wrong_field_is_named(
     ("top", "settings"),
     [
         (False, {}),
-        (False, {"method": "naive", "init_rows": "buffer", "buffer_per_class": 3, "lam": "auto"}),
+        (False, {"method": "naive", "init_rows": "buffer", "buffer": 3, "lam": "auto"}),
         (False, {"method": "lda", "weighting": "sample"}),
         (True, {"method": "ewc", "ewc_samples": 9, "lr": 1e-300}),
-        (True, {"method": "derpp", "compile": True, "probe": False}),
+        (True, {"method": "derpp", "probe": False}),
         (True, {"full_rank": True, "layer_decay": 1.0}),
     ],
 )

@@ -6,15 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clinit.headtrain.protocol.stream import buffer as buffer_module
-from clinit.headtrain.protocol.stream.buffer import (
-    Buffer,
-    Pool,
-    Quotas,
-    TaskRows,
-    balanced,
-    level,
-    per_class,
-)
+from clinit.headtrain.protocol.stream.buffer import Buffer, Pool, TaskRows, level
 
 counts_of_classes = st.lists(st.integers(0, 12), min_size=1, max_size=12)
 labels_of_a_part = st.lists(st.integers(-1, 4), max_size=12)
@@ -98,16 +90,14 @@ def test_quotas_are_those_of_handing_out_one_row_at_a_time(
 @given(
     counts=counts_of_classes,
     size=st.integers(0, 60),
-    kind=st.sampled_from(["balanced", "per class"]),
     cuts=st.lists(st.integers(1, 12), max_size=4),
     seed=st.integers(0, 3),
 )
 def test_a_later_buffer_holds_only_rows_that_were_stored_or_have_just_been_seen(
-    counts: list[int], size: int, kind: str, cuts: list[int], seed: int
+    counts: list[int], size: int, cuts: list[int], seed: int
 ) -> None:
     pool = shuffled_pool(counts)
-    quotas: dict[str, Quotas] = {"balanced": balanced(size), "per class": per_class(size)}
-    buffer = Buffer(pool, quotas[kind], seed=seed)
+    buffer = Buffer(pool, size, seed=seed)
     stages = sorted({min(cut, len(counts)) for cut in cuts} | {len(counts)})
     stored: set[int] = set()
     before = 0
@@ -115,23 +105,6 @@ def test_a_later_buffer_holds_only_rows_that_were_stored_or_have_just_been_seen(
         just_seen = set(pool.rows_between(before, seen).tolist())
         chosen = buffer.rows(seen).tolist()
         assert len(chosen) == len(set(chosen))
-        if kind != "per class":
-            assert len(chosen) <= size
-        if kind == "balanced":
-            assert len(chosen) == min(size, sum(counts[:seen]))
+        assert len(chosen) == min(size, sum(counts[:seen]))
         assert set(chosen) <= stored | just_seen
         stored, before = set(chosen), seen
-
-
-def kept(quotas: Quotas, counts: list[int], seen: int) -> list[int]:
-    """Rows per class in the buffer."""
-    pool = shuffled_pool(counts)
-    rows = Buffer(pool, quotas, seed=0).rows(seen)
-    found: list[int] = np.bincount(pool.labels[rows], minlength=len(counts)).tolist()
-    return found
-
-
-def test_each_split_gives_its_share() -> None:
-    assert kept(balanced(20), [10, 2, 10, 10], 4) == [6, 2, 6, 6]
-    assert kept(per_class(4), [5, 2, 9], 2) == [4, 2, 0]
-    assert kept(per_class(4), [5, 2, 9], 3) == [4, 2, 4]
