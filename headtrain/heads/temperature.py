@@ -95,10 +95,11 @@ class Temperature:
         text = f"temperature {self.value:.3g}, fitted on {self.fitted_rows:,} held-out images"
         if self.ece_before is None or self.ece_after is None:
             return f"{text} before the classes last changed"
-        return (
-            f"{text}; expected calibration error on {self.measured_rows:,} others"
-            f" {100 * self.ece_before:.1f} % without it, {100 * self.ece_after:.1f} % with it"
-        )
+        without = f"expected calibration error on {self.measured_rows:,} others"
+        without += f" {100 * self.ece_before:.1f} % without"
+        if self.value == 1:
+            return f"no temperature; {without} one, and no smaller with one"
+        return f"{text}; {without} it, {100 * self.ece_after:.1f} % with it"
 
 
 def divided(head: Head, temperature: Temperature | None) -> Head:
@@ -124,8 +125,9 @@ def temperature_of(
         activation: `sigmoid` if the probabilities of the classes are independent.
 
     Returns:
-        The temperature; None if fewer than `LEAST_ROWS` rows belong to classes that the head does
-        not rule out, or if no temperature is best.
+        The temperature, 1 if the other half has no smaller error with it; None if fewer than
+        `LEAST_ROWS` rows belong to classes that the head does not rule out, or if no temperature is
+        best.
     """
     left = np.flatnonzero(~never_wins(head))
     place = np.full(head.num_classes, -1, dtype=np.int64)
@@ -144,12 +146,17 @@ def temperature_of(
     value = fit_temperature(fit, of_fit, activation=activation)
     if value is None or float(np.diff(np.partition(fit, -2)[:, -2:]).max()) < LEAST_LEAD * value:
         return None
+    before, after = (
+        expected_calibration_error(judge / by, of_judge, activation=activation) for by in (1, value)
+    )
+    if after > before:
+        value, after = 1.0, before
     return Temperature(
         value=value,
         fitted_rows=len(of_fit),
         measured_rows=len(of_judge),
-        ece_before=expected_calibration_error(judge, of_judge, activation=activation),
-        ece_after=expected_calibration_error(judge / value, of_judge, activation=activation),
+        ece_before=before,
+        ece_after=after,
     )
 
 

@@ -256,9 +256,9 @@ class Addition:
             lost = self.change.data.get("estimated_loss")
             told = ", estimated loss {correct:,} of {total:,} old {noun}s"
             loss = "" if lost is None else told.format(**lost, noun=self.audit.noun)
-            lines.append(f"{which} classes: not tested (`clinit remember`){loss}.")
             if lost is not None and lost["correct"] > GUESSED * lost["total"]:
-                lines.append("Such a loss is a guess: give old ones (`--old`), or more new ones.")
+                loss = ", and perhaps much lost: give old ones (`--old`), or more new ones"
+            lines.append(f"{which} classes: not tested (`clinit remember`){loss}.")
         return lines
 
     def tables(self) -> list[TableOf]:

@@ -15,7 +15,7 @@ covariance would not suffice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -146,7 +146,7 @@ class Memory:
         """Return the contents, in words."""
         count = len(self.learnt.labels)
         learnt = f" and of {count:,} training images of added classes" if count else ""
-        also = "" if self.exact else " (including removed or replaced classes)"
+        also = "" if self.exact else " (including removed classes)"
         return (
             f"The model stores the means of {number_of(int(self.known.sum()), 'class')}, their"
             " covariance"
@@ -240,6 +240,21 @@ class Memory:
             freedom=float(weights @ [self.freedom, new.freedom]),
             exact=True,
         )
+
+    def without(self, names: Collection[str]) -> Memory:
+        """Return the memory without classes. Sigma loses those whose training rows are stored.
+
+        Otherwise, rows of classes that are removed and added again would be judged by a covariance
+        that has seen their images.
+        """
+        stored = self.learnt.counts()
+        whole = [
+            name
+            for row, name in enumerate(self.class_names)
+            if name in names and 0 < self.counts[row] == stored[row]
+        ]
+        left = self.before(self.learnt.named(tuple(whole))) if whole else self
+        return left.of_rows([row for row, n in enumerate(left.class_names) if n not in names])
 
     def updated(self, fresh: Memory) -> Memory:
         """Return this memory, with the facts of `fresh` for all classes that `fresh` remembers.

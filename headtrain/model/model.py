@@ -194,6 +194,8 @@ class Model:
                 remedy="Leave at least one class.",
             )
         left = self.of_rows(rows)
+        if self.memory is not None:
+            left = replace(left, memory=self.memory.without({*names}))
         temperature = left.facts.temperature and left.facts.temperature.unmeasured
         left = replace(left, facts=replace(left.facts, temperature=temperature, known=None))
         return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))

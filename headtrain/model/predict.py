@@ -92,7 +92,7 @@ class Rejection:
             return cls(rule, known.levels[rule][math.floor(100 * rate + 1e-9)])
         if model.linear is None or memory is None or not len(memory.held_out.labels):
             raise ModelError(
-                "the model remembers no image of its classes, from which to choose a threshold for"
+                "the model remembers no image of old classes, from which to choose a threshold for"
                 " unknown images",
                 remedy="Let the model remember some, `clinit remember MODEL IMAGES --out NEW`, and"
                 " give the new model.",

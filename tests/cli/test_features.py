@@ -69,7 +69,7 @@ def test_a_head_alone_is_exported_and_names_rows(work: Path) -> None:
 
 def test_a_head_that_remembers_no_image_rejects_nothing(work: Path) -> None:
     given = ("predict", work / "head.npz", work / "new-val.npy")
-    assert "remembers no image of its classes" in str(refused(call(*given, "--reject", "auto")))
+    assert "remembers no image of old classes" in str(refused(call(*given, "--reject", "auto")))
     idle = call(*given, "--device", "cpu")
     assert idle.exit_code == 2
     assert "--device has no effect here" in " ".join(idle.output.replace("│", " ").split())

@@ -259,4 +259,13 @@ def test_single_rows_beside_unknown_old_ones_take_at_most_half_of_what_stands_in
     added = model.add(rows)
     lost = added.change.data["estimated_loss"]
     assert 0.4 < lost["correct"] / lost["total"] <= 0.5
-    assert "Such a loss is a guess" in "\n".join(map(str, added.lines()))
+    assert "perhaps much lost" in "\n".join(map(str, added.lines()))
+
+
+def test_classes_that_go_take_their_part_of_the_covariance_along(place: Path) -> None:
+    before = load_model("head.npz").remember("old")
+    after = before.add("new").model.remove(NEW)
+    assert before.memory is not None
+    assert after.memory is not None
+    np.testing.assert_allclose(after.memory.covariance, before.memory.covariance, rtol=1e-4)
+    assert after.memory.freedom == pytest.approx(before.memory.freedom)
