@@ -101,8 +101,6 @@ class Table:
     beside: bool = False
     """Whether deviations are next to their means if there is room."""
     title: str = ""
-    style: str = "bold"
-    """Style of the title in the terminal."""
     remarks: Sequence[str] | None = None
     """Sentences below the table in the terminal; the meanings of the marks follow the first
     sentence. None: no sentences and no meanings."""
@@ -116,7 +114,7 @@ class Table:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         drawn, missing = self._fitted(options.max_width)
         if self.title:
-            yield Text(self.title, style=self.style)
+            yield Text(self.title, style="bold")
         yield drawn
         if self.remarks is None:
             return

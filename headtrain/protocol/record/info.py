@@ -100,6 +100,9 @@ class TaskInfo(TypedDict, total=False):
     val_rows: Count | None
     buffer_rows: Count | None
     buffer_classes: Count | None
+    init_old_rows: Count | None
+    statistics_numbers: Count | None
+    """Numbers from which old rows are drawn: C d + d^2; absent if old rows are stored."""
     anchor: dict[str, Any]
     """Strength of the anchor, its stored numbers, and the losses by which it was chosen."""
     initialisation: StartInfo | None
@@ -125,11 +128,14 @@ class RunInfo(TypedDict, total=False):
     """Gaps of the data, and remarkable events."""
     seconds: Seconds | None
     """Seconds of this run: its initialisations, and an equal share of the shared time of a bank."""
+    timings_s: dict[str, Any]
+    """Seconds of each phase, of the whole bank."""
     bank_size: Count
     bank: list[dict[str, Any]]
     """The settings of all heads of the bank, in order, because last bits may depend on all of them.
     Absent for a single head, and for a bank of more than `MOST_IN_BANK` heads."""
     loss_sample_rows: Count | None
+    optimizer: dict[str, Any]
     versions: dict[str, Any]
     git_commit: str | None
     cpu: dict[str, Any]
@@ -138,8 +144,12 @@ class RunInfo(TypedDict, total=False):
     started: str
     command: list[str]
     """The command line of the user."""
+    top: dict[str, Any]
+    """Blocks and counts of parameters, if blocks of the backbone are trained."""
     feature_map: dict[str, Any]
     """The random features that the head reads, if it does not read the features themselves."""
+    activations: list[dict[str, Any]]
+    """The stored activations, and their cost."""
     files: dict[str, Digest]
     """SHA-256 of the other files of the record; absent in records of earlier versions."""
 
