@@ -16,7 +16,7 @@ from rich.text import Text
 
 from clinit.analysis.metrics.accuracy import predictions
 from clinit.analysis.metrics.efficiency import gain
-from clinit.analysis.report import View
+from clinit.analysis.report import ReportView
 from clinit.analysis.report.compare import Comparison, chosen_runs, compare
 from clinit.analysis.report.measures import measures_of, words_of
 from clinit.analysis.report.notes import notes_of
@@ -166,7 +166,7 @@ class Runs:
         ]
         return pl.concat(indexed) if indexed else pl.DataFrame()
 
-    def parts(self, view: View, width: int = 80) -> Iterator[RenderableType]:
+    def parts(self, view: ReportView, width: int = 80) -> Iterator[RenderableType]:
         """Yield the contents of a terminal report, from top to bottom."""
         seeds = {run.config.get("seed") for run in self.runs}
         ranked = view.means or len(seeds) > 1 or any(run.is_held_out for run in self.runs)
@@ -188,7 +188,7 @@ class Runs:
 
             yield from ("", self._each(partial(draw, width=width)))
 
-    def told(self, view: View) -> Iterator[RenderableType]:
+    def told(self, view: ReportView) -> Iterator[RenderableType]:
         """Yield the first notes, and the number of the others."""
         notes = [note for note in self.notes if note not in view.said]
         for note in notes[:MOST_NOTES]:
@@ -197,7 +197,7 @@ class Runs:
             more = number_of(len(notes) - MOST_NOTES, "more note")
             yield Text(f"{more}: clinit report --html FILE", style="dim")
 
-    def as_text(self, view: View) -> str:
+    def as_text(self, view: ReportView) -> str:
         """Return the runs or their means over seeds as JSON, CSV, Markdown or LaTeX."""
         if view.format == "json":
             rows = means(self.data) if view.means else self.rows()

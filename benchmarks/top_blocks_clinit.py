@@ -22,7 +22,7 @@ from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
 from clinit.headtrain.top.blocks import features
 from clinit.headtrain.top.experiment import top_method
-from clinit.headtrain.top.images import Images, Storage
+from clinit.headtrain.top.images import Storage, TopImages
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import top_optimizer, train_steps
@@ -50,7 +50,7 @@ def inputs_of(work: TopBlocksWorkload, study: Study) -> TopInputs:
     budget = 10**12 if source == "stored" else 0
     storage = Storage(folder=work.folder / "trunk", budget=budget, workers=work.options["workers"])
     weights, device = work.folder / "weights.safetensors", work.options["device"]
-    images = Images(base=caches / "base", new=caches / "new", storage=storage, weights=weights)
+    images = TopImages(base=caches / "base", new=caches / "new", storage=storage, weights=weights)
     data = ImageData.open(images)
     inputs = prepare_runs(data, [study])
     if source != "decoded":

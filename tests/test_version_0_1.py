@@ -19,7 +19,7 @@ from clinit.extract.cache.read import open_cache, open_split
 from clinit.extract.cache.verify import verify
 from clinit.headtrain.protocol.record.format import changed_parameters, read_record
 from clinit.headtrain.protocol.stream.source import read_base_head
-from clinit.headtrain.top.activations import StoredRows
+from clinit.headtrain.top.activations import StoredActivations
 from tests.cli.calls import checked
 
 DATA = Path(__file__).parent / "data" / "v0.1"
@@ -136,7 +136,7 @@ def test_stored_activations_open() -> None:
         split = open_split(folder)
         assert folder.name.endswith(split.plan.identifier[:16])
         assert split.fingerprint.fields["cut"] == "stages.3.blocks.0"
-        rows = StoredRows(split, np.arange(split.num_rows), in_memory=True)
+        rows = StoredActivations(split, np.arange(split.num_rows), in_memory=True)
         (batch,) = rows.stream([np.arange(3)])
         assert tuple(batch.shape) == (3, *split.plan.shape)
 

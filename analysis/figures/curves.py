@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from clinit.analysis.figures.line import Line, Start, lines_of, log_floor, starts_of
+from clinit.analysis.figures.line import Line, StartRuns, lines_of, log_floor, starts_of
 from clinit.analysis.report.measures import MEASURES
 from clinit.analysis.report.run import RunSummary
 
@@ -40,7 +40,7 @@ class Switches:
     """Whether all runs end their tasks at these iterations; otherwise tasks cannot be numbered."""
 
 
-def loss_lines(start: Start) -> dict[int, Line]:
+def loss_lines(start: StartRuns) -> dict[int, Line]:
     """Return the loss of new images in each batch over the steps of each task."""
     steps = lines_of([run.record.steps for run in start.runs], "loss_new")
     evaluated = lines_of([run.points for run in start.runs], "loss_new")
@@ -64,7 +64,7 @@ def switches(runs: Sequence[RunSummary]) -> Switches:
     return Switches((*sorted(inner - {longest[-1]}), longest[-1]), are_shared=False)
 
 
-def cumulative(start: Start, lines: Mapping[int, Line], shared: Switches) -> list[Line]:
+def cumulative(start: StartRuns, lines: Mapping[int, Line], shared: Switches) -> list[Line]:
     """Return the lines of the tasks of a start on cumulative iterations.
 
     The points of a start without steps are drawn at the first iterations of the other runs' tasks.
@@ -101,7 +101,7 @@ def figure(runs: Sequence[RunSummary], names: Sequence[str] = CURVES) -> Figure:
     return figure
 
 
-def measured_lines(start: Start, name: str) -> dict[int, Line]:
+def measured_lines(start: StartRuns, name: str) -> dict[int, Line]:
     """Return the lines of a measure, of losses before each update if they are known."""
     if name == "loss_new":
         return loss_lines(start)

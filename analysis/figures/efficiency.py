@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
 from clinit.analysis.figures import style
-from clinit.analysis.figures.line import Line, Start, lines_of, shortened, starts_of
+from clinit.analysis.figures.line import Line, StartRuns, lines_of, shortened, starts_of
 from clinit.analysis.metrics.efficiency import NO_STEP, SHARE
 from clinit.analysis.report.measures import MEASURES
 from clinit.analysis.report.run import RunSummary
@@ -28,13 +28,13 @@ from clinit.errors import RecordError
 class Runner:
     """A start in a race."""
 
-    start: Start
+    start: StartRuns
     line: Line
     result: str
     """The gain as in the table of the task: mean and deviation over seeds."""
 
     @classmethod
-    def of(cls, start: Start, task: int) -> Runner:
+    def of(cls, start: StartRuns, task: int) -> Runner:
         """Return a start in a task."""
         line = lines_of([run.points for run in start.runs], "acc_new")[task]
         rows = [row for run in start.runs for row in run.row()["tasks"] if row["task"] == task]
@@ -59,7 +59,7 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
     Raises:
         RecordError: If there is no such group, or no task has a level to reach.
     """
-    groups: dict[str, list[Start]] = {}
+    groups: dict[str, list[StartRuns]] = {}
     for start in starts_of(runs):
         if all(run.gain is not None for run in start.runs):
             groups.setdefault(SeedGroup.of(start.runs).comparable, []).append(start)

@@ -85,7 +85,7 @@ def spans_decades(values: Sequence[Real]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Start:
+class StartRuns:
     """A way to start new rows, with one run per seed."""
 
     name: str
@@ -98,14 +98,14 @@ class Start:
         return self.runs[0]
 
 
-def starts_of(runs: Sequence[RunSummary]) -> list[Start]:
+def starts_of(runs: Sequence[RunSummary]) -> list[StartRuns]:
     """Return the starts of `runs`, in their order.
 
     Copies of a run with the same seed are separate starts.
     """
     parts = alike(runs)
     names = labels([part[0] for part in parts], without=("seed",))
-    return [Start(visible(name), part) for name, part in zip(names, parts, strict=True)]
+    return [StartRuns(visible(name), part) for name, part in zip(names, parts, strict=True)]
 
 
 def shortened(name: str, width: int) -> str:

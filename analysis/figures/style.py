@@ -16,7 +16,7 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from clinit.analysis.figures.line import Line, Real, Start, shortened
+from clinit.analysis.figures.line import Line, Real, StartRuns, shortened
 
 # M. Okabe, K. Ito, "Color universal design", 2008: distinct with any colour vision; its
 # without yellow, which is invisible on white paper.
@@ -46,7 +46,7 @@ class Look:
         return {"color": self.colour, "linestyle": self.line}
 
 
-def looks_of(starts: Sequence[Start]) -> list[Look]:
+def looks_of(starts: Sequence[StartRuns]) -> list[Look]:
     """Return the look of each start: its own colour, or else the colour of its initialisation.
 
     Starts of one initialisation then have different strokes, until all strokes are used.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clinit.analysis.paper.numbers import paper_numbers
-from clinit.analysis.paper.tables import Table
+from clinit.analysis.paper.tables import PaperTable
 from clinit.errors import ClinitError, ExperimentError
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
@@ -24,7 +24,7 @@ _OF_TRAINING = ("iterations", "batch_size", "eval_every")
 
 
 def overlay(
-    table: Table, settings: Sequence[str], seeds: int | None, *, scale_down: bool
+    table: PaperTable, settings: Sequence[str], seeds: int | None, *, scale_down: bool
 ) -> list[str]:
     """Return the arguments that replace values in the grids of a recipe, the user's values last.
 
@@ -62,7 +62,7 @@ def _without(words: dict[str, str], fields: Collection[str]) -> dict[str, str]:
     return left
 
 
-def check_places(table: Table, studies: Sequence[Study]) -> None:
+def check_places(table: PaperTable, studies: Sequence[Study]) -> None:
     """Check that every run has its own place in the table.
 
     Raises:
@@ -112,7 +112,7 @@ class Places:
     epochs: int | None
     """Number of passes of the alignment over its images; None: as in the recipe."""
 
-    def sides(self, table: Table) -> tuple[Path, Path]:
+    def sides(self, table: PaperTable) -> tuple[Path, Path]:
         """Return the caches of the base and the new classes."""
         if self.caches is not None:
             return self.caches
@@ -126,7 +126,7 @@ class Places:
         epochs = "" if self.epochs is None else f"-{self.epochs}-epochs"
         return self.out / "heads" / f"mse-{views}-views{epochs}.safetensors"
 
-    def runs(self, table: Table) -> Path:
+    def runs(self, table: PaperTable) -> Path:
         """Return the folder of the runs of a table."""
         return self.out / "runs" / table.runs
 
@@ -135,7 +135,7 @@ Words = tuple[str, ...]
 """Words of a command without `clinit`."""
 
 
-def steps(table: Table, places: Places, overlay: Sequence[str]) -> Iterator[Words]:
+def steps(table: PaperTable, places: Places, overlay: Sequence[str]) -> Iterator[Words]:
     """Yield the commands of a table that are left, in order.
 
     Args:
@@ -168,7 +168,7 @@ def steps(table: Table, places: Places, overlay: Sequence[str]) -> Iterator[Word
     yield (*words, "--out", str(places.runs(table)))
 
 
-def _extraction(table: Table, places: Places, data: str, folder: Path) -> Iterator[Words]:
+def _extraction(table: PaperTable, places: Places, data: str, folder: Path) -> Iterator[Words]:
     """Yield the command that makes a cache, unless there is a cache."""
     views = places.views if data == "imagenet1k" and table.is_aligned else 0
     with suppress(ClinitError):

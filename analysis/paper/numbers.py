@@ -18,7 +18,7 @@ import msgspec
 import polars as pl
 
 from clinit.analysis.metrics.accuracy import ACCURACIES
-from clinit.analysis.paper.tables import CONTENT, Table
+from clinit.analysis.paper.tables import CONTENT, PaperTable
 from clinit.analysis.report import measures
 from clinit.analysis.report.run import Row, RunSummary
 
@@ -40,7 +40,7 @@ SCHEMA = {
 }
 
 
-def paper_numbers(table: Table) -> pl.DataFrame:
+def paper_numbers(table: PaperTable) -> pl.DataFrame:
     """Return `paper` and `paper_deviation` (over data orders; mostly null) by place and metric.
 
     Numbers of a head are repeated for all starts from that head.

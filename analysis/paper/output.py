@@ -16,9 +16,8 @@ from rich.text import Text
 from clinit.analysis.paper.commands import Places
 from clinit.analysis.paper.numbers import GROUP, MEASURES
 from clinit.analysis.paper.reproduction import Effect, Reproduction, recorded_runs
-from clinit.analysis.paper.settings import Setting
-from clinit.analysis.paper.tables import METHODS, table_named
-from clinit.analysis.paper.tables import Table as PaperTable
+from clinit.analysis.paper.settings import PaperSetting
+from clinit.analysis.paper.tables import METHODS, PaperTable, table_named
 from clinit.analysis.report.compare import FEWEST, p_text, signed
 from clinit.analysis.report.measures import captions
 from clinit.analysis.report.table import Cell, Cells, Column, Table
@@ -92,7 +91,7 @@ def _parts(
     yield "", None, [f"Open points of the paper: clinit recipe show {found.table.recipe}"]
 
 
-def _lists(found: Reproduction) -> dict[str, list[Setting]]:
+def _lists(found: Reproduction) -> dict[str, list[PaperSetting]]:
     """Return the settings that the paper gives and we change, those that are equal, our choices."""
     lists = {
         "Differences from the paper": [each for each in found.settings if each.differs],
@@ -179,7 +178,7 @@ def _effects(effects: Sequence[Effect], *, is_whole: bool) -> Table:
     return Table([Column(""), Column(""), *columns], [lines], beside=True)
 
 
-def _settings_table(settings: Sequence[Setting]) -> Table:
+def _settings_table(settings: Sequence[PaperSetting]) -> Table:
     if any(each.why for each in settings):
         columns = [Column(""), Column("here", "setting"), Column("why, other readings", "setting")]
         return Table(columns, [[[each.name, each.here, each.why] for each in settings]])

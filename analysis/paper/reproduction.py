@@ -28,8 +28,8 @@ from clinit.analysis.paper.numbers import (
     value_of,
     with_overhead,
 )
-from clinit.analysis.paper.settings import Setting, settings_of_heads, settings_of_runs
-from clinit.analysis.paper.tables import Table
+from clinit.analysis.paper.settings import PaperSetting, settings_of_heads, settings_of_runs
+from clinit.analysis.paper.tables import PaperTable
 from clinit.analysis.report.compare import FEWEST, Difference, adjusted_by_holm, step_of
 from clinit.analysis.report.run import COLLAPSE, Row, RunSummary
 from clinit.analysis.runs import load_runs
@@ -88,13 +88,13 @@ Collapse = Mapping[str, Mapping[str, Any]]
 class Reproduction:
     """A table of the paper next to our numbers."""
 
-    table: Table
+    table: PaperTable
     lines: pl.DataFrame
     """Place, `our_iterations`, `our_buffer`, metric, `paper`, `paper_deviation`, `ours`,
     `deviation`, `num_seeds` and `difference`, and the lists `seeds` and `values`: one row per
     metric of each place, as sorted in the paper."""
     effects: tuple[Effect, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[PaperSetting, ...]
     """All settings of the runs, next to the paper's."""
     runs: tuple[RunSummary, ...]
 
@@ -110,7 +110,7 @@ class Reproduction:
 
 
 def reproduction(
-    table: Table,
+    table: PaperTable,
     runs: Sequence[RunSummary],
     collapse: Collapse | None = None,
     *,
@@ -140,7 +140,10 @@ def reproduction(
 
 
 def _lines(
-    table: Table, paper: pl.DataFrame, used: Sequence[tuple[RunSummary, Row]], collapse: Collapse
+    table: PaperTable,
+    paper: pl.DataFrame,
+    used: Sequence[tuple[RunSummary, Row]],
+    collapse: Collapse,
 ) -> pl.DataFrame:
     rows: list[Row] = []
     places = paper.select(PLACE)
@@ -189,7 +192,7 @@ def _lines(
     )
 
 
-def _effects(table: Table, lines: pl.DataFrame, runs: Sequence[RunSummary]) -> list[Effect]:
+def _effects(table: PaperTable, lines: pl.DataFrame, runs: Sequence[RunSummary]) -> list[Effect]:
     known = {(tuple(row[name] for name in PLACE), row["metric"]): row for row in lines.to_dicts()}
     result: list[Effect] = []
     for place in lines.select(PLACE).unique(maintain_order=True).to_dicts():
@@ -212,13 +215,15 @@ def _effects(table: Table, lines: pl.DataFrame, runs: Sequence[RunSummary]) -> l
     return result
 
 
-def recorded_runs(table: Table, where: Places, studies: Sequence[Study]) -> tuple[RunSummary, ...]:
+def recorded_runs(
+    table: PaperTable, where: Places, studies: Sequence[Study]
+) -> tuple[RunSummary, ...]:
     """Return the recorded runs of studies; empty if none is recorded."""
     found = recorded(where.runs(table), studies) if table.runs else []
     return load_runs(*found).runs if found else ()
 
 
-def measured(table: Table, where: Places, runs: Sequence[RunSummary]) -> Reproduction:
+def measured(table: PaperTable, where: Places, runs: Sequence[RunSummary]) -> Reproduction:
     """Put runs into the places of a table, and measure heads if the table has their numbers."""
     base = open_cache(where.sides(table)[0])
     split, collapse = base.split("train"), None

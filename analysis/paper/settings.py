@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from clinit.analysis.paper.tables import CHOSEN, CONTENT, METHODS, Table
+from clinit.analysis.paper.tables import CHOSEN, CONTENT, METHODS, PaperTable
 from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.protocol.study.parts import AUTO_EVERY
 from clinit.headtrain.protocol.study.rules import settings_of
@@ -23,7 +23,7 @@ _FACTOR = "alpha / rank"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PaperSetting:
     """A setting of the paper and its value in the runs, as text."""
 
     name: str
@@ -40,7 +40,7 @@ class Setting:
         return "" if self.paper else CHOSEN.get(self.name.partition(" (")[0], "")
 
     @classmethod
-    def of(cls, name: str, paper: Iterable[Any], here: Iterable[Any]) -> Setting:
+    def of(cls, name: str, paper: Iterable[Any], here: Iterable[Any]) -> PaperSetting:
         """Compare the paper's values (empty if the paper does not give the setting) with ours."""
         theirs, ours = ({*map(_words, each)} for each in (paper, here))
         by_size = partial(sorted, key=lambda word: (len(word), word))
@@ -49,8 +49,8 @@ class Setting:
 
 
 def settings_of_runs(
-    table: Table, runs: Sequence[RunSummary], paper: pl.DataFrame
-) -> list[Setting]:
+    table: PaperTable, runs: Sequence[RunSummary], paper: pl.DataFrame
+) -> list[PaperSetting]:
     """Return every setting that the runs of a table read, next to the paper's settings.
 
     Args:
@@ -71,47 +71,51 @@ def settings_of_runs(
 
 
 def settings_of_heads(
-    table: Table, collapse: Mapping[str, Mapping[str, Any]], features: Mapping[str, str]
-) -> list[Setting]:
+    table: PaperTable, collapse: Mapping[str, Mapping[str, Any]], features: Mapping[str, str]
+) -> list[PaperSetting]:
     """Return settings of pretrained heads that are measured without runs, next to the paper's."""
     measured = next(iter(collapse.values()), {})
     return [
         *_of_features(table, features),
-        Setting.of("base classes (ImageNet-1K)", [1000], [measured.get("classes", 0)]),
-        Setting.of("features", [384], [measured.get("dim", 0)]),
-        Setting.of("training images", [_PAPER["train_images"]], [measured.get("rows", 0)]),
-        Setting.of("lambda", [0.05], [measured.get("lambda")]),
+        PaperSetting.of("base classes (ImageNet-1K)", [1000], [measured.get("classes", 0)]),
+        PaperSetting.of("features", [384], [measured.get("dim", 0)]),
+        PaperSetting.of("training images", [_PAPER["train_images"]], [measured.get("rows", 0)]),
+        PaperSetting.of("lambda", [0.05], [measured.get("lambda")]),
         *_aligned(collapse.get("mse", {}).get("alignment")),
     ]
 
 
-def _of_features(table: Table, features: Mapping[str, str]) -> Iterator[Setting]:
+def _of_features(table: PaperTable, features: Mapping[str, str]) -> Iterator[PaperSetting]:
     name = "resnet18.tv_in1k" if table.name == "resnet18" else "convnextv2_femto.fcmae_ft_in1k"
-    yield Setting.of("backbone", [name], [features.get("backbone")])
+    yield PaperSetting.of("backbone", [name], [features.get("backbone")])
     paper, here = "resize 256x256, centre crop 224x224", features.get("transform") or "imported"
     differs = not ("256x256" in here and "224x224" in here)
-    yield Setting("transform", paper, here if differs else paper, differs)
-    yield Setting.of("precision of features", [], [features.get("dtype", "float16")])
+    yield PaperSetting("transform", paper, here if differs else paper, differs)
+    yield PaperSetting.of("precision of features", [], [features.get("dtype", "float16")])
 
 
-def _of_data(run: RunSummary) -> Iterator[Setting]:
+def _of_data(run: RunSummary) -> Iterator[PaperSetting]:
     classes = run.record.classes
     for side, (name, count, images) in _PAPER["data"].items():
         own = classes.filter((classes["task"] == 0) == (side == "base"))
-        yield Setting.of(f"{side} classes ({name})", [count], [len(own)])
-        yield Setting.of(f"test images ({name})", [images], [int(own["val_rows"].sum())])
+        yield PaperSetting.of(f"{side} classes ({name})", [count], [len(own)])
+        yield PaperSetting.of(f"test images ({name})", [images], [int(own["val_rows"].sum())])
         if untested := int((own["val_rows"] == 0).sum()):
-            yield Setting.of(f"{side} classes without test image", [0], [untested])
+            yield PaperSetting.of(f"{side} classes without test image", [0], [untested])
 
 
-def _of_studies(table: Table, runs: Sequence[RunSummary], paper: pl.DataFrame) -> Iterator[Setting]:
+def _of_studies(
+    table: PaperTable, runs: Sequence[RunSummary], paper: pl.DataFrame
+) -> Iterator[PaperSetting]:
     methods = dict.fromkeys(run.config["method"] for run in runs)
     theirs = {method: _paper(table, method, paper) for method in methods}
     ours = {m: _read([run for run in runs if run.config["method"] == m]) for m in methods}
     options = {name: each.option.removeprefix("--") for name, each in settings_of(top=True).items()}
     for name in dict.fromkeys(name for values in ours.values() for name in values):
         found = {
-            method: Setting.of(options.get(name, name), theirs[method].get(name, ()), values[name])
+            method: PaperSetting.of(
+                options.get(name, name), theirs[method].get(name, ()), values[name]
+            )
             for method, values in ours.items()
             if name in values
         }
@@ -120,10 +124,10 @@ def _of_studies(table: Table, runs: Sequence[RunSummary], paper: pl.DataFrame) -
             continue
         for method, each in found.items():
             title = f"{each.name} ({METHODS[method]})"
-            yield Setting(title, each.paper, each.here, each.differs)
+            yield PaperSetting(title, each.paper, each.here, each.differs)
 
 
-def _paper(table: Table, method: str, paper: pl.DataFrame) -> dict[str, list[Any]]:
+def _paper(table: PaperTable, method: str, paper: pl.DataFrame) -> dict[str, list[Any]]:
     """Return the paper's values of settings, by name."""
     own = paper.filter(method=method)
     found: dict[str, Any] = {"stop_after": None, "shots": None}
@@ -149,26 +153,26 @@ def _read(runs: Sequence[RunSummary]) -> dict[str, list[Any]]:
     return {name: found[name] for name in [*runs[0].config, _FACTOR, *found] if name in found}
 
 
-def _aligned(facts: Mapping[str, Any] | None) -> Iterator[Setting]:
+def _aligned(facts: Mapping[str, Any] | None) -> Iterator[PaperSetting]:
     if facts is None:
-        yield Setting.of("head for squared error", ["aligned"], ["as pretrained"])
+        yield PaperSetting.of("head for squared error", ["aligned"], ["as pretrained"])
         return
     for name, value in _PAPER["alignment"].items():
         if facts.get(name) is not None:
-            yield Setting.of(f"alignment, {name.replace('_', '-')}", [value], [facts[name]])
+            yield PaperSetting.of(f"alignment, {name.replace('_', '-')}", [value], [facts[name]])
 
 
-def _of_protocol(table: Table, runs: Sequence[RunSummary]) -> Iterator[Setting]:
+def _of_protocol(table: PaperTable, runs: Sequence[RunSummary]) -> Iterator[PaperSetting]:
     """Yield settings of the whole table, which no single study contains."""
     seeds = len({run.config["seed"] for run in runs})
     printed = 5 if table.name == "data-orders" else 1
-    yield Setting("seeds", str(printed), str(seeds), seeds < printed)
+    yield PaperSetting("seeds", str(printed), str(seeds), seeds < printed)
     shown = ", ".join(map(str, sorted({run.config["seed"] for run in runs})))
     choices = {"random rows": "", "evaluations": "", "class order": f"seeds {shown}"}
-    yield from (Setting(name, "", here, False) for name, here in choices.items())
+    yield from (PaperSetting(name, "", here, False) for name, here in choices.items())
     if table.name == "cost":
         device = runs[0].record.info.get("device")
-        yield Setting("minutes", "on an RTX A5000", f"on {device}", False)
+        yield PaperSetting("minutes", "on an RTX A5000", f"on {device}", False)
 
 
 def _words(value: Any) -> str:

@@ -13,7 +13,7 @@ METHODS = {"ewc": "EWC", "derpp": "DER++"}
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PaperTable:
     """A table of the paper."""
 
     name: str
@@ -48,13 +48,13 @@ class Table:
 CONTENT = tomllib.loads(
     (files("clinit.analysis.paper") / "tables.toml").read_text(encoding="utf-8")
 )
-TABLES = msgspec.convert(CONTENT["table"], tuple[Table, ...])
+TABLES = msgspec.convert(CONTENT["table"], tuple[PaperTable, ...])
 NAMES = tuple(table.name for table in TABLES)
 CHOSEN: Mapping[str, str] = CONTENT["chosen"]
 """Settings that the paper leaves open, or of which it has two readings, and our choice."""
 
 
-def table_named(name: str) -> Table:
+def table_named(name: str) -> PaperTable:
     """Return a table by its name.
 
     Raises:

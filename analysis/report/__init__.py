@@ -6,16 +6,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from clinit.setting import Part, setting
+from clinit.setting import SettingGroup, setting
 
-Format = Literal["table", "json", "csv", "markdown", "latex"]
+ReportFormat = Literal["table", "json", "csv", "markdown", "latex"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View(Part):
+class ReportView(SettingGroup):
     """Parts of a report to show."""
 
-    format: Format = setting(
+    format: ReportFormat = setting(
         "table",
         "Table for the terminal; JSON or CSV for programs, with an entry for each run; Markdown or"
         " LaTeX (booktabs) table of means over seeds for each data set.",

@@ -11,7 +11,7 @@ import typer
 
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, out, say
-from clinit.cli.frame.options import AsJson, CacheArgument, Memory, Overwrite, described
+from clinit.cli.frame.options import AsJson, CacheArgument, MemoryOption, Overwrite, described
 from clinit.cli.frame.process import claimed_head, keeps
 from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import print_content
@@ -114,7 +114,7 @@ def align(
             min=0,
         ),
     ] = None,
-    memory: Memory = None,
+    memory: MemoryOption = None,
     overwrite: Overwrite = False,
     config_file: ConfigOption = None,
 ) -> None:

@@ -51,12 +51,12 @@ def build(
     labels: Labels = None,
 ) -> None:
     """Write a manifest: the images of a split with their labels; check their number."""
-    from clinit.extract.dataset.known import HUGGINGFACE, Columns
+    from clinit.extract.dataset.known import HUGGINGFACE, ColumnNames
     from clinit.extract.dataset.manifest import write_manifest
     from clinit.extract.dataset.scan import scan
 
-    columns = Columns(image_column, label_column)
-    if columns != Columns() and dataset != HUGGINGFACE:
+    columns = ColumnNames(image_column, label_column)
+    if columns != ColumnNames() and dataset != HUGGINGFACE:
         raise typer.BadParameter(
             f"--image-column and --label-column are for Parquet files ({HUGGINGFACE})"
         )

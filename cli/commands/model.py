@@ -15,10 +15,10 @@ from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.console import out as terminal
 from clinit.cli.frame.model_source import (
+    GivenNetwork,
     ModelAndImages,
     ModelArgument,
     ModelOut,
-    NetworkOptions,
     check_file,
     check_model,
     command_data,
@@ -32,7 +32,7 @@ from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import in_words
-from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
+from clinit.headtrain.model.settings import AddConfig, ArrivalKind, RememberConfig
 from clinit.observer import Doing
 from clinit.words import DIGEST_LETTERS, examples, number_of, visible
 
@@ -65,7 +65,7 @@ app = typer.Typer(no_args_is_help=True, help="Show a model, or merge two.")
 def add(
     paths: ModelAndImages,
     config: AddConfig,
-    network: NetworkOptions,
+    network: GivenNetwork,
     out: ModelOut = None,
     more: Annotated[
         bool,
@@ -109,7 +109,7 @@ def add(
     with opened(paths, network, out, overwrite=overwrite) as given:
         from clinit.headtrain.model.add import add as added_to
 
-        kind: Arrival = "more" if more else "add"
+        kind: ArrivalKind = "more" if more else "add"
         pair = given.model, given.inputs
         added = added_to(*pair, config, kind=kind, old=old, observe=given.observe)
         given.observe(Doing(SAVING))
@@ -147,7 +147,7 @@ def _tell(added: Addition, written: Written, *, as_json: bool) -> None:
 def remember(
     paths: ModelAndImages,
     config: RememberConfig,
-    network: NetworkOptions,
+    network: GivenNetwork,
     out: ModelOut = None,
     overwrite: Overwrite = False,
     config_file: ConfigOption = None,

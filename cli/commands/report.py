@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.analysis.report import Format, View
+from clinit.analysis.report import ReportFormat, ReportView
 from clinit.cli.frame.console import note, out, print_csv, print_json
 from clinit.cli.frame.process import keeps
 from clinit.cli.frame.results import print_content, show
@@ -25,7 +25,7 @@ _COMPARISON = "Comparison"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(View):
+class Asked(ReportView):
     """Options of `clinit report`."""
 
     as_json: bool = setting(False, "Print JSON for programs.", alias="json")
@@ -129,7 +129,7 @@ def report(
         (print_json if view.format == "json" else print_csv)(loaded.as_text(view))
 
 
-def _show_comparison(runs: Runs, found: Comparison, view: View) -> None:
+def _show_comparison(runs: Runs, found: Comparison, view: ReportView) -> None:
     """Print a comparison in the form of a report, with the notes on its runs."""
     if view.format == "json":
         print_content(found.frame().to_dicts())
@@ -144,14 +144,14 @@ def _show_comparison(runs: Runs, found: Comparison, view: View) -> None:
         print_csv(table.latex() if view.format == "latex" else table.markdown())
 
 
-def _checked(asked: Asked) -> View:
+def _checked(asked: Asked) -> ReportView:
     if asked.as_json and asked.format not in ("table", "json"):
         raise typer.BadParameter(f"--json does not go with --format {asked.format}")
     if (asked.compare is None) != (asked.baseline is None):
         raise typer.BadParameter("--compare needs --baseline and vice versa: give both or neither")
     if asked.by and not asked.best_of:
         raise typer.BadParameter("--by belongs to --best-of")
-    form: Format = "json" if asked.as_json else asked.format
+    form: ReportFormat = "json" if asked.as_json else asked.format
     if asked.per_task and form not in ("table", "json"):
         raise typer.BadParameter("--per-task is for the terminal, and --json has every task")
     if asked.figure and asked.plot is None:

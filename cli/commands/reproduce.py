@@ -20,7 +20,7 @@ from clinit.files.paths import check_writable, exists
 
 if TYPE_CHECKING:
     from clinit.analysis.paper.commands import Places, Words
-    from clinit.analysis.paper.tables import Table
+    from clinit.analysis.paper.tables import PaperTable
     from clinit.headtrain.protocol.study.study import Study
 
 SMALL_EPOCHS = 5
@@ -126,7 +126,7 @@ def reproduce(
         views=views,
         epochs=SMALL_EPOCHS if scale_down else None,
     )
-    plan = Plan(tuple(settings or ()), seeds, scale_down)
+    plan = ReproductionPlan(tuple(settings or ()), seeds, scale_down)
     check_images((step for table in chosen for step in plan.steps(table, where)), where)
     for table in chosen:
         for words in plan.steps(table, where):
@@ -136,7 +136,7 @@ def reproduce(
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReproductionPlan:
     """The user's settings for all tables."""
 
     settings: tuple[str, ...]
@@ -146,7 +146,7 @@ class Plan:
     found: dict[str, list[Study]] = field(default_factory=dict)
     """Cached runs of each table, because expanding a grid takes a while."""
 
-    def studies(self, table: Table) -> list[Study]:
+    def studies(self, table: PaperTable) -> list[Study]:
         """Return the distinct runs of a table.
 
         Raises:
@@ -163,13 +163,13 @@ class Plan:
             check_places(table, self.found[table.name])
         return self.found.get(table.name, [])
 
-    def words(self, table: Table) -> list[str]:
+    def words(self, table: PaperTable) -> list[str]:
         """Return the words that override the grids of a table's recipe."""
         from clinit.analysis.paper.commands import overlay
 
         return overlay(table, self.settings, self.seeds, scale_down=self.scale_down)
 
-    def steps(self, table: Table, where: Places) -> list[Words]:
+    def steps(self, table: PaperTable, where: Places) -> list[Words]:
         """Return the commands of a table that are left."""
         from clinit.analysis.paper.commands import steps
 
@@ -189,7 +189,7 @@ def _digits(folder: Path, run: Run) -> tuple[Path, Path]:
     return place / "caches" / "base", place / "caches" / "new"
 
 
-def _show(table: Table, where: Places, plan: Plan) -> None:
+def _show(table: PaperTable, where: Places, plan: ReproductionPlan) -> None:
     """Print a table and write its files; for `figures`, only write the files."""
     from clinit.analysis.paper.output import terminal, write_figures, write_table
     from clinit.analysis.paper.reproduction import measured, recorded_runs

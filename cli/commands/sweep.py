@@ -14,7 +14,7 @@ from clinit.cli.frame.image_options import CheckpointEvery, takes_images
 from clinit.cli.frame.options import (
     BaseCaches,
     HeadsByLoss,
-    Memory,
+    MemoryOption,
     NewCaches,
     RunsFolder,
     described,
@@ -30,7 +30,7 @@ from clinit.cli.frame.run_data import (
     read_images,
 )
 from clinit.files.paths import check_writable
-from clinit.headtrain.top.images import Images
+from clinit.headtrain.top.images import TopImages
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def sweep(
             " run resumes from its checkpoint. Fields are the options of train-top.",
         ),
     ] = False,
-    memory: Memory = None,
-    images: Images,
+    memory: MemoryOption = None,
+    images: TopImages,
     checkpoint_every: CheckpointEvery = 100,
 ) -> None:
     """Train every combination of a grid in banks of heads; resume an interrupted sweep.
@@ -163,7 +163,7 @@ def _sweep(runs: list[Study], data: RunData, out: Path, bank_size: int | None) -
 
 
 def _sweep_top(
-    runs: list[Study], images: Images, heads: list[str], out: Path, checkpoint_every: int
+    runs: list[Study], images: TopImages, heads: list[str], out: Path, checkpoint_every: int
 ) -> list[Path]:
     """Train the runs of train-top that are not recorded; return the records of all runs."""
     from clinit.headtrain.protocol.record.format import check_free

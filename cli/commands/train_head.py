@@ -9,7 +9,14 @@ import typer
 
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.context import Context
-from clinit.cli.frame.options import BaseCaches, BaseHead, Memory, NewCaches, Overwrite, RunsFolder
+from clinit.cli.frame.options import (
+    BaseCaches,
+    BaseHeadOption,
+    MemoryOption,
+    NewCaches,
+    Overwrite,
+    RunsFolder,
+)
 from clinit.cli.frame.process import claimed_folder, keeps
 from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import show_runs
@@ -43,7 +50,7 @@ def train_head(
     new: NewCaches,
     out: RunsFolder,
     studies: list[Study],
-    head: BaseHead = None,
+    head: BaseHeadOption = None,
     diagnose: Annotated[
         bool,
         typer.Option(
@@ -53,7 +60,7 @@ def train_head(
             rich_help_panel="Evaluation",
         ),
     ] = False,
-    memory: Memory = None,
+    memory: MemoryOption = None,
     config_file: ConfigOption = None,
     overwrite: Overwrite = False,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.context import Context
 from clinit.cli.frame.image_options import CheckpointEvery, takes_images
-from clinit.cli.frame.options import BaseCache, BaseHead, NewCache, Overwrite, RunsFolder
+from clinit.cli.frame.options import BaseCache, BaseHeadOption, NewCache, Overwrite, RunsFolder
 from clinit.cli.frame.process import claimed_folder, keeps
 from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import show_runs
@@ -13,7 +13,7 @@ from clinit.cli.frame.run_data import check_caches, read_images, tell_left
 from clinit.cli.frame.study_options import takes_studies
 from clinit.files.paths import check_writable
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.top.images import Images
+from clinit.headtrain.top.images import TopImages
 
 
 @keeps("Finished runs and the last checkpoint are kept: run the same command again to resume.")
@@ -25,9 +25,9 @@ def train_top(
     new: NewCache,
     out: RunsFolder,
     studies: list[Study],
-    head: BaseHead = None,
+    head: BaseHeadOption = None,
     *,
-    images: Images,
+    images: TopImages,
     checkpoint_every: CheckpointEvery = 100,
     config_file: ConfigOption = None,
     overwrite: Overwrite = False,

@@ -36,7 +36,7 @@ from clinit.words import closest, nearest
 if TYPE_CHECKING:
     from clinit.headtrain.protocol.sweep.grid import Choice, Grid
 
-Commands = Mapping[str, Mapping[str, Any]]
+CommandOptions = Mapping[str, Mapping[str, Any]]
 """Command -> key -> parameter, for the commands with the option --config."""
 GRID = "grid"
 """Key of the grids in the section of a sweep."""
@@ -109,7 +109,7 @@ def open_config(path: Path) -> ConfigFile:
         ) from error
 
 
-def check(file: ConfigFile, command: str, commands: Commands) -> None:
+def check(file: ConfigFile, command: str, commands: CommandOptions) -> None:
     """Check that all sections and keys are known, and that `command` has the keys of its section.
 
     Raises:
@@ -139,7 +139,7 @@ def _check_known(file: ConfigFile, key: str, known: list[str], what: str) -> Non
         )
 
 
-def commands_with_files(root: Any) -> Commands:
+def commands_with_files(root: Any) -> CommandOptions:
     """Return the options of every command of `root` that has --config, by command and key."""
     return {
         name: {

@@ -11,7 +11,7 @@ import typer
 from clinit.cli.frame.options import MaxPixels, size_of
 from clinit.cli.frame.study_options import Command, expand
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.headtrain.top.images import Images, Storage
+from clinit.headtrain.top.images import Storage, TopImages
 
 
 def _option(help: str, *names: str, **settings: Any) -> Any:
@@ -69,7 +69,7 @@ def takes_images(command: Command) -> Command:
     }
     defaults = dict.fromkeys(options) | {"trunk_budget": "20GB", "max_pixels": MAX_PIXELS}
 
-    def build(values: Mapping[str, Any]) -> Images:
+    def build(values: Mapping[str, Any]) -> TopImages:
         storage = Storage(
             folder=values["trunk_cache"] or values["out"] / "trunk-cache",
             budget=size_of("--trunk-budget", values["trunk_budget"]),
@@ -79,7 +79,7 @@ def takes_images(command: Command) -> Command:
         # A sweep may have several caches a side, or no base; then it never reads images.
         first = {side: _first(values[side] or values["new"]) for side in ("base", "new")}
         more = {name: values[name] for name in ("base_root", "new_root", "weights")}
-        return Images(storage=storage, **first, **more)
+        return TopImages(storage=storage, **first, **more)
 
     return expand("images", options, defaults, build)(command)
 

@@ -69,7 +69,7 @@ ModelOut = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkOptions(options.NetworkOptions):
+class GivenNetwork(options.NetworkOptions):
     """Options of a timm network, and of the features of the images."""
 
     head_classes: str | None = setting(
@@ -105,7 +105,7 @@ _FIXED = ("decoder", "dtype", "output", "precision", "shard_rows", "strict", "vi
 _FEATURES = "Features of the images"
 takes_network = takes(
     "network",
-    NetworkOptions,
+    GivenNetwork,
     but=_FIXED,
     panels={
         NETWORK: "A timm network instead of MODEL",
@@ -159,7 +159,7 @@ def next_to(model: Path) -> Path:
     return model.with_name(f"{base}-{number}{suffix}")
 
 
-def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
+def check_source(paths: Sequence[Path], network: GivenNetwork) -> None:
     """Check that the arguments of a command name a model and images, before PyTorch is loaded."""
     if len(paths) != (2 if network.backbone is None else 1):
         raise typer.BadParameter(
@@ -167,8 +167,8 @@ def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
             " IMAGES"
         )
     if network.backbone is None:
-        defaults = NetworkOptions()
-        for name, each in fields_of(NetworkOptions).items():
+        defaults = GivenNetwork()
+        for name, each in fields_of(GivenNetwork).items():
             if each.panel == NETWORK and getattr(network, name) != getattr(defaults, name):
                 raise typer.BadParameter(
                     f"{each.option} needs --backbone; MODEL has its own network"
@@ -249,7 +249,7 @@ class Opened:
 
 @contextmanager
 def opened(
-    paths: Sequence[Path], network: NetworkOptions, out: Path | None, *, overwrite: bool
+    paths: Sequence[Path], network: GivenNetwork, out: Path | None, *, overwrite: bool
 ) -> Iterator[Opened]:
     """Claim `out`, and open the model in the arguments of a command.
 
@@ -300,7 +300,7 @@ def kept(folders: list[Path]) -> Iterator[None]:
 
 
 def _inputs(
-    model: Model, path: Path, network: NetworkOptions, out: tuple[Path, bool], observe: Observer
+    model: Model, path: Path, network: GivenNetwork, out: tuple[Path, bool], observe: Observer
 ) -> Inputs:
     """Return the images or features at `path`; refuse options that features leave idle."""
     from clinit.headtrain.model.inputs import features_in, is_features
@@ -321,8 +321,8 @@ def _inputs(
             data=command_data(),
             observe=observe,
         )
-    defaults = NetworkOptions()
-    for name, each in fields_of(NetworkOptions).items():
+    defaults = GivenNetwork()
+    for name, each in fields_of(GivenNetwork).items():
         used = each.panel == NETWORK or name in ("labels", "device")
         if not used and getattr(network, name) != getattr(defaults, name):
             raise typer.BadParameter(f"{each.option} has no effect: {path} contains features")

@@ -35,7 +35,7 @@ def described(
     return typer.Option(help=help, metavar=metavar, show_default=default, **more)
 
 
-Memory = Annotated[
+MemoryOption = Annotated[
     int | None,
     described(
         "Maximum memory for features, such as 8GB. Larger features are read from disk when they are"
@@ -69,7 +69,7 @@ BaseCaches = Annotated[
     ),
 ]
 NewCaches = Annotated[list[Path], _place(_NEW + _SEVERAL, "FOLDER", "Data", "--new")]
-BaseHead = Annotated[
+BaseHeadOption = Annotated[
     Path | None,
     _place(
         "Head of the base classes to start from, as `clinit head align` writes it.",

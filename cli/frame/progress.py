@@ -33,7 +33,7 @@ _LEAST_S = 1.0
 """Least seconds before a line, so that a rate can be estimated."""
 
 
-class Line:
+class ProgressLine:
     """Progress of the present piece of work, with or without a count."""
 
     def __init__(self, begin: Callable[[], object] = lambda: None) -> None:
@@ -46,7 +46,7 @@ class Line:
         self._began: tuple[float, int | float] | None = None
         """Monotonic time and count when counting began."""
 
-    def work(self, title: str, *, unit: str = "") -> Line:
+    def work(self, title: str, *, unit: str = "") -> ProgressLine:
         """Begin a piece of work, unless the work with this title goes on.
 
         Args:
@@ -146,10 +146,10 @@ _log = ProgressLog()
 
 
 @contextmanager
-def progress() -> Iterator[Line]:
+def progress() -> Iterator[ProgressLine]:
     """Show progress as soon as the first work begins."""
     with ExitStack() as stack:
-        line = Line(lambda: stack.enter_context(_shown(line, line.in_words)))
+        line = ProgressLine(lambda: stack.enter_context(_shown(line, line.in_words)))
         yield line
 
 
@@ -161,9 +161,9 @@ def counting(unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def doing(what: str) -> Iterator[Line]:
+def doing(what: str) -> Iterator[ProgressLine]:
     """Show `what`, a few words with an ellipsis, and the time, while the context runs."""
-    began, line = time.monotonic(), Line().work(what)
+    began, line = time.monotonic(), ProgressLine().work(what)
     with _shown(line, lambda: f"{line.title} {duration(time.monotonic() - began)}"):
         yield line
 
@@ -254,7 +254,7 @@ def training_progress() -> Iterator[Observer]:
         yield observe
 
 
-def _show_count(line: Line, event: Progressed) -> None:
+def _show_count(line: ProgressLine, event: Progressed) -> None:
     if event.unit:
         line.work(event.what, unit=event.unit).count(event.done, event.total)
     elif event.total > 1:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clinit.analysis.report import View
+from clinit.analysis.report import ReportView
 from clinit.cli.frame.console import note, out, print_json, say
 from clinit.words import number_of
 
@@ -23,7 +23,7 @@ def print_content(content: Any) -> None:
     print_json(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def show(runs: Runs, view: View) -> None:
+def show(runs: Runs, view: ReportView) -> None:
     """Print the parts of a report from top to bottom."""
     for part in runs.parts(view, width=min(out.width, 120)):
         out.print(part, crop=False)
@@ -52,7 +52,7 @@ def _show_records(places: Collection[Path], told: Collection[Path], *, means: bo
     runs = load_runs(*places)
     known = {place.resolve() for place in told}
     said = {n for run in runs if run.path in known for n in run.record.info["notes"]}
-    show(runs, View(means=means, said=said))
+    show(runs, ReportView(means=means, said=said))
 
 
 def tell_headless(cache: Path) -> None:

@@ -21,7 +21,7 @@ from clinit.files.paths import is_file
 if TYPE_CHECKING:
     from clinit.headtrain.protocol.experiment import RunData
     from clinit.headtrain.protocol.study.study import Study
-    from clinit.headtrain.top.images import Images
+    from clinit.headtrain.top.images import TopImages
     from clinit.headtrain.top.inputs import ImageData
 
 
@@ -91,7 +91,7 @@ def tell_near(names: Sequence[str], others: Sequence[str], of_names: str, of_oth
             warn(text)
 
 
-def read_images(images: Images, heads: Mapping[str, Path | None]) -> ImageData:
+def read_images(images: TopImages, heads: Mapping[str, Path | None]) -> ImageData:
     """Open two caches with their images, and the heads of each loss."""
     from clinit.headtrain.top.inputs import ImageData
 

@@ -25,7 +25,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FieldDifference:
     """A field in which two fingerprints differ, with both of its values."""
 
     name: str
@@ -145,16 +145,18 @@ class Fingerprint:
         """Return whether a head with this `backbone_identifier` fits; "" is unknown and fits."""
         return identifier in ("", self.backbone_identifier)
 
-    def differences(self, other: Fingerprint) -> tuple[Difference, ...]:
+    def differences(self, other: Fingerprint) -> tuple[FieldDifference, ...]:
         """Return the fields that differ, in this fingerprint's order, then in the other's."""
         one, two = self.fields, other.fields
         return tuple(
-            Difference(name, *(each.get(name, _UNSAID.get(name, "nothing")) for each in (one, two)))
+            FieldDifference(
+                name, *(each.get(name, _UNSAID.get(name, "nothing")) for each in (one, two))
+            )
             for name in {**one, **two}
             if one.get(name) != two.get(name)
         )
 
-    def differences_but_of_view(self, view: Fingerprint) -> tuple[Difference, ...]:
+    def differences_but_of_view(self, view: Fingerprint) -> tuple[FieldDifference, ...]:
         """Return the fields that differ, except those in which a view of the images may differ."""
         free = _VIEW | {"features"}
         return self._without(free).differences(view._without(free))
@@ -165,12 +167,12 @@ class Fingerprint:
 
 def mismatches(
     one: Fingerprint, other: Fingerprint, widths: tuple[int, int]
-) -> tuple[Difference, ...]:
+) -> tuple[FieldDifference, ...]:
     """Return all that must agree between features of one use, and does not; `widths` are theirs.
 
     Features that were imported under one name of a backbone may have several widths.
     """
-    width = (Difference("width", *map(str, widths)),) if widths[0] != widths[1] else ()
+    width = (FieldDifference("width", *map(str, widths)),) if widths[0] != widths[1] else ()
     return (*one.without_rows.differences(other.without_rows), *width)
 
 

@@ -30,7 +30,7 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset.class_folders import PARTS_OF, part_of
-from clinit.extract.dataset.known import HUGGINGFACE, WEBDATASET, Columns, Dataset
+from clinit.extract.dataset.known import HUGGINGFACE, WEBDATASET, ColumnNames, Dataset
 from clinit.extract.dataset.layouts import Found, Listing
 from clinit.extract.dataset.manifest import LABEL_SCHEMA, LEAVES_ROOT, Contents
 from clinit.extract.dataset.names import read_class_names
@@ -47,7 +47,7 @@ _NAME_FILES = ("classnames.txt", "class_names.txt", "classes.txt")
 def find_containers(
     kind: str,
     tree: Tree,
-    columns: Columns,
+    columns: ColumnNames,
     split: str,
     missing: Callable[[Dataset, str], ManifestError],
 ) -> Found:

@@ -18,14 +18,14 @@ from clinit.words import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ColumnNames:
     """Names of columns of a Parquet file; None means that clinit finds the column."""
 
     image: str | None = None
     label: str | None = None
 
 
-AS_TOLD = Columns()
+AS_TOLD = ColumnNames()
 
 
 MAX_PIXELS = 100_000_000

@@ -18,7 +18,7 @@ from clinit.extract.dataset.known import FOLDER, Dataset
 from clinit.extract.dataset.layouts import Found, Listing, Reader, file_warnings
 from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.names import CLASS_COLUMNS, alike, usual_columns
-from clinit.extract.dataset.tree import LEFT, Images, Tree
+from clinit.extract.dataset.tree import LEFT, FolderContents, Tree
 from clinit.files.arrays import read_table, reading
 from clinit.files.paths import exists, is_file
 from clinit.words import contrast, counted, listed, printable
@@ -146,7 +146,9 @@ def _read(choice: str, tree: Tree) -> tuple[Path, pl.DataFrame, dict[str, str]]:
     return source, lines, columns
 
 
-def _matched(source: Path, lines: pl.DataFrame, images: Images) -> tuple[pl.DataFrame, list[str]]:
+def _matched(
+    source: Path, lines: pl.DataFrame, images: FolderContents
+) -> tuple[pl.DataFrame, list[str]]:
     """Return the labelled images, and the paths of lines without an image."""
     files = pl.DataFrame({"file": images.paths, "size_bytes": images.sizes})
     files = files.cast({"file": pl.String, "size_bytes": pl.Int64})

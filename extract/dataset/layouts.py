@@ -33,7 +33,7 @@ from clinit.extract.dataset.tree import (
     HEIC_SUFFIXES,
     LEFT,
     UNREAD_SUFFIXES,
-    Images,
+    FolderContents,
     Tree,
 )
 from clinit.files.text import is_text, lines_of
@@ -218,7 +218,7 @@ def find_listed(
     return read
 
 
-def _image_table(found: Sequence[Images]) -> pl.DataFrame:
+def _image_table(found: Sequence[FolderContents]) -> pl.DataFrame:
     """Return path and size_bytes of the images found.
 
     Raises:
@@ -238,7 +238,7 @@ def _image_table(found: Sequence[Images]) -> pl.DataFrame:
     return pl.DataFrame([path, pl.Series("size_bytes", sizes, dtype=pl.Int64)])
 
 
-def file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
+def file_warnings(found: Sequence[FolderContents]) -> tuple[str, ...]:
     """Return warnings about files that are no images, and about broken links."""
     every = [path for images in found for path in images.others]
     unread = [path for path in every if path.lower().endswith(UNREAD_SUFFIXES)]

@@ -21,7 +21,7 @@ import msgspec
 import polars as pl
 
 from clinit.errors import ImageError, ManifestError
-from clinit.extract.dataset.known import Columns
+from clinit.extract.dataset.known import ColumnNames
 from clinit.extract.dataset.manifest import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
 from clinit.files.arrays import DAMAGE, reading, row_count, scan_parquet
 from clinit.words import printable
@@ -35,7 +35,7 @@ Schema = Mapping[str, object]
 """Column -> its type."""
 
 
-def index_parquet(path: Path, columns: Columns) -> Contents:
+def index_parquet(path: Path, columns: ColumnNames) -> Contents:
     """Find the columns of images and labels in a Parquet file, and read the labels.
 
     Args:

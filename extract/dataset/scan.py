@@ -21,7 +21,7 @@ from clinit.extract.dataset.known import (
     SPLITS,
     TEST,
     WEBDATASET,
-    Columns,
+    ColumnNames,
     Dataset,
     check_known,
     read_dataset,
@@ -86,7 +86,7 @@ def scan(
     split: str,
     *,
     strict: bool = False,
-    columns: Columns = AS_TOLD,
+    columns: ColumnNames = AS_TOLD,
     labels: str | None = None,
 ) -> Scan:
     """List the images of a split under `root`.
@@ -216,7 +216,7 @@ def available_splits(dataset: str, root: Path, labels: str | None = None) -> tup
     return tuple(split for split in SPLITS if split in found)
 
 
-def _find(dataset: str, tree: Tree, split: str, columns: Columns, labels: str | None) -> Found:
+def _find(dataset: str, tree: Tree, split: str, columns: ColumnNames, labels: str | None) -> Found:
     """Find a data set; `split` is train, val, or test, which takes the place of val."""
     if split not in (*SPLITS, TEST):
         raise ValueError(f"split must be one of {', '.join((*SPLITS, TEST))}, got {split!r}")

@@ -59,7 +59,7 @@ SCAN_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
+class FolderContents:
     """The contents of one folder. All paths are relative to the root, with `/`."""
 
     paths: list[str] = field(default_factory=list)
@@ -136,9 +136,9 @@ class Tree:
                 self._resolve(Path(entry.path))
         return sorted(entry.name for entry in found)
 
-    def images(self, relative: str, *, deep: bool) -> Images:
+    def images(self, relative: str, *, deep: bool) -> FolderContents:
         """List the visible files in the folder `relative`; if `deep`, also in sub-folders."""
-        found = Images()
+        found = FolderContents()
         real = self._resolve(self.root / relative)
         self._collect(relative, frozenset({real}) if deep else None, found)
         return found
@@ -147,7 +147,7 @@ class Tree:
         """List the visible files that are not images, in all folders, sorted."""
         return sorted(self.images(".", deep=True).others)
 
-    def images_of_all(self, relatives: list[str]) -> list[Images]:
+    def images_of_all(self, relatives: list[str]) -> list[FolderContents]:
         """List the files of each folder and its sub-folders, in the order of `relatives`."""
         with ThreadPoolExecutor(SCAN_THREADS) as pool:
             return list(pool.map(lambda relative: self.images(relative, deep=True), relatives))
@@ -159,7 +159,9 @@ class Tree:
             names = (e.name.lower() for e in entries if _is_visible(e))
             return any(name.endswith(IMAGE_SUFFIXES + UNREAD_SUFFIXES) for name in names)
 
-    def _collect(self, relative: str, entered: frozenset[Path] | None, found: Images) -> None:
+    def _collect(
+        self, relative: str, entered: frozenset[Path] | None, found: FolderContents
+    ) -> None:
         """Add files to `found`; `entered`: real folders on the way, None to skip sub-folders."""
         prefix = "" if relative in ("", ".") else f"{relative}/"
         folder = self.root / relative

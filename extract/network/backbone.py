@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.extract.cache.head import Head
-from clinit.extract.network.checkpoint import GRAY_REMEDY, Checkpoint, failure, read_checkpoint
+from clinit.extract.network.checkpoint import GRAY_REMEDY, WeightFile, failure, read_checkpoint
 from clinit.extract.network.compiled import Forward
 from clinit.extract.network.weights import (
     TimmFolder,
@@ -285,7 +285,7 @@ class Backbone:
 
 
 def load_backbone(
-    config: BackboneConfig, checkpoint: Checkpoint | None = None, *, named: bool = False
+    config: BackboneConfig, checkpoint: WeightFile | None = None, *, named: bool = False
 ) -> Backbone:
     """Build the network, load its weights and copy its classifier or projection.
 
@@ -480,7 +480,7 @@ def _right_size(backbone: Backbone, given: tuple[int, ...]) -> str:
     return "Check `--model-arg` and `--precision`."
 
 
-def _stored_names(checkpoint: Checkpoint | None, names: _Names) -> _Names:
+def _stored_names(checkpoint: WeightFile | None, names: _Names) -> _Names:
     """Return the class names in the file of the weights, or else `names`."""
     # Files of other programs may contain no class names, or other metadata of the same key.
     with suppress(ValueError, KeyError, TypeError, RecursionError):

@@ -37,7 +37,7 @@ _DEEPEST = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Checkpoint:
+class WeightFile:
     """The tensors of a file, by name."""
 
     path: Path
@@ -64,7 +64,7 @@ class _Inert:
         pass
 
 
-def read_checkpoint(path: Path, source: Path | None = None) -> Checkpoint:
+def read_checkpoint(path: Path, source: Path | None = None) -> WeightFile:
     """Read the tensors of a safetensors file or of a checkpoint of PyTorch.
 
     Args:
@@ -89,7 +89,7 @@ def read_checkpoint(path: Path, source: Path | None = None) -> Checkpoint:
         if not is_pickle:
             with safe_open(opened, framework="pt") as stored:
                 read = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-                return Checkpoint(path, read, stored.metadata() or {})
+                return WeightFile(path, read, stored.metadata() or {})
         found = _unpickled(path, opened)
     except ClinitError:
         raise
@@ -107,7 +107,7 @@ def read_checkpoint(path: Path, source: Path | None = None) -> Checkpoint:
         told = tensor.numel() * tensor.element_size()
         if told > size or tensor.is_meta or tensor.layout != torch.strided:
             raise _hollow(path, f"{name} {tuple(tensor.shape)}, {size_text(told)}", size)
-    return Checkpoint(path, timm.models.clean_state_dict(tensors), key=key, is_pickle=True)
+    return WeightFile(path, timm.models.clean_state_dict(tensors), key=key, is_pickle=True)
 
 
 def _unpickled(path: Path, source: Path) -> Any:

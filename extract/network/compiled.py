@@ -68,7 +68,7 @@ LEAST_GAIN = 1.05
 
 
 @runtime_checkable
-class Network(Protocol):
+class ForwardNetwork(Protocol):
     """A backbone, or its first blocks: a dataclass with the field `program`."""
 
     @property
@@ -95,7 +95,7 @@ class _SpentError(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialVerdict:
     """What a trial found."""
 
     gain: float
@@ -111,7 +111,7 @@ class Verdict:
         return saved_s if saved_s > self.seconds else 0.0
 
     @classmethod
-    def read(cls, file: Path) -> Verdict:
+    def read(cls, file: Path) -> TrialVerdict:
         """Return the verdict in a file; that of an unfinished trial of no time if there is none."""
         try:
             return msgspec.json.decode(file.read_bytes(), type=cls)
@@ -125,7 +125,7 @@ class Verdict:
             commit_file(file, lambda draft: draft.write_bytes(content))
 
 
-N = TypeVar("N", bound=Network)
+N = TypeVar("N", bound=ForwardNetwork)
 T = TypeVar("T")
 _PROGRAMS = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -247,7 +247,7 @@ def on_its_way(
         budget_s, file = math.inf, _verdict_file(network, batch)
         if wanted == "auto":
             each_s = done(seconds_of, network.forward, batch[:2], 1) / 2
-            known = Verdict.read(file)
+            known = TrialVerdict.read(file)
             if not _worth(known, images * each_s / side_by_side):
                 return network
             plain_s = done(seconds_of, network.forward, batch, 1)
@@ -262,7 +262,7 @@ def on_its_way(
         try:
             program = done(_within, budget_s, lambda: compiled(network.forward, batch))
         except _SpentError:
-            Verdict(0.0, budget_s).write(file)
+            TrialVerdict(0.0, budget_s).write(file)
             on_note(f"the network is not compiled: that takes more than {budget_s:.0f} s")
             return network
         except Exception as error:  # a missing compiler, or any of its passes
@@ -272,13 +272,13 @@ def on_its_way(
                 if which(compiler := os.environ.get("CXX", "g++")) is None:
                     remedy = f"Install a C++ compiler ({compiler}), or leave out `--compile on`."
                 raise failure(error, "the network cannot be compiled", remedy) from error
-            Verdict(0.0, time.perf_counter() - began).write(file)
+            TrialVerdict(0.0, time.perf_counter() - began).write(file)
             on_note(f"the network is not compiled, because compiling failed: {why}")
             return network
         spent_s = time.perf_counter() - began
         gain = plain_s / done(seconds_of, program, batch, 0)
     if wanted == "auto":
-        Verdict(gain, spent_s).write(file)
+        TrialVerdict(gain, spent_s).write(file)
     if wanted == "auto" and gain < LEAST_GAIN:
         on_note(f"the network is not compiled: its program is only {gain:.2f} times as fast")
         return network
@@ -287,11 +287,11 @@ def on_its_way(
     return replace(changed, program=program)  # type: ignore[no-any-return]
 
 
-def _worth(known: Verdict, work_s: float) -> float:
+def _worth(known: TrialVerdict, work_s: float) -> float:
     return known.budget(work_s) if work_s >= LEAST_S else 0.0
 
 
-def _verdict_file(network: Network, batch: Tensor) -> Path:
+def _verdict_file(network: ForwardNetwork, batch: Tensor) -> Path:
     """Return where the verdict for this network, machine and version of PyTorch is remembered."""
     config = network.config
     made_of = (

@@ -20,7 +20,7 @@ import timm
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
-from clinit.extract.network.checkpoint import GRAY_REMEDY, Checkpoint, failure
+from clinit.extract.network.checkpoint import GRAY_REMEDY, WeightFile, failure
 from clinit.extract.network.hub import hub_or_cache, not_there
 from clinit.files.paths import is_file
 from clinit.files.text import TextFileError, read_text
@@ -136,7 +136,7 @@ def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:
 
 
 def network_of_file(
-    name: str, checkpoint: Checkpoint, model_args: Mapping[str, Any]
+    name: str, checkpoint: WeightFile, model_args: Mapping[str, Any]
 ) -> tuple[nn.Module, str]:
     """Return the network with the weights of a file, and a note if tensors were renamed.
 
@@ -162,7 +162,7 @@ def network_of_file(
     return network, note
 
 
-def _of_classifier(name: str, checkpoint: Checkpoint) -> dict[str, Any]:
+def _of_classifier(name: str, checkpoint: WeightFile) -> dict[str, Any]:
     """Return the argument for the number of classes of a file; none if it cannot be known."""
     config, tensors = timm.get_pretrained_cfg(name, allow_unregistered=True), checkpoint.tensors
     layer = getattr(config, "classifier", None)
@@ -182,7 +182,7 @@ def _of_classifier(name: str, checkpoint: Checkpoint) -> dict[str, Any]:
     return {"num_classes": len(last)} if checkpoint.is_pickle and last.ndim == 1 else {}
 
 
-def _renamed(checkpoint: Checkpoint, own: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], str]:
+def _renamed(checkpoint: WeightFile, own: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], str]:
     """Return the tensors of a file under the network's names, and a note if they had others."""
     state, own_first = checkpoint.tensors, f".{next(iter(own), '')}"
     if not state.keys().isdisjoint(own):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from clinit.errors import ManifestError
 from clinit.extract.dataset.known import MAX_PIXELS, check_known
 from clinit.machine import cpu_count
-from clinit.setting import Part, setting
+from clinit.setting import SettingGroup, setting
 
 if TYPE_CHECKING:
     from clinit.extract.dataset.manifest import Manifest
@@ -22,7 +22,7 @@ COMPUTATION, DATA, NETWORK, OUTPUT = "Computation", "Data", "Network", "Output"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Transform(Part):
+class _Transform(SettingGroup):
     """Class names of the classifier, and the transform of the images."""
 
     panel: ClassVar = NETWORK
@@ -56,7 +56,7 @@ class _Transform(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Computation(Part):
+class _Computation(SettingGroup):
     """How images become features."""
 
     panel: ClassVar = COMPUTATION
@@ -84,7 +84,7 @@ class _Computation(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Output(Part):
+class _Output(SettingGroup):
     """How features are stored."""
 
     panel: ClassVar = OUTPUT
@@ -96,7 +96,7 @@ class _Output(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Images(Part):
+class _Images(SettingGroup):
     """Which images are read."""
 
     panel: ClassVar = DATA
@@ -113,7 +113,7 @@ class _Images(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Views(Part):
+class _Views(SettingGroup):
     """Random views of the training images."""
 
     panel: ClassVar = "Views"
@@ -158,7 +158,7 @@ READ_AS_VAL = " test: the test images become the split val, on which results are
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Network(Part):
+class _Network(SettingGroup):
     """A timm network."""
 
     panel: ClassVar = NETWORK
@@ -199,7 +199,7 @@ class NetworkOptions(Settings, _Network):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Places(Part):
+class _Places(SettingGroup):
     """Where the images are, and where the features go."""
 
     panel: ClassVar = DATA
@@ -315,7 +315,7 @@ class ExtractOptions(NetworkOptions, _Places):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportConfig(Part):
+class ImportConfig(SettingGroup):
     """The options of `clinit cache import`: names and class names for imported features."""
 
     backbone: str = setting(

@@ -33,7 +33,7 @@ from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
-from clinit.extract.network.compiled import Network, on_its_way
+from clinit.extract.network.compiled import ForwardNetwork, on_its_way
 from clinit.extract.network.transform import Transform, View
 from clinit.extract.work.options import Settings
 from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
@@ -88,7 +88,7 @@ class SplitRun:
     root: Path
     """The folder that the paths in the manifest start from."""
     folder: Path
-    backbone: Network
+    backbone: ForwardNetwork
     transform: Transform
     view: View | None = None
     """The view whose random crops replace `transform`'s centre crops, if any."""

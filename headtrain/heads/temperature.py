@@ -54,7 +54,7 @@ _MOST_STEPS = 100
 """Maximum number of doublings of b in the search for a bracket."""
 
 Activation = Literal["softmax", "sigmoid"]
-Share = Annotated[float, Meta(ge=0, le=1)]
+CalibrationError = Annotated[float, Meta(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ class Temperature:
     """Number of held-out rows that T was fitted to."""
     measured_rows: Count
     """Number of other held-out rows, on which errors were measured; 0 if nothing was measured."""
-    ece_before: Share | None = None
+    ece_before: CalibrationError | None = None
     """Expected calibration error of the trained head, in [0, 1]."""
-    ece_after: Share | None = None
+    ece_after: CalibrationError | None = None
     """Expected calibration error with logits divided by T, in [0, 1]."""
 
     @property

@@ -26,10 +26,10 @@ from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import Change
-from clinit.headtrain.model.growth import DRAWN, Growth, Started, grown_head, grown_memory
+from clinit.headtrain.model.growth import DRAWN, GrownHead, Growth, grown_head, grown_memory
 from clinit.headtrain.model.inputs import Inputs, features_in, held_out
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.settings import HELD_OUT, AddConfig, Arrival
+from clinit.headtrain.model.settings import HELD_OUT, AddConfig, ArrivalKind
 from clinit.headtrain.probe.protocol import first_head
 from clinit.headtrain.protocol.stream.source import Source, read_sources
 from clinit.observer import Doing, Observer, Warned, ignore
@@ -44,7 +44,7 @@ def add(
     inputs: Inputs,
     config: AddConfig,
     *,
-    kind: Arrival = "add",
+    kind: ArrivalKind = "add",
     old: Source | AnyPath | None = None,
     observe: Observer = ignore,
 ) -> Addition:
@@ -145,7 +145,7 @@ def grow(growth: Growth, observe: Observer) -> Addition:
     else:
         head = first_head(Source(images.train, images.val))
         kind = "none, because the model had no classes; its head was fitted (ridge)"
-        started = Started(head, None, kind)
+        started = GrownHead(head, None, kind)
     answers = _left_out(growth, started)
     observe(Doing(f"Looking for odd {images.listed.noun}s …"))
     found = _audit(growth, started.head)
@@ -153,7 +153,7 @@ def grow(growth: Growth, observe: Observer) -> Addition:
     return _added(growth, started, own, found, is_left_out=answers is not None)
 
 
-def _left_out(growth: Growth, started: Started) -> LeftOut | None:
+def _left_out(growth: Growth, started: GrownHead) -> LeftOut | None:
     """Return leave-one-out logits of the images, unless images of both kinds are held out."""
     images, start = growth.images, started.start
     if start is None:
@@ -202,7 +202,7 @@ def _calibrated(growth: Growth, own: Examined, kind: str) -> dict[str, Any]:
 
 
 def _added(
-    growth: Growth, started: Started, own: Examined, found: Audit, *, is_left_out: bool
+    growth: Growth, started: GrownHead, own: Examined, found: Audit, *, is_left_out: bool
 ) -> Addition:
     model, left, images, config = growth.model, growth.left, growth.images, growth.config
     (head, start, kind, taken), tested = started, growth.tested
@@ -268,7 +268,7 @@ def _check_first(model: Model, names: Sequence[str], config: AddConfig, *, has_o
     raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
 
 
-def _check_names(model: Model, names: Sequence[str], kind: Arrival) -> None:
+def _check_names(model: Model, names: Sequence[str], kind: ArrivalKind) -> None:
     """Check that the model contains all named classes, to give it more images, or else none.
 
     Raises:

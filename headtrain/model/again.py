@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.headtrain.model.audit import Images
+from clinit.headtrain.model.audit import AuditedImages
 from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
@@ -144,7 +144,7 @@ def of_both(model: Model, other: Model) -> tuple[Model, Arrived | None, Model, l
     ]
     train, val = (FeatureSet.joined(split, names) for split in zip(*sides, strict=True))
     noun = "row" if model.engine is None else "image"
-    images = Arrived(train=train, val=val, listed=Images.stored(train, val, noun=noun))
+    images = Arrived(train=train, val=val, listed=AuditedImages.stored(train, val, noun=noun))
     return left, images, model, notes
 
 

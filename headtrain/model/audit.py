@@ -61,7 +61,7 @@ _BLOCK = 2**22
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Images:
+class AuditedImages:
     """All images of new classes, including held-out images."""
 
     rows: FeatureSet
@@ -82,7 +82,7 @@ class Images:
         held_out: FeatureSet,
         names: Sequence[str] | None = None,
         noun: str = "image",
-    ) -> Images:
+    ) -> AuditedImages:
         """Return images of which only the features are known; without names, they get numbers."""
         both = FeatureSet.joined([rows, held_out], rows.class_names)
         splits = ["train"] * len(rows.labels) + ["val"] * len(held_out.labels)
@@ -182,7 +182,9 @@ def _equals(names: Sequence[str]) -> str:
     return " = ".join(names[:MOST_EQUALS]) + (f" = {rest:,} more" if rest > 0 else "")
 
 
-def audit(images: Images, before: Head, after: Head, old: FeatureSet, earlier: FeatureSet) -> Audit:
+def audit(
+    images: AuditedImages, before: Head, after: Head, old: FeatureSet, earlier: FeatureSet
+) -> Audit:
     """Check images of new classes, and the effect of their rows on images of old classes.
 
     Args:
@@ -318,7 +320,7 @@ def look_alikes(own: np.ndarray, answers: np.ndarray) -> list[dict[str, Any]]:
     ]
 
 
-def repeated(images: Images, earlier: FeatureSet) -> list[dict[str, Any]]:
+def repeated(images: AuditedImages, earlier: FeatureSet) -> list[dict[str, Any]]:
     """Return sets of images that repeat each other or earlier ones, and where (`PLACES`)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

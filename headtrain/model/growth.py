@@ -108,7 +108,7 @@ class Growth:
         return self.given.val if memory is None or len(self.given.val.labels) else memory.held_out
 
 
-class Started(NamedTuple):
+class GrownHead(NamedTuple):
     """A head with rows of the new classes, last, and how they came about."""
 
     head: Head
@@ -120,7 +120,7 @@ class Started(NamedTuple):
     """How many of the features that stand in for old images new classes take."""
 
 
-def grown_head(growth: Growth, observer: Observer) -> Started:
+def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     """Run one task.
 
     Discriminants read only old rows that are known. If images of old classes are held out, these
@@ -155,8 +155,8 @@ def grown_head(growth: Growth, observer: Observer) -> Started:
     if start.balance is None:
         if config.init == "auto" and not len(tested.labels):
             head = _bounded(head, rows, images)
-        return Started(head, start, kind, _taken(head, rows, images))
-    return Started(head, start, kind, Top1(start.balance.lost, start.balance.judged))
+        return GrownHead(head, start, kind, _taken(head, rows, images))
+    return GrownHead(head, start, kind, Top1(start.balance.lost, start.balance.judged))
 
 
 def _bounded(head: Head, rows: FeatureSet, images: Arrived) -> Head:

@@ -31,7 +31,7 @@ from clinit.files.paths import is_folder
 from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.heads.groups import in_whole_groups
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.model.audit import Images
+from clinit.headtrain.model.audit import AuditedImages
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
@@ -55,7 +55,7 @@ class Arrived:
     """Rows to learn from."""
     val: FeatureSet
     """Rows held out; may have no row."""
-    listed: Images
+    listed: AuditedImages
     """All of them, as the audit sees them."""
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class FeatureInput(Inputs):
             data["unreadable"] = {"count": len(bad), "first": first}
         if not given:
             raise CacheError(f"{self.told} contains no finite row", remedy="Give other features.")
-        listed = Images.stored(parts[0], parts[1], names if self.names else None, noun="row")
+        listed = AuditedImages.stored(parts[0], parts[1], names if self.names else None, noun="row")
         train, val = held_out(parts[0], parts[1], share)
         return Arrived(
             train=train,

@@ -25,7 +25,7 @@ from clinit.headtrain.heads.temperature import Activation, divided
 from clinit.headtrain.model.engine import AnyPath, Engine, Reading
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.settings import AddConfig, Arrival, RememberConfig
+from clinit.headtrain.model.settings import AddConfig, ArrivalKind, RememberConfig
 from clinit.words import examples, visible
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ class Model:
         """
         from clinit.headtrain.model.add import add
 
-        kind: Arrival = "more" if more else "add"
+        kind: ArrivalKind = "more" if more else "add"
         inputs = _inputs_of(self, given, labels, features)
         return add(self, inputs, AddConfig(**settings), kind=kind, old=old)
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from clinit.headtrain.heads.start.settings import MAX_OLD_LOSS, NEW_SHARE, NewShare
-from clinit.setting import Part, setting
+from clinit.setting import SettingGroup, setting
 
 AddInit = Literal["auto", "discriminant", "fitted", "least-square", "class-mean", "imprint"]
 """Starts whose rows need no training, and whose left-out logits are computed quickly."""
 WRITES_MODELS = "Give a model that `clinit add`, `clinit remember` or `clinit export` has written."
-Arrival = Literal["add", "more"]
+ArrivalKind = Literal["add", "more"]
 HELD_OUT = 0.2
 """Share of images that is held out if none is given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RememberConfig(Part):
+class RememberConfig(SettingGroup):
     """Settings for the memory of a model."""
 
     panel: ClassVar[str] = "Memory"
@@ -32,7 +32,7 @@ class RememberConfig(Part):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AddConfig(Part):
+class AddConfig(SettingGroup):
     """Settings for adding classes to a model."""
 
     panel: ClassVar[str] = "How classes are added"

@@ -14,7 +14,7 @@ from clinit.headtrain.protocol.study.parts import (
     Loss,
     Precision,
 )
-from clinit.setting import Part, setting
+from clinit.setting import SettingGroup, setting
 
 HELD_OUT = 0.2
 C = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -23,7 +23,7 @@ features; a larger c takes longest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeConfig(Part):
+class ProbeConfig(SettingGroup):
     """A head for the classes of a cache: how it is fitted, and the values to try."""
 
     panel: ClassVar[str] = "Fit"
@@ -54,7 +54,7 @@ class ProbeConfig(Part):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AlignConfig(Part):
+class AlignConfig(SettingGroup):
     """The fine-tuning of a base head with another loss; the defaults are the paper's."""
 
     panel: ClassVar[str] = "Training"

@@ -16,7 +16,7 @@ from clinit.headtrain.heads.closed.methods import Ranpac, SimpleCil, Slda
 from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.protocol.stream.scenario import Scenario
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.protocol.train.evaluate import Evaluation
+from clinit.headtrain.protocol.train.evaluate import BankEvaluation
 from clinit.machine import choose_device, free_memory
 from clinit.words import size_text
 
@@ -80,7 +80,7 @@ def evaluate(
     labels: Int[np.ndarray, " rows"],
     ends: Sequence[int],
     num_classes: int,
-) -> Evaluation:
+) -> BankEvaluation:
     """Count correct answers as for a bank of one head; the first of equal scores wins.
 
     Args:
@@ -107,7 +107,7 @@ def evaluate(
     correct, correct_in_task = (
         np.bincount(labels[hits], minlength=num_classes)[None, :] for hits in (right, in_task)
     )
-    return Evaluation(correct, correct_in_task, (mistakes,))
+    return BankEvaluation(correct, correct_in_task, (mistakes,))
 
 
 def mean_loss(

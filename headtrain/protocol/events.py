@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.protocol.train.evaluate import Evaluation
+from clinit.headtrain.protocol.train.evaluate import BankEvaluation
 from clinit.observer import Event
 
 
@@ -99,7 +99,7 @@ class Tested:
     phase: ClassVar[str] = "evaluate"
     iteration: int
     """Number of updates of the task so far."""
-    found: Evaluation
+    found: BankEvaluation
     losses: Float[np.ndarray, " heads"]
 
 

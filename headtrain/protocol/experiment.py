@@ -30,9 +30,9 @@ from clinit.headtrain.protocol.methods import ClosedHeads, GradientHeads
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.info import (
     MOST_IN_BANK,
-    BaseHead,
+    BaseHeadInfo,
+    RecordedSettings,
     RunInfo,
-    Settings,
     SideInfo,
     held_out_manifest,
     provenance,
@@ -275,11 +275,11 @@ def records_of(
         head = learner.head(index)
         info: RunInfo = {
             "id": name,
-            "config": cast(Settings, study.settings()),
+            "config": cast(RecordedSettings, study.settings()),
             "seconds": float(learner.seconds[index]),
             "base": cast(SideInfo, data.base.description) or None,
             "new": cast(SideInfo, data.new.description),
-            "head": cast(BaseHead, dict(first)) if data.base.class_names else None,
+            "head": cast(BaseHeadInfo, dict(first)) if data.base.class_names else None,
             "notes": [*notes, *([diverged[name]] if name in diverged else [])],
             "bank_size": len(bank),
             "loss_sample_rows": LOSS_SAMPLE_ROWS,

@@ -37,7 +37,7 @@ from clinit.headtrain.protocol.train.anchor import (
     judges,
     set_aside,
 )
-from clinit.headtrain.protocol.train.evaluate import Evaluation, evaluate, mean_losses
+from clinit.headtrain.protocol.train.evaluate import BankEvaluation, evaluate, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.loop import TaskSteps
 from clinit.headtrain.protocol.train.past import OldClasses, Past, RunningStatistics
@@ -323,7 +323,7 @@ class ClosedHeads(Method):
             np.tile(each, (len(studies), 1)) for each in (found.correct, found.correct_in_task)
         )
         mistakes = (found.mistakes or ()) * len(studies)
-        return Tested(0, Evaluation(correct, in_task, mistakes), np.array(losses))
+        return Tested(0, BankEvaluation(correct, in_task, mistakes), np.array(losses))
 
     def _diagnosis(self, task: Task, diagnose: Diagnose) -> dict[str, Any]:
         """Measure the linear layer on all rows seen."""

@@ -85,7 +85,7 @@ def _fits_float16(activations: Float[Tensor, "batch ..."]) -> bool:
 Index = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
 
 
-class StoredRows:
+class StoredActivations:
     """Rows of a trunk cache, held in memory or read row by row from its verified shards."""
 
     def __init__(
@@ -169,7 +169,7 @@ class ImageRows:
                 yield self._trunk.of_pixels(batch.pixels)
 
 
-ActivationRows = StoredRows | ImageRows
+ActivationRows = StoredActivations | ImageRows
 """The activations of the valid rows of one split of a feature cache."""
 
 
@@ -220,7 +220,7 @@ def cut(rows: Index, size: int) -> list[Index]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class ActivationBatch:
     """Rows in front of the first plastic block, new rows first."""
 
     activations: Float[Tensor, " batch *shape"]
@@ -240,10 +240,12 @@ class Batch:
         """Number of rows of earlier classes."""
         return len(self) - self.num_new
 
-    def old(self) -> Batch:
+    def old(self) -> ActivationBatch:
         """Return the rows of earlier classes."""
         part = slice(self.num_new, None)
-        return Batch(self.activations[part], self.labels[part], self.rows[part], num_new=0)
+        return ActivationBatch(
+            self.activations[part], self.labels[part], self.rows[part], num_new=0
+        )
 
 
 @dataclass(eq=False)
@@ -260,7 +262,7 @@ class TaskReader:
     In the first task, also the `base_sample` of the method, for `begin`, which no batch reads.
     """
 
-    def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Generator[Batch]:
+    def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Generator[ActivationBatch]:
         """Yield `rows` in order, `size` at a time; the last batch may be smaller.
 
         `num_new` of these batches has no meaning.
@@ -270,12 +272,12 @@ class TaskReader:
 
     def stream(
         self, batches: Sequence[Int[np.ndarray, " _"]], num_new: Sequence[int]
-    ) -> Generator[Batch]:
+    ) -> Generator[ActivationBatch]:
         """Yield the given batches, the first `num_new` of each being new rows."""
         with closing(self.activations.stream(batches)) as streamed:
             for rows, new, activations in zip(batches, num_new, streamed, strict=True):
                 labels = sent(torch.from_numpy(self.pool.labels[rows]), self.activations.device)
-                yield Batch(activations, labels, rows, int(new))
+                yield ActivationBatch(activations, labels, rows, int(new))
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:

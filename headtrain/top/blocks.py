@@ -38,11 +38,11 @@ from clinit.headtrain.protocol.events import FINISHED, Fact, Paused, Tested
 from clinit.headtrain.protocol.learner import Method
 from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.scenario import Task
-from clinit.headtrain.protocol.stream.task_plan import Lesson, Share, draw_schedule
+from clinit.headtrain.protocol.stream.task_plan import BatchShare, Lesson, draw_schedule
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.evaluate import (
-    Evaluation,
+    BankEvaluation,
     count_correct,
     evaluate,
     mean_losses,
@@ -50,7 +50,7 @@ from clinit.headtrain.protocol.train.evaluate import (
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.step import Updates
 from clinit.headtrain.protocol.train.task_start import TaskStart
-from clinit.headtrain.top.activations import Batch, PoolActivations, TaskReader, cut
+from clinit.headtrain.top.activations import ActivationBatch, PoolActivations, TaskReader, cut
 from clinit.headtrain.top.checkpoint import Checkpoint
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.network import PlasticModel, cut_network
@@ -86,7 +86,7 @@ def features(
 
 def measure(
     model: PlasticModel, inputs: TopInputs, study: Study, lesson: Lesson, *, all_mistakes: bool
-) -> tuple[Evaluation, Float[np.ndarray, " 1"]]:
+) -> tuple[BankEvaluation, Float[np.ndarray, " 1"]]:
     """Return the correct answers on test rows of classes seen, and the new-task loss.
 
     Both are measured by the code for banks of heads, here with one head, in float32.
@@ -154,7 +154,7 @@ def linear_probe(
     """
     device, dim = train.features.device, train.features.shape[1]
     bank = Bank(random_rows(random, num_classes, dim), [PROBE], device)
-    shares = [Share(0, len(train), PROBE_BATCH)]
+    shares = [BatchShare(0, len(train), PROBE_BATCH)]
     schedule = draw_schedule(random, shares, first_new=0, iterations=PROBE_ITERATIONS)
     updates = Updates(bank, schedule.batches.shape[1])
     curve = [(0, int(count_correct(bank, val).sum()) / len(val))]
@@ -315,7 +315,9 @@ class TopBlocks(Method):
                 if stop in saves:
                     yield self._paused(stop, optimizer)
 
-    def _batches(self, lesson: Lesson, reader: TaskReader, first: int) -> Generator[Batch]:
+    def _batches(
+        self, lesson: Lesson, reader: TaskReader, first: int
+    ) -> Generator[ActivationBatch]:
         drawn = [lesson.rows.rows[batch] for batch in lesson.schedule.batches[first:]]
         return reader.stream(drawn, lesson.schedule.num_new[first:].tolist())
 

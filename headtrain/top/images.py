@@ -25,7 +25,7 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Images:
+class TopImages:
     """The two caches, the paths of their images and weights, and the storage of activations."""
 
     base: Path

@@ -49,11 +49,11 @@ from clinit.headtrain.top.activations import (
     ActivationRows,
     ImageRows,
     PoolActivations,
-    StoredRows,
+    StoredActivations,
     Trunk,
     whole_images,
 )
-from clinit.headtrain.top.images import Images, Storage
+from clinit.headtrain.top.images import Storage, TopImages
 from clinit.headtrain.top.network import check_cut, cut_network
 from clinit.machine import cpu_count, free_memory
 from clinit.observer import Noted, Observer, Progressed, ignore
@@ -65,7 +65,7 @@ MEMORY_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class PoolPart:
     """Rows of one split of a feature cache that runs read."""
 
     name: str
@@ -96,7 +96,7 @@ class TrunkCache:
     batch_size: int = 64
     """Images per forward pass of the trunk."""
 
-    def plan(self, part: Part) -> Plan:
+    def plan(self, part: PoolPart) -> Plan:
         """Return the plan of the stored activations of a part."""
         shape, manifest = self.trunk.shape, part.manifest()
         row_bytes = 2 * math.prod(shape)
@@ -123,11 +123,11 @@ class TrunkCache:
         identifier = replace(plan, compiled=False).identifier  # equal for compiled and other runs
         return self.storage.folder / f"{name}-{plan.split}-{identifier[:16]}"
 
-    def bytes(self, part: Part) -> int:
+    def bytes(self, part: PoolPart) -> int:
         """Return the size of a part in float16."""
         return 2 * len(part.rows) * math.prod(self.trunk.shape)
 
-    def chosen(self, parts: Sequence[Part]) -> list[bool]:
+    def chosen(self, parts: Sequence[PoolPart]) -> list[bool]:
         """Return which parts are stored: in order, each part that still fits into the budget."""
         left, chosen = self.storage.budget, []
         for part in parts:
@@ -136,7 +136,7 @@ class TrunkCache:
             left -= size if chosen[-1] else 0
         return chosen
 
-    def store(self, part: Part, observe: Observer) -> ActivationRows:
+    def store(self, part: PoolPart, observe: Observer) -> ActivationRows:
         """Compute the missing shards of a part, and open it.
 
         A complete part is only read, so that it may be on a read-only disk, and any number of runs
@@ -178,7 +178,7 @@ class TrunkCache:
             run.run()
         return self._open(part, folder)
 
-    def _open(self, part: Part, folder: Path) -> ActivationRows:
+    def _open(self, part: PoolPart, folder: Path) -> ActivationRows:
         split = open_split(folder)
         if invalid := split.num_rows - split.num_valid:
             raise CacheError(
@@ -189,9 +189,9 @@ class TrunkCache:
         position[part.rows] = np.arange(len(part.rows))
         fits = self.bytes(part) <= MEMORY_SHARE * free_memory()
         pin_memory = self.trunk.config.device.startswith("cuda")
-        return StoredRows(split, position, in_memory=fits, pin_memory=pin_memory)
+        return StoredActivations(split, position, in_memory=fits, pin_memory=pin_memory)
 
-    def from_images(self, part: Part) -> ActivationRows:
+    def from_images(self, part: PoolPart) -> ActivationRows:
         """Return the rows of a part, which are computed each time they are read.
 
         Raises:
@@ -210,7 +210,7 @@ different image about 1."""
 
 
 @torch.no_grad()
-def check_images(part: Part, images: ActivationRows, top: Callable[[Tensor], Tensor]) -> None:
+def check_images(part: PoolPart, images: ActivationRows, top: Callable[[Tensor], Tensor]) -> None:
     """Check for some rows of a part that their images give the stored features.
 
     Args:
@@ -252,14 +252,14 @@ class Side:
 class ImageData(RunData):
     """The data of runs with top blocks."""
 
-    images: Images
+    images: TopImages
     """Paths of images, weights and activations."""
     sides: tuple[Side, Side]
     """The two data sets with their images."""
 
     @classmethod
     def open(
-        cls, images: Images, given: Mapping[str, Head | Path | None] | None = None, **rest: Any
+        cls, images: TopImages, given: Mapping[str, Head | Path | None] | None = None, **rest: Any
     ) -> ImageData:
         """Return the data with their images; `given` and `rest` as in `RunData.of`."""
         base = open_side(images.base, images.base_root, option="--base-root")
@@ -373,7 +373,9 @@ def prepare_runs(
     return inputs
 
 
-def _parts(sides: tuple[Side, Side], experiment: Experiment, *, random_only: bool) -> list[Part]:
+def _parts(
+    sides: tuple[Side, Side], experiment: Experiment, *, random_only: bool
+) -> list[PoolPart]:
     """Return the rows that the runs read; the most frequently read rows are first."""
     scenario, plan, study, train = experiment.scenario, experiment.plan, experiment.study, []
     for task in scenario.learnt:
@@ -396,7 +398,7 @@ def _parts(sides: tuple[Side, Side], experiment: Experiment, *, random_only: boo
             start += len(stored)
             if split in side.cache.splits:
                 found.append(
-                    Part(f"{name} {split}", side.cache.splits[split], side.root, local, stored)
+                    PoolPart(f"{name} {split}", side.cache.splits[split], side.root, local, stored)
                 )
     return found
 

@@ -80,7 +80,7 @@ from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.methods import DerppConfig, EwcConfig
-from clinit.headtrain.top.activations import Batch, TaskReader
+from clinit.headtrain.top.activations import ActivationBatch, TaskReader
 from clinit.headtrain.top.network import (
     CLASSIFIER,
     CLASSIFIER_BIAS,
@@ -106,7 +106,7 @@ class Ewc(Rehearsal):
             self._anchor(model, rows, rows.old, task.start, 0)
 
     def loss(
-        self, model: PlasticModel, batch: Batch
+        self, model: PlasticModel, batch: ActivationBatch
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return mean loss plus penalty, and the losses alone."""
         loss, losses = super().loss(model, batch)
@@ -145,7 +145,7 @@ SampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def diagonal_fisher(
-    model: PlasticModel, batches: Iterable[Batch], *, classes: int, loss_name: str = "ce"
+    model: PlasticModel, batches: Iterable[ActivationBatch], *, classes: int, loss_name: str = "ce"
 ) -> dict[str, Tensor]:
     """Return the diagonal for each trained parameter, by its name.
 
@@ -181,7 +181,7 @@ def diagonal_fisher(
 
 
 def _of_blocks(
-    model: PlasticModel, batch: Batch, loss: SampleLoss
+    model: PlasticModel, batch: ActivationBatch, loss: SampleLoss
 ) -> tuple[dict[str, Tensor], Float[Tensor, "batch dim"]]:
     """Run backward once per sample; return the sums of squares and the features."""
     blocks = {k: values for k, values in model.trainable().items() if k not in CLASSIFIER}
@@ -300,7 +300,7 @@ class Derpp(TopMethod):
         self.memory = {}
 
     def loss(
-        self, model: PlasticModel, batch: Batch
+        self, model: PlasticModel, batch: ActivationBatch
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return the weighted sum of the three terms, and the loss of each row of `batch`."""
         logits = model.logits(model.features(batch.activations))
@@ -317,7 +317,7 @@ class Derpp(TopMethod):
         return total, losses.detach()
 
     @torch.no_grad()
-    def _former(self, model: PlasticModel, old: Batch) -> Float[Tensor, "batch classes"]:
+    def _former(self, model: PlasticModel, old: ActivationBatch) -> Float[Tensor, "batch classes"]:
         """Return the logits of old rows of the network when the task began."""
         blocks = {name: v for name, v in self.memory.items() if name not in CLASSIFIER}
         features = model.features_at(blocks, old.activations).float()

@@ -47,7 +47,7 @@ from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.parts import Training
-from clinit.headtrain.top.activations import Batch, TaskReader
+from clinit.headtrain.top.activations import ActivationBatch, TaskReader
 from clinit.headtrain.top.network import PlasticModel, classifier_of
 
 
@@ -64,7 +64,7 @@ class TopMethod:
         """Prepare for a task, after its new rows are initialised and before any training."""
 
     def loss(
-        self, model: PlasticModel, batch: Batch
+        self, model: PlasticModel, batch: ActivationBatch
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return the loss to minimise, and the detached loss of each row for the record."""
         raise NotImplementedError
@@ -82,7 +82,7 @@ class Rehearsal(TopMethod):
         self.loss_name = loss_name
 
     def loss(
-        self, model: PlasticModel, batch: Batch
+        self, model: PlasticModel, batch: ActivationBatch
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return the mean loss of new and old rows together, and the loss of each row."""
         logits = model.logits(model.features(batch.activations))
@@ -189,7 +189,7 @@ def restore_optimizer(
 def train_steps(
     model: PlasticModel,
     method: TopMethod,
-    batches: Iterator[Batch],
+    batches: Iterator[ActivationBatch],
     optimizer: tuple[AdamW, OneCycleLR],
     numbers: range,
 ) -> Iterator[Float[Tensor, " 2"]]:

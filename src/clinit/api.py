@@ -31,7 +31,7 @@ from clinit.headtrain.protocol.study.parts import (
     AnchorKind,
     Device,
     Loss,
-    Method,
+    MethodName,
     Precision,
     Protocol,
     RateSchedule,
@@ -49,7 +49,7 @@ Many: TypeAlias = T | Sequence[T]
 class HeadSettings(TypedDict, total=False):
     """Settings of runs that train heads, as the options of `clinit train-head`."""
 
-    method: Many[Method]
+    method: Many[MethodName]
     tasks: Many[int]
     stop_after: Many[int]
     iterations: Many[int]
@@ -89,9 +89,9 @@ class HeadSettings(TypedDict, total=False):
     ranpac_lam: Many[float | str]
 
 
-Cache = Source | str | Path
+GivenCache = Source | str | Path
 """Features, or the folder of a feature cache."""
-Caches = Cache | Sequence[str | Path]
+Caches = GivenCache | Sequence[str | Path]
 """One cache, or the folders of several caches of one backbone."""
 GivenHead = Head | str | Path | tuple[Any, Any]
 """A head, its file, or its weight (classes, dim) and bias (classes,) as arrays."""
@@ -215,7 +215,7 @@ def _head(given: GivenHead | None, base: Source | None) -> Head | Path | None:
 
 
 def diagnose(
-    cache: Cache | Sequence[Cache],
+    cache: GivenCache | Sequence[GivenCache],
     head: Head | str | Path | None = None,
     *,
     split: str | None = None,
@@ -254,7 +254,7 @@ def diagnose(
     return diagnose_splits(splits, chosen, lam=lam, device=choose_device(device))
 
 
-def probe(cache: Cache, **settings: Any) -> Probe:
+def probe(cache: GivenCache, **settings: Any) -> Probe:
     """Measure how well a linear head separates the classes of a cache: the linear probe.
 
     Args:

@@ -318,7 +318,7 @@ def setting(default: Any, help: str, **rest: Any) -> Any:
     return field(default=default, metadata={"setting": Setting(help=help, **rest)})
 
 
-class Part:
+class SettingGroup:
     """A frozen dataclass of settings, checked when it is made."""
 
     __slots__ = ()
@@ -361,7 +361,7 @@ def fields_of(*owners: type) -> Mapping[str, Setting]:
                     default=each.default,
                     types=kinds,
                     words=words,
-                    panel=known.panel or getattr(home, "panel", Part.panel),
+                    panel=known.panel or getattr(home, "panel", SettingGroup.panel),
                 )
     return types.MappingProxyType(found)
 

@@ -11,7 +11,7 @@ import pytest
 
 from clinit.cli.frame import console
 from clinit.cli.frame import progress as progress_module
-from clinit.cli.frame.progress import Line, ProgressLog, counting, doing, progress
+from clinit.cli.frame.progress import ProgressLine, ProgressLog, counting, doing, progress
 from tests.cli.calls import call
 from tests.cli.screen import Screen, on_terminal
 
@@ -134,7 +134,7 @@ def test_a_log_begins_after_ten_seconds_and_goes_on_at_longer_pauses(
 def test_the_time_left_is_that_of_the_work_of_this_call(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    line = Line().work("train", unit="images")
+    line = ProgressLine().work("train", unit="images")
     assert line.in_words() == "train"
     line.count(9_000, 10_000)  # what an earlier call has left
     assert line.in_words() == "train: 9,000 of 10,000 images, 90 %"

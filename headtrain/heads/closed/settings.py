@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from clinit.setting import Part, setting
+from clinit.setting import SettingGroup, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SldaConfig(Part):
+class SldaConfig(SettingGroup):
     """Deep SLDA: one covariance for all classes, updated row by row."""
 
     panel: ClassVar[str] = "Closed forms"
@@ -19,7 +19,7 @@ class SldaConfig(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RanpacConfig(Part):
+class RanpacConfig(SettingGroup):
     """RanPAC: ridge regression on random ReLU features."""
 
     panel: ClassVar[str] = "Closed forms"
@@ -34,7 +34,7 @@ class RanpacConfig(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed(Part):
+class Closed(SettingGroup):
     """Closed forms over the stream, with the defaults of their papers or their code."""
 
     slda: SldaConfig = field(default_factory=SldaConfig)

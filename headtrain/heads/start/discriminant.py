@@ -113,7 +113,7 @@ class Discriminants:
         return solve_triangular(self.factor, (features - self.moments.centre).T, lower=True).T
 
 
-class Choice(NamedTuple):
+class Optimum(NamedTuple):
     """The least value of the objective, and where it is reached."""
 
     value: float
@@ -170,7 +170,7 @@ def discriminant_rows(
         found = Discriminants.of(problem.moments(None), shrinkage).rows(quadratic)
         factor = norm_factor(found, data) if data.start else 1.0
         rows = Rows(factor * found.weight, factor * found.bias)
-        return _started(rows, data, Choice(0.0, shrinkage, quadratic, factor, 0.0))
+        return _started(rows, data, Optimum(0.0, shrinkage, quadratic, factor, 0.0))
     choice = problem.chosen()
     refined = dict(problem.refined(choice))
     rows, (old, new) = refined[ALL], problem.left_out(refined)
@@ -194,7 +194,7 @@ def discriminant_rows(
     return replace(started, left_out=left_out, balance=balance.moved(shift))
 
 
-def _started(rows: Rows, data: NewClasses, choice: Choice) -> Initialisation:
+def _started(rows: Rows, data: NewClasses, choice: Optimum) -> Initialisation:
     return Initialisation(
         Rows(*(beside(data.head.weight, each) for each in (rows.weight, rows.bias))),
         factor=choice.scale,
@@ -290,7 +290,7 @@ class Problem:
         images = float(self.counts.mean())
         return odds / (1 + odds), images / (images + 2)
 
-    def chosen(self) -> Choice:
+    def chosen(self) -> Optimum:
         """Return the least value of the objective, climbing down from g_0 in both directions."""
         usual = _logit(self.usual[0])
         costs = [_half_square(_logit(each) - usual, 1.5) for each in SHRINKAGES]
@@ -305,7 +305,7 @@ class Problem:
                 index += step
         return min(found.values())
 
-    def _best(self, shrinkage: float, cost: float) -> Choice:
+    def _best(self, shrinkage: float, cost: float) -> Optimum:
         """Return the least value of the objective at one shrinkage, the cost of which is given."""
         full = Discriminants.of(self.moments(None), shrinkage)
         parts = [(fold, Discriminants.of(left, shrinkage)) for fold, left in self.remaining]
@@ -316,7 +316,7 @@ class Problem:
             old = _logits(full.rows(quadratic), self.old.features)
             new = self._judged(full, parts, quadratic, owes)
             value, scale, shift = self._calibrated(old, new)
-            found.append(Choice(value + prior, shrinkage, quadratic, scale, shift))
+            found.append(Optimum(value + prior, shrinkage, quadratic, scale, shift))
         return min(found)
 
     def _judged(
@@ -359,7 +359,7 @@ class Problem:
         end = minimize(objective, np.array([usual, 0.0]), jac=True, method="BFGS")
         return float(end.fun), float(np.exp(end.x[0])), float(end.x[1])
 
-    def refined(self, choice: Choice) -> Iterator[tuple[int, Rows]]:
+    def refined(self, choice: Optimum) -> Iterator[tuple[int, Rows]]:
         """Yield the maximum a posteriori of all rows, and without the rows of each fold.
 
         The shape of the prior is the same for all folds, its mean is not.

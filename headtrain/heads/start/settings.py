@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from clinit.setting import Imported, Part, setting
+from clinit.setting import Imported, SettingGroup, setting
 
 Init = Literal[
     "random", "class-mean", "least-square", "discriminant", "fitted", "zero", "imprint", "lda"
@@ -31,7 +31,7 @@ MAX_OLD_LOSS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Start(Part):
+class Start(SettingGroup):
     """How the rows of new classes start."""
 
     panel: ClassVar[str] = "Start"

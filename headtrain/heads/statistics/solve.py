@@ -298,7 +298,7 @@ def least_squares(
         return Rows(like(head.weight, features), like(head.bias, features))
 
 
-Measure = Literal[
+LambdaCriterion = Literal[
     "leave-one-out loss", "leave-one-out error", "generalised cross-validation", "held-out error"
 ]
 
@@ -309,7 +309,7 @@ class LambdaCurve:
 
     lams: tuple[float, ...]
     errors: tuple[float, ...]
-    measure: Measure = "held-out error"
+    measure: LambdaCriterion = "held-out error"
 
     @property
     def best(self) -> float:

@@ -40,7 +40,7 @@ DOCUMENT = DocumentKind(
 )
 
 
-Settings = dict[str, Any]
+RecordedSettings = dict[str, Any]
 """The settings of a run, including `init` or `method`."""
 
 
@@ -60,7 +60,7 @@ class SideInfo(TypedDict, total=False):
     """Digest of the groups that `clinit cache group` recorded; absent without such groups."""
 
 
-class BaseHead(TypedDict, total=False):
+class BaseHeadInfo(TypedDict, total=False):
     """The head that the run started from."""
 
     path: str | None
@@ -118,11 +118,11 @@ class RunInfo(TypedDict, total=False):
     """The fields of run.json that the code reads."""
 
     id: Required[str]
-    config: Required[Settings]
+    config: Required[RecordedSettings]
     base: Required[SideInfo | None]
     """None if the stream starts from nothing."""
     new: Required[SideInfo]
-    head: BaseHead | None
+    head: BaseHeadInfo | None
     tasks: Required[list[TaskInfo]]
     notes: list[str]
     """Gaps of the data, and remarkable events."""
@@ -165,7 +165,7 @@ def check_info(info: Mapping[str, Any], origin: str) -> None:
         raise damaged(origin, "config has neither `init` nor `method`")
 
 
-_ONLY: Settings = {
+_ONLY: RecordedSettings = {
     "a_init": "gaussian",
     "buffer_split": "balanced",
     "buffer_per_class": None,

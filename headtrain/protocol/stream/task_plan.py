@@ -40,7 +40,7 @@ OLD_ROWS: Mapping[str, Literal["buffer", "all", "none"]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BatchShare:
     """A range of rows, and the number of them in each batch."""
 
     start: int
@@ -65,7 +65,7 @@ class Schedule:
 
 
 def draw_schedule(
-    random: np.random.Generator, shares: Sequence[Share], *, first_new: int, iterations: int
+    random: np.random.Generator, shares: Sequence[BatchShare], *, first_new: int, iterations: int
 ) -> Schedule:
     """Draw batches that contain the share of each range of rows.
 
@@ -73,7 +73,7 @@ def draw_schedule(
     repeated only after all other rows of its range were used. Rows from `first_new` on are new.
     """
 
-    def passes(share: Share) -> Int[np.ndarray, "iterations share"]:
+    def passes(share: BatchShare) -> Int[np.ndarray, "iterations share"]:
         rows, total = share.stop - share.start, iterations * share.count
         drawn = [np.empty(0, dtype=np.int64)]
         if total:
@@ -121,7 +121,7 @@ def _new_first(batches: Int[np.ndarray, "iterations batch"], first_new: int) -> 
     return Schedule(np.take_along_axis(batches, new_first, axis=1), (~is_old).sum(axis=1))
 
 
-def mixed(method: str, rows: TaskRows, batch_size: int) -> Sequence[Share]:
+def mixed(method: str, rows: TaskRows, batch_size: int) -> Sequence[BatchShare]:
     """Return the shares of a batch, new rows first.
 
     With `joint`, each batch is drawn from all rows of all classes, and the number of new rows is
@@ -129,10 +129,10 @@ def mixed(method: str, rows: TaskRows, batch_size: int) -> Sequence[Share]:
     """
     start, total, half = rows.num_old, len(rows.labels), batch_size // 2
     if OLD_ROWS[method] == "all":
-        return (Share(0, total, batch_size),)
+        return (BatchShare(0, total, batch_size),)
     if not start or OLD_ROWS[method] == "none":
-        return (Share(start, total, batch_size),)
-    return (Share(start, total, half), Share(0, start, batch_size - half))
+        return (BatchShare(start, total, batch_size),)
+    return (BatchShare(start, total, half), BatchShare(0, start, batch_size - half))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

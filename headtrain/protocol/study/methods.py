@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from clinit.setting import Part, setting
+from clinit.setting import SettingGroup, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EwcConfig(Part):
+class EwcConfig(SettingGroup):
     """Strength of EWC, whose penalties hold parameters near earlier values."""
 
     panel: ClassVar[str] = "EWC"
@@ -25,7 +25,7 @@ class EwcConfig(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DerppConfig(Part):
+class DerppConfig(SettingGroup):
     """Weights of the two terms of old rows in DER++."""
 
     panel: ClassVar[str] = "DER++"
@@ -41,7 +41,7 @@ class DerppConfig(Part):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Top(Part):
+class Top(SettingGroup):
     """Training of the top blocks of a backbone; the defaults are the paper's."""
 
     panel: ClassVar[str] = "Top blocks"

@@ -8,12 +8,12 @@ from typing import ClassVar, Literal, get_args
 from clinit.headtrain.heads.closed.settings import Closed
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.protocol.study.methods import Top
-from clinit.setting import Imported, Part, setting
+from clinit.setting import Imported, SettingGroup, setting
 
 ClosedMethod = Literal["slda", "simplecil", "ranpac"]
 HeadMethod = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda", ClosedMethod]
-TopMethod = Literal["rehearsal", "naive", "joint", "ewc", "derpp"]
-Method = Literal[HeadMethod, "ewc", "derpp"]
+TopMethodName = Literal["rehearsal", "naive", "joint", "ewc", "derpp"]
+MethodName = Literal[HeadMethod, "ewc", "derpp"]
 Loss = Literal["ce", "mse", "sqen", "bce"]
 Device = str
 Precision = Literal["float32", "tf32", "bf16"]
@@ -22,7 +22,7 @@ AnchorKind = Literal["none", "moments"]
 Protocol = Literal["paper", "keep"]
 
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
-TOP_METHODS: tuple[str, ...] = get_args(TopMethod)
+TOP_METHODS: tuple[str, ...] = get_args(TopMethodName)
 SOLVED_METHODS = ("ncm", "ridge", "lda")
 """Methods whose head is solved as a whole from all rows of all classes seen."""
 CLOSED_METHODS: tuple[str, ...] = get_args(ClosedMethod)
@@ -43,11 +43,11 @@ EARLY_POINTS = (1, 2, 5, 10, 20)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stream(Part):
+class Stream(SettingGroup):
     """Which classes arrive when, which old rows are kept, how long a task is trained."""
 
     panel: ClassVar[str] = "Stream"
-    method: Method = setting(
+    method: MethodName = setting(
         "rehearsal",
         "How earlier classes are kept: with a buffer of old rows (rehearsal), not at all"
         " (naive), or with all rows of all classes seen (joint); or by solving the whole head"
@@ -156,7 +156,7 @@ def evaluation_points(iterations: int, every: int | Literal["auto"]) -> tuple[in
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Training(Part):
+class Training(SettingGroup):
     """Loss, optimizer and arithmetic."""
 
     panel: ClassVar[str] = "Training"

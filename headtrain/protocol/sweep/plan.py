@@ -40,7 +40,7 @@ _LOGIT_COPIES = 5
 """Copies of the logits of a batch: logits, gradient, intermediates of the losses."""
 
 
-Bank = Sequence[Study]
+StudyBank = Sequence[Study]
 """Runs that are trained together: they share stream, seed, batches and pretrained head."""
 
 
@@ -60,7 +60,9 @@ def bank_limit(study: Study, *, num_classes: int, dim: int, asked: int | None = 
     return min(fitting, asked or fitting)
 
 
-def compile_banks(runs: Iterable[Study], data: RunData, *, asked: int | None = None) -> list[Bank]:
+def compile_banks(
+    runs: Iterable[Study], data: RunData, *, asked: int | None = None
+) -> list[StudyBank]:
     """Put distinct runs that differ only in their heads into banks, in the order of the runs.
 
     All runs of a bank start from the same pretrained head.
@@ -68,7 +70,7 @@ def compile_banks(runs: Iterable[Study], data: RunData, *, asked: int | None = N
     Raises:
         DeviceError: If the device is absent.
     """
-    banks: list[Bank] = []
+    banks: list[StudyBank] = []
     for group in by_stream(runs, data.heads):
         classes, dim = data.num_classes, data.base.train.dim
         limit = bank_limit(group[0], num_classes=classes, dim=dim, asked=asked)
@@ -80,7 +82,7 @@ def compile_banks(runs: Iterable[Study], data: RunData, *, asked: int | None = N
     return banks
 
 
-def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[Bank]:
+def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[StudyBank]:
     """Return the banks of which some runs are recorded and some are left.
 
     Such banks are trained again as a whole, because last bits of a loss depend on the whole bank.
@@ -90,7 +92,7 @@ def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[Bank]:
     for run in runs:
         if told := folder.banks.get(run.identity):
             recorded.setdefault((run.shared, str(told)), []).append(run)
-    banks: list[Bank] = []
+    banks: list[StudyBank] = []
     for first, *others in recorded.values():
         told = folder.banks[first.identity]
         if 1 + len(others) < len(told):
@@ -132,7 +134,7 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
     return names
 
 
-Trained = Iterator[tuple[Bank, list[RunRecord]]]
+TrainedBanks = Iterator[tuple[StudyBank, list[RunRecord]]]
 """Banks with their records, each trained when it is asked for."""
 
 
@@ -142,7 +144,7 @@ class SweepPlan:
 
     names: dict[str, str]
     """Name of each run that is left, by its identity."""
-    banks: Sequence[Bank]
+    banks: Sequence[StudyBank]
 
 
 def plan_sweep(
@@ -160,7 +162,9 @@ def plan_sweep(
     return SweepPlan(names, banks)
 
 
-def run_sweep(plan: SweepPlan, folder: SweepFolder, banks: Trained, observer: Observer) -> None:
+def run_sweep(
+    plan: SweepPlan, folder: SweepFolder, banks: TrainedBanks, observer: Observer
+) -> None:
     """Record each run of `plan` as soon as its bank is trained.
 
     Raises:

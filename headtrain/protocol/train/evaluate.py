@@ -32,7 +32,7 @@ Group = tuple[slice, slice]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Evaluation:
+class BankEvaluation:
     """Numbers of correct answers of the heads of a bank."""
 
     correct: Int[np.ndarray, "heads classes"]
@@ -44,7 +44,7 @@ class Evaluation:
 
 def evaluate(
     bank: Bank, test: LabelledRows, ends: Sequence[int], *, list_mistakes: bool = False
-) -> Evaluation:
+) -> BankEvaluation:
     """Count the rows of each class that each head labels right.
 
     Args:
@@ -54,7 +54,7 @@ def evaluate(
         list_mistakes: Whether to list the rows that are labelled wrong.
     """
     right, right_in_task = _judge(bank, test, ends)
-    return Evaluation(
+    return BankEvaluation(
         correct=_counts(right, test.labels, bank.num_classes),
         correct_in_task=_counts(right_in_task, test.labels, bank.num_classes),
         mistakes=_mistakes(bank, test, right) if list_mistakes else None,

@@ -4,13 +4,13 @@ from typing import Any
 import pytest
 
 from clinit.analysis.figures.curves import Switches, cumulative, loss_lines, switches
-from clinit.analysis.figures.line import Line, Start, lines_of, starts_of
+from clinit.analysis.figures.line import Line, StartRuns, lines_of, starts_of
 from clinit.analysis.figures.terminal import draw
 from clinit.analysis.runs import load_runs, runs_of
 from tests.analysis.conftest import MakeRun
 
 
-def accuracies(start: Start) -> dict[int, Line]:
+def accuracies(start: StartRuns) -> dict[int, Line]:
     return lines_of([run.points for run in start.runs], "acc_new")
 
 

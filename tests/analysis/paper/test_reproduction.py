@@ -12,7 +12,7 @@ from clinit.analysis.paper.output import FORMATS, terminal
 from clinit.analysis.paper.reproduction import Reproduction, reproduction
 from clinit.analysis.paper.tables import TABLES, table_named
 from clinit.analysis.report.run import RunSummary
-from clinit.cli.commands.reproduce import Plan
+from clinit.cli.commands.reproduce import ReproductionPlan
 from clinit.headtrain.protocol.study.rules import settings_of
 
 Make = Callable[..., tuple[RunSummary, ...]]
@@ -154,7 +154,7 @@ def test_what_differs_from_the_paper_is_told(runs: Make) -> None:
 @pytest.mark.parametrize("name", [table.name for table in TABLES if table.runs and table.metrics])
 def test_each_recipe_is_the_paper_to_the_letter(name: str, runs: Make) -> None:
     """Every setting that a recipe has and its runs read is listed; none excludes the paper's."""
-    asked = Plan((), None, scale_down=False)
+    asked = ReproductionPlan((), None, scale_down=False)
     studies = asked.studies(table_named(name))
     (run,) = [run for run in runs(seeds=(0,)) if run.init == "random"]
     made = [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from clinit.analysis.report import View
+from clinit.analysis.report import ReportView
 from clinit.analysis.report.compare import Difference, adjusted_by_holm
 from clinit.analysis.runs import Runs, runs_of
 from clinit.errors import RecordError
@@ -177,7 +177,7 @@ def test_settings_are_chosen_on_held_out_images_or_with_a_note(
     assert ("too high" in best.notes[0]) != held_out
     assert best.rows()[0]["notes"] == [best.notes[0]]
     assert {row["gain_equal_level"] for row in best.rows() if row["init"] != "random"} == {None}
-    assert ("too high" in best.as_text(View(format="latex"))) != held_out
+    assert ("too high" in best.as_text(ReportView(format="latex"))) != held_out
     compared = best.compare("init", "random", ["acc_new"])
     assert compared["seeds"].to_list() == [3], "rates may differ, because each start has its own"
 

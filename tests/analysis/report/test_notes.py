@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from clinit.analysis.report import View
+from clinit.analysis.report import ReportView
 from clinit.analysis.report.notes import rises
 from clinit.analysis.runs import runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
@@ -20,7 +20,7 @@ def test_notes_of_the_runs_are_said_once(make_run: MakeRun) -> None:
 
 def test_a_terminal_has_two_notes_and_the_number_of_the_others(make_run: MakeRun) -> None:
     report = runs_of([make_run(init, notes=["one", "two", "three"]) for init in START])
-    shown = [str(part) for part in report.parts(View())]
+    shown = [str(part) for part in report.parts(ReportView())]
     assert [each for each in shown if each.startswith("Note: ")] == ["Note: one", "Note: two"]
     assert "1 more note: clinit report --html FILE" in shown
 

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from clinit.analysis.report import View
+from clinit.analysis.report import ReportView
 from clinit.analysis.report.measures import MEANS
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.settings import common
@@ -91,10 +91,10 @@ def test_a_run_that_stopped_early_has_the_metrics_of_the_tasks_it_learnt(make_ru
 def test_json_and_csv_hold_the_rows(make_run: MakeRun) -> None:
     nan = make_run("least-square", loss_curve=lambda task, iteration: float("nan"))
     report = runs_of([make_run("random"), nan])
-    rows = json.loads(report.as_text(View(format="json")))
+    rows = json.loads(report.as_text(ReportView(format="json")))
     assert rows[0] == report.rows()[0]
     assert rows[1]["loss_new"] is None
-    lines = list(csv.DictReader(io.StringIO(report.as_text(View(format="csv")))))
+    lines = list(csv.DictReader(io.StringIO(report.as_text(ReportView(format="csv")))))
     assert [line["init"] for line in lines] == ["random", "least-square"]
     assert float(lines[1]["acc_new"]) == pytest.approx(report.rows()[1]["acc_new"])
     names = {"d_ls", "final_acc_all"}
@@ -113,7 +113,7 @@ def test_a_record_is_read_once_and_an_incomplete_one_is_refused(
     odd = write_runs(make_run("random"), folder=os.fsdecode(b"odd\xff"))
     report = load_runs(odd, odd / "random")
     assert len(report.runs) == 1
-    assert r"odd\xff/random" in report.as_text(View(format="csv"))
+    assert r"odd\xff/random" in report.as_text(ReportView(format="csv"))
     assert r"odd\xff/random" in load_runs(odd).table()["path"].to_list()[0]
     assert "random" in printed(run_table(report.runs))
     (odd / "random" / "evaluations.parquet").unlink()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clinit.analysis.report import View
+from clinit.analysis.report import ReportView
 from clinit.analysis.report.settings import by_data
 from clinit.analysis.report.tables import collapse_table, ranking, run_table, task_table
 from clinit.analysis.runs import Runs, load_runs, runs_of
@@ -167,9 +167,9 @@ def test_neural_collapse_has_the_images_that_it_was_measured_on(make_run: MakeRu
         *("least-square", "1", "0.00867", "1.36", "1.3", "1.07", "2.05e3", "4.01e6")
     ]
     assert "On buffer and new images (training), classes weigh the same" in text
-    view = View(per_task=True)
+    view = ReportView(per_task=True)
     assert "".join(map(printed, report.parts(view))).count("4.01e6") == 3 + 9
-    assert "full collapse" not in "".join(map(printed, runs_of([make_run()]).parts(View())))
+    assert "full collapse" not in "".join(map(printed, runs_of([make_run()]).parts(ReportView())))
 
 
 TRIAL = "on held-out training images (10 %)"
@@ -191,7 +191,7 @@ def searched(make_run: MakeRun) -> Runs:
 
 
 def test_trials_are_not_ranked_with_the_tested_run(searched: Runs) -> None:
-    asked = View(by_seed=True, per_task=True)
+    asked = ReportView(by_seed=True, per_task=True)
     tables = [part for part in searched.parts(asked) if "Data 2 of 2: " in printed(part)]
     assert "Ranked by A_all" in printed(tables[0])
     assert len(tables) == 3
@@ -200,11 +200,17 @@ def test_trials_are_not_ranked_with_the_tested_run(searched: Runs) -> None:
         assert tested.startswith("Data 1 of 2: imagenet_mini → places50, on test images")
         assert TRIAL in trials.splitlines()[0]
         assert TRIAL not in tested
-    first, second = searched.as_text(View(format="markdown")).replace("\\", "").split("\n\n**")
+    first, second = (
+        searched.as_text(ReportView(format="markdown")).replace("\\", "").split("\n\n**")
+    )
     assert (TRIAL in first, TRIAL in second) == (False, True)
     measured = [row["measured_on"] for row in searched.rows()]
     assert sorted(measured) == [*2 * [TRIAL.removeprefix("on ")], "test images"]
-    forms = [View(format="csv"), View(format="csv", means=True), View(format="json", means=True)]
+    forms = [
+        ReportView(format="csv"),
+        ReportView(format="csv", means=True),
+        ReportView(format="json", means=True),
+    ]
     for text in map(searched.as_text, forms):
         assert text.count(TRIAL.removeprefix("on ")) == 2
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.analysis.report import View
+from clinit.analysis.report import ReportView
 from clinit.analysis.report.measures import MEANS
 from clinit.analysis.runs import Runs, runs_of
 from clinit.words import escaped, visible
@@ -50,7 +50,7 @@ def spread_of(cell: str) -> list[float]:
 
 
 def test_markdown_holds_the_means_and_deviations(seeded: Runs) -> None:
-    head, rule, *lines = markdown_cells(seeded.as_text(View(format="markdown")))
+    head, rule, *lines = markdown_cells(seeded.as_text(ReportView(format="markdown")))
     assert head[:4] == ["init", "note", "seeds", "A_all (%) ↑"]
     assert head[4:7] == ["A_last (%) ↑", "A_inc (%) ↑", "forg. (%) ↓"]
     assert head[7] == "A_0 (%) ↑"
@@ -67,7 +67,7 @@ def test_markdown_holds_the_means_and_deviations(seeded: Runs) -> None:
 
 
 def test_the_best_of_comparable_runs_is_bold(seeded: Runs) -> None:
-    for line in markdown_cells(seeded.as_text(View(format="markdown")))[2:]:
+    for line in markdown_cells(seeded.as_text(ReportView(format="markdown")))[2:]:
         assert [cell.startswith("**") for cell in line[3:6]] == [line[0] == "least-square"] * 3
         assert line[10].startswith("**"), "equal in all runs"
 
@@ -75,11 +75,11 @@ def test_the_best_of_comparable_runs_is_bold(seeded: Runs) -> None:
 def test_partial_means_and_absent_values_are_set(make_run: MakeRun) -> None:
     slow = make_run("least-square", accuracy=lambda task, i: 0.9 * (task == 2))
     report = runs_of([make_run("random", accuracy=lambda task, i: i / 250), slow])
-    assert r"\*" in report.as_text(View(format="markdown"))
+    assert r"\*" in report.as_text(ReportView(format="markdown"))
     without_random = runs_of([make_run("least-square")])
-    assert "gain" not in without_random.as_text(View(format="markdown"))
+    assert "gain" not in without_random.as_text(ReportView(format="markdown"))
     alone = runs_of([make_run("random"), make_run("least-square", lr=0.5)])
-    lines = markdown_cells(alone.as_text(View(format="markdown")))
+    lines = markdown_cells(alone.as_text(ReportView(format="markdown")))
     (line,) = [line for line in lines if line[0] == "least-square"]
     assert line[-1] == "-", "no gain without a random run of its own"
 
@@ -105,8 +105,8 @@ def latex_cells(text: str) -> list[list[str]]:
 
 
 def test_latex_has_the_table_of_markdown(seeded: Runs) -> None:
-    text = seeded.as_text(View(format="latex"))
-    head, _, *lines = markdown_cells(seeded.as_text(View(format="markdown")))
+    text = seeded.as_text(ReportView(format="latex"))
+    head, _, *lines = markdown_cells(seeded.as_text(ReportView(format="markdown")))
     plain = [[cell.replace("**", "") for cell in line] for line in (head, *lines)]
     assert latex_cells(text) == plain
     body = re.sub(r"\\[\\{}$&#_%]", "", text)
@@ -125,7 +125,9 @@ def test_latex_compiles_within_the_width_of_a_page(make_run: MakeRun, tmp_path: 
     for run in runs:
         run.info["new"]["path"] = odd
     found = runs_of(runs)
-    tables = [found.as_text(View(format="latex", columns=c)) for c in ("", "acc_new", "gain,shift")]
+    tables = [
+        found.as_text(ReportView(format="latex", columns=c)) for c in ("", "acc_new", "gain,shift")
+    ]
     tables.append(found.comparison("init", "random").table().latex())
     packages = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
     text = "\n".join([packages, *tables, r"\end{document}"])

@@ -1,7 +1,7 @@
 import hashlib
 import json
 
-from clinit.extract.cache.fingerprint import Difference, Fingerprint
+from clinit.extract.cache.fingerprint import FieldDifference, Fingerprint
 
 NETWORK = Fingerprint.of_network(
     backbone="resnet18",
@@ -60,9 +60,9 @@ def test_differences_name_each_field_that_differs_and_what_both_hold() -> None:
     one = Fingerprint({"a": "1", "b": "2", "c": "3"})
     other = Fingerprint({"d": "4", "c": "0", "a": "1"})
     assert one.differences(other) == (
-        Difference("b", "2", "nothing"),
-        Difference("c", "3", "0"),
-        Difference("d", "nothing", "4"),
+        FieldDifference("b", "2", "nothing"),
+        FieldDifference("c", "3", "0"),
+        FieldDifference("d", "nothing", "4"),
     )
     assert one.differences(Fingerprint({"c": "3", "b": "2", "a": "1"})) == ()
     # A field that holds the word is still another than one that is absent.
@@ -74,7 +74,7 @@ def test_a_view_differs_from_the_plain_split_in_nothing_but_the_fields_of_views(
     view = plain.of_view("cropped", seed=7, number=0)
     assert plain.differences_but_of_view(view) == ()
     assert plain.differences_but_of_view(NETWORK.of_rows("n").of_view("c", seed=7, number=0)) == (
-        Difference("manifest", "m", "n"),
+        FieldDifference("manifest", "m", "n"),
     )
 
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from clinit.errors import ManifestError, StorageError
-from clinit.extract.dataset.known import AS_TOLD, Columns
+from clinit.extract.dataset.known import AS_TOLD, ColumnNames
 from clinit.extract.dataset.parquet import index_parquet
 from tests.extract.dataset.made import make_parquet
 
@@ -38,7 +38,7 @@ def table(path: Path, columns: dict[str, Any], features: dict[str, Any]) -> Path
         ),
         (
             {"image": [b"1"], "b": [b"2"], "label": [0], "d": [1]},
-            *(Columns("b", "d"), {"image": IMAGE, "label": LABEL}, "b", (1, None), None),
+            *(ColumnNames("b", "d"), {"image": IMAGE, "label": LABEL}, "b", (1, None), None),
         ),
         (
             {"image": [b"1"], "label": [0], "boxes": [[[1, 2], [3]]]},
@@ -49,7 +49,7 @@ def table(path: Path, columns: dict[str, Any], features: dict[str, Any]) -> Path
 def test_columns_are_those_that_are_given_described_named_or_fit(
     tmp_path: Path,
     columns: dict[str, Any],
-    given: Columns,
+    given: ColumnNames,
     features: dict[str, Any],
     image: str,
     labels: tuple[int | None, str | None],
@@ -88,14 +88,14 @@ TWO = {"image": [b"1"], "fine": [0], "coarse": [0]}
         ({"a": [1], "label": [0]}, AS_TOLD, {}, "column of images in"),
         (TWO, AS_TOLD, {"fine": LABEL, "coarse": LABEL}, "fine, coarse are possible"),
         ({"image": [b"1"], "a": [0]}, AS_TOLD, {}, "column of labels in"),
-        (FINE, Columns("picture"), {}, "no column 'picture'; its columns are image, label"),
-        (FINE, Columns(label="kind"), {}, "no column 'kind'"),
-        (FINE, Columns("label"), {}, "no images in 'label'"),
+        (FINE, ColumnNames("picture"), {}, "no column 'picture'; its columns are image, label"),
+        (FINE, ColumnNames(label="kind"), {}, "no column 'kind'"),
+        (FINE, ColumnNames("label"), {}, "no images in 'label'"),
         ({"image": [b"1"], "label": [0.5]}, AS_TOLD, {}, "contains Float64"),
     ],
 )
 def test_columns_that_are_not_clear_are_asked_for(
-    tmp_path: Path, columns: dict[str, Any], given: Columns, features: dict[str, Any], fact: str
+    tmp_path: Path, columns: dict[str, Any], given: ColumnNames, features: dict[str, Any], fact: str
 ) -> None:
     with pytest.raises(ManifestError) as caught:
         index_parquet(table(tmp_path, columns, features), given)

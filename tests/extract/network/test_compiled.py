@@ -120,15 +120,15 @@ def test_a_trial_that_takes_too_long_is_ended_and_not_soon_repeated(
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(module, "seconds_of", lambda forward, batch, calls: len(batch) / 4)
     monkeypatch.setattr(torch, "compile", lambda forward, **options: lambda batch: endless())
-    budget = module.Verdict.budget
-    monkeypatch.setattr(module.Verdict, "budget", lambda *given: 1e-3 * budget(*given))
+    budget = module.TrialVerdict.budget
+    monkeypatch.setattr(module.TrialVerdict, "budget", lambda *given: 1e-3 * budget(*given))
     found, notes = chosen(backbone, "auto", 4000)
     assert (found, notes[1:]) == (
         backbone,
         ["the network is not compiled: that takes more than 0 s"],
     )
     (file,) = (tmp_path / "clinit" / "compiled").iterdir()
-    assert module.Verdict.read(file) == module.Verdict(0.0, 0.1)
+    assert module.TrialVerdict.read(file) == module.TrialVerdict(0.0, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_trial_that_takes_too_long_is_ended_and_not_soon_repeated(
 def test_compiling_never_takes_more_than_it_saves(
     gain: float, seconds: float, work_s: float, budget_s: float
 ) -> None:
-    assert module.Verdict(gain, seconds).budget(work_s) == pytest.approx(budget_s)
+    assert module.TrialVerdict(gain, seconds).budget(work_s) == pytest.approx(budget_s)
 
 
 def test_without_a_compiler_the_plain_network_computes_unless_a_program_is_asked_for(

@@ -10,7 +10,7 @@ from PIL import Image
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.model.audit import PLACES, Audit, Images, audit, misfits, near_pairs
+from clinit.headtrain.model.audit import PLACES, Audit, AuditedImages, audit, misfits, near_pairs
 from clinit.headtrain.model.images import oddity
 
 NEW = ("dock", "swamp", "tent")
@@ -26,10 +26,10 @@ def drawn(centres: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.nd
     return (centres[labels] + noise).astype(np.float32), labels
 
 
-def clean(centres: np.ndarray = CENTRES[3:], names: tuple[str, ...] = NEW) -> Images:
+def clean(centres: np.ndarray = CENTRES[3:], names: tuple[str, ...] = NEW) -> AuditedImages:
     features, labels = drawn(centres, PER_CLASS, 0)
     paths = [f"{names[label]}/{row}.png" for row, label in enumerate(labels)]
-    return Images(
+    return AuditedImages(
         rows=FeatureSet(features, labels, names),
         paths=paths,
         splits=["val" if row % 5 == 4 else "train" for row in range(len(labels))],
@@ -47,14 +47,14 @@ def old_rows() -> FeatureSet:
 
 
 def audited(
-    images: Images, centres: np.ndarray = CENTRES, earlier: FeatureSet | None = None
+    images: AuditedImages, centres: np.ndarray = CENTRES, earlier: FeatureSet | None = None
 ) -> Audit:
     before = nearest_mean(CENTRES[:3], OLD)
     after = nearest_mean(centres, (*OLD, *images.rows.class_names))
     return audit(images, before, after, old_rows(), earlier or images.rows.nothing(OLD))
 
 
-def changed(images: Images, **rows: Any) -> Images:
+def changed(images: AuditedImages, **rows: Any) -> AuditedImages:
     return replace(images, rows=replace(images.rows, **rows))
 
 
@@ -138,7 +138,7 @@ def test_images_that_repeat_are_found_wherever_they_are() -> None:
     equal = np.repeat(features[2::20], 400, axis=0)
     assert len(near_pairs(equal)) == 3 * 399
     many = audited(
-        Images(
+        AuditedImages(
             rows=FeatureSet(equal, np.repeat([0, 1, 2], 400), NEW),
             paths=[f"{n}.png" for n in range(1200)],
             splits=["train"] * 1200,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clinit.headtrain.top.activations import Batch, TaskReader
+from clinit.headtrain.top.activations import ActivationBatch, TaskReader
 from clinit.headtrain.top.network import PlasticModel
 
 HIDDEN, DIM = 5, 4
@@ -70,9 +70,9 @@ class Images(TaskReader):
         self.values, self.labels = values, labels
         self.new = self.old = np.empty(0, dtype=np.int64)
 
-    def batch(self, rows: np.ndarray, num_new: int = 0) -> Batch:
+    def batch(self, rows: np.ndarray, num_new: int = 0) -> ActivationBatch:
         index = torch.from_numpy(rows)
-        return Batch(self.values[index], self.labels[index], rows, num_new)
+        return ActivationBatch(self.values[index], self.labels[index], rows, num_new)
 
     def batches(self, rows: np.ndarray, size: int) -> Any:
         for start in range(0, len(rows), size):

@@ -22,7 +22,7 @@ from clinit.headtrain.protocol.record.format import (
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.activations import cut
 from clinit.headtrain.top.experiment import run_top
-from clinit.headtrain.top.images import Images, Storage
+from clinit.headtrain.top.images import Storage, TopImages
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.network import cut_network
 from clinit.observer import Event, Noted
@@ -45,7 +45,7 @@ Inputs = Callable[..., TopInputs]
 
 
 def prepared(caches: Path, settings: Mapping[str, Any], storage: Storage) -> TopInputs:
-    images = Images(base=caches / "base", new=caches / "new", storage=storage)
+    images = TopImages(base=caches / "base", new=caches / "new", storage=storage)
     return prepare_runs(ImageData.open(images), [Study.of(settings, top=True)])
 
 

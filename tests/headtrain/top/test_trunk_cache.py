@@ -17,7 +17,7 @@ from clinit.extract.work.recorded import reload
 from clinit.files.lock import claim_folder
 from clinit.headtrain.top.activations import ActivationRows, Trunk
 from clinit.headtrain.top.images import Storage
-from clinit.headtrain.top.inputs import Part, Side, TrunkCache, open_side
+from clinit.headtrain.top.inputs import PoolPart, Side, TrunkCache, open_side
 from clinit.headtrain.top.network import cut_network
 from clinit.observer import Event, Noted, ignore
 
@@ -31,9 +31,9 @@ def side(tiny_run: Path) -> Side:
 
 
 @pytest.fixture(scope="module")
-def part(side: Side) -> Part:
+def part(side: Side) -> PoolPart:
     features = side.source.train.features
-    return Part("base train", side.cache.split("train"), side.root, ROWS, features)
+    return PoolPart("base train", side.cache.split("train"), side.root, ROWS, features)
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +54,12 @@ def make_cache(trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return make
 
 
-def store(cache: TrunkCache, part: Part) -> np.ndarray:
+def store(cache: TrunkCache, part: PoolPart) -> np.ndarray:
     """Return the stored activations of all rows of a part."""
     return read(cache.store(part, ignore), part)
 
 
-def read(rows: ActivationRows, part: Part) -> np.ndarray:
+def read(rows: ActivationRows, part: PoolPart) -> np.ndarray:
     assert len(rows) == part.split.num_valid
     blocks = list(rows.stream([part.rows[[4, 0]], part.rows[[2]]]))
     assert [len(block) for block in blocks] == [2, 1]
@@ -67,7 +67,7 @@ def read(rows: ActivationRows, part: Part) -> np.ndarray:
 
 
 def test_rows_in_memory_in_files_and_from_images_are_the_same(
-    make_cache: Make, part: Part, monkeypatch: pytest.MonkeyPatch
+    make_cache: Make, part: PoolPart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_memory = store(make_cache(), part)
     monkeypatch.setattr("clinit.headtrain.top.inputs.MEMORY_SHARE", 0.0)
@@ -81,7 +81,7 @@ def test_rows_in_memory_in_files_and_from_images_are_the_same(
 
 @pytest.mark.parametrize("share", [0.4, 0.0])
 def test_rows_for_a_cuda_device_are_written_into_pinned_memory(
-    make_cache: Make, part: Part, monkeypatch: pytest.MonkeyPatch, share: float
+    make_cache: Make, part: PoolPart, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
     monkeypatch.setattr("clinit.headtrain.top.inputs.MEMORY_SHARE", share)
     cache = make_cache()
@@ -103,7 +103,7 @@ def test_rows_for_a_cuda_device_are_written_into_pinned_memory(
 
 @pytest.mark.parametrize("factor", [1e6, 1e-9])
 def test_activations_that_float16_cannot_hold_are_kept_in_float32(
-    make_cache: Make, part: Part, monkeypatch: pytest.MonkeyPatch, factor: float
+    make_cache: Make, part: PoolPart, monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:
     plain = store(make_cache(), part).astype(np.float32)
     monkeypatch.setattr("clinit.headtrain.top.inputs.check_images", lambda *_: None)
@@ -119,7 +119,7 @@ def test_activations_that_float16_cannot_hold_are_kept_in_float32(
 
 
 def test_other_images_of_the_same_names_are_refused(
-    make_cache: Make, part: Part, tmp_path: Path
+    make_cache: Make, part: PoolPart, tmp_path: Path
 ) -> None:
     root = tmp_path / "images"
     shutil.copytree(part.root, root)
@@ -137,7 +137,7 @@ def test_other_images_of_the_same_names_are_refused(
 
 
 def test_a_run_waits_for_another_that_computes_the_same_part(
-    make_cache: Make, part: Part, tmp_path: Path
+    make_cache: Make, part: PoolPart, tmp_path: Path
 ) -> None:
     ignored = shutil.ignore_patterns(".lock")
     cache, events = make_cache(), list[Event]()
@@ -157,7 +157,7 @@ def test_a_run_waits_for_another_that_computes_the_same_part(
 
 
 def test_another_network_transform_or_cut_is_another_folder(
-    make_cache: Make, part: Part, side: Side
+    make_cache: Make, part: PoolPart, side: Side
 ) -> None:
     cache = make_cache()
     plan = cache.plan(part)
@@ -171,7 +171,7 @@ def test_another_network_transform_or_cut_is_another_folder(
     assert len(folders) == 6
 
 
-def test_no_name_of_a_data_set_leads_out_of_the_folder(make_cache: Make, part: Part) -> None:
+def test_no_name_of_a_data_set_leads_out_of_the_folder(make_cache: Make, part: PoolPart) -> None:
     cache = make_cache()
     plan = replace(cache.plan(part), dataset="../../a b/Ö")
     assert cache.path(plan) == cache.storage.folder / f"..-..-a-b-Ö-train-{plan.identifier[:16]}"

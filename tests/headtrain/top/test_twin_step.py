@@ -18,7 +18,7 @@ from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top import blocks
-from clinit.headtrain.top.activations import Batch, PoolActivations, TaskReader
+from clinit.headtrain.top.activations import ActivationBatch, PoolActivations, TaskReader
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.methods import Ewc, Quadratic
 from clinit.headtrain.top.network import PlasticModel, cut_network
@@ -84,7 +84,7 @@ def begin(method: TopMethod, model: PlasticModel, reader: TaskReader) -> None:
         method.begin(model, TASK, reader)
 
 
-def draws(method: TopMethod, reader: TaskReader) -> Iterator[Batch]:
+def draws(method: TopMethod, reader: TaskReader) -> Iterator[ActivationBatch]:
     num_old = 0 if isinstance(method, Ewc) else 4
     rows = [np.concatenate([reader.new[i : i + 4], reader.old[i : i + num_old]]) for i in (0, 3, 6)]
     return reader.stream(rows, [4] * STEPS)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from clinit.headtrain.protocol.stream.buffer import Pool, TaskRows
 from clinit.headtrain.protocol.stream.scenario import Scenario, Task
 from clinit.headtrain.protocol.stream.task_plan import (
+    BatchShare,
     Schedule,
-    Share,
     TaskPlan,
     draw_schedule,
     draw_uniform,
@@ -99,7 +99,7 @@ def test_batches_are_drawn_anew_for_each_task() -> None:
     assert task_plan.schedule(first).batches.max() < len(first.rows)
 
 
-def draw(*shares: Share, first_new: int, iterations: int = 3) -> Schedule:
+def draw(*shares: BatchShare, first_new: int, iterations: int = 3) -> Schedule:
     random = np.random.default_rng(0)
     return draw_schedule(random, shares, first_new=first_new, iterations=iterations)
 
@@ -113,7 +113,7 @@ def test_a_row_comes_again_only_after_all_others_of_its_range(
 ) -> None:
     starts = np.cumsum([0, *(size for size, _ in ranges)])
     shares = [
-        Share(int(start), int(start) + size, count)
+        BatchShare(int(start), int(start) + size, count)
         for start, (size, count) in zip(starts, ranges, strict=False)
     ]
     schedule = draw(*shares, first_new=shares[-1].start, iterations=iterations)
@@ -128,7 +128,7 @@ def test_a_row_comes_again_only_after_all_others_of_its_range(
 
 
 def test_new_rows_come_first_in_a_batch_of_one_range() -> None:
-    schedule = draw(Share(0, 30, 10), first_new=20, iterations=6)
+    schedule = draw(BatchShare(0, 30, 10), first_new=20, iterations=6)
     for batch, new in zip(schedule.batches, schedule.num_new, strict=True):
         assert (batch[:new] >= 20).all()
         assert (batch[new:] < 20).all()
