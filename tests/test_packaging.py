@@ -30,9 +30,16 @@ def test_the_citation_has_the_version() -> None:
 
 
 def test_no_module_imports_itself_through_others() -> None:
-    """Neither where it is loaded nor within a function, nor for types alone."""
+    """Neither where it is loaded nor within a function, nor for types alone.
+
+    But `Model` imports its verbs when they are called, and they take a `Model`.
+    """
     graph = grimp.build_graph("clinit", cache_dir=None)
     imports = {each: graph.find_modules_directly_imported_by(each) for each in graph.modules}
+    model = "clinit.headtrain.model.model"
+    verbs = {each for each in imports[model] if model in graph.find_upstream_modules(each)}
+    assert all(each.startswith("clinit.headtrain.model.") for each in verbs)
+    imports[model] -= verbs
     order = {*TopologicalSorter(imports).static_order()}  # an error names the modules of a circle
     assert order >= {f"clinit.{part}" for part in PARTS}
 

@@ -97,7 +97,7 @@ def test_python_trains_the_same_runs(made: Path, record: Path) -> None:
 
 def test_the_head_of_a_run_is_exported(made: Path, record: Path, tmp_path: Path) -> None:
     text = done("export", record, "--out", tmp_path / "head.npz")
-    assert "A head of 4 classes on 8 features of made" in text
+    assert "A head on 8 features of made: 4 classes" in text
     head = read_head(tmp_path / "head.npz")
     assert head.origin["tasks"] == [1, 1, 2, 2]
     np.save(tmp_path / "rows.npy", np.ones((2, 8), np.float32))
@@ -112,7 +112,7 @@ def test_a_network_is_exported_whose_classes_all_arrived(tiny_run: Path, tmp_pat
     done("train-head", *places, "--init", "least-square", "--diagnose")  # of one class each
     run_at = tmp_path / "runs" / "least-square-calibrated"
     text = done("export", run_at, "--out", tmp_path / "model")
-    assert "with 2 classes: 2 that arrived in 2 tasks" in text
+    assert "2 classes" in text
     assert "base" not in text
     card = (tmp_path / "model" / "README.md").read_text()
     assert "A classifier of images: 2 classes." in card
