@@ -214,9 +214,7 @@ class Runs:
                 )
             return self._narrowed(table, view.columns).write_csv()
         tables = [ranking(part, view.columns) for part in self.data.values()]
-        return "\n".join(
-            each.latex() if view.format == "latex" else each.markdown() for each in tables
-        )
+        return "\n".join(t.latex() if view.format == "latex" else t.markdown() for t in tables)
 
     def _narrowed(self, table: pl.DataFrame, columns: str | Sequence[str]) -> pl.DataFrame:
         """Return the settings that tell runs apart and the chosen measures; all without choice."""

@@ -17,7 +17,7 @@ import timm.data
 import torch
 from PIL import Image
 from safetensors.torch import save
-from torch import nn
+from torch.nn.functional import cross_entropy
 
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.manifest import Manifest
@@ -91,9 +91,7 @@ def pretrain(
             for chosen in torch.randperm(len(labels)).split(64):
                 shift = torch.randint(-3, 4, (2,)).tolist()
                 batch = torch.roll(pixels[chosen], shift, dims=(2, 3))
-                loss = nn.functional.cross_entropy(
-                    network(batch), labels[chosen], label_smoothing=0.1
-                )
+                loss = cross_entropy(network(batch), labels[chosen], label_smoothing=0.1)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

@@ -129,9 +129,7 @@ def plain_letters(legend: Legend) -> None:
 
 def line_handles(looks: Sequence[Look]) -> list[Line2D]:
     """Return the sample lines of a legend."""
-    return [
-        Line2D([], [], linewidth=1.3, marker=look.marker, ms=3.5, **look.style) for look in looks
-    ]
+    return [Line2D([], [], linewidth=1.3, marker=k.marker, ms=3.5, **k.style) for k in looks]
 
 
 def remark(axes: Axes, text: str, at: tuple[Real, Real], **options: Any) -> None:

@@ -50,9 +50,7 @@ def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     varying = Names.of(runs).settings
     values = {name: dict.fromkeys(shown(run, name) for run in runs) for name in varying}
     texts = {name: [run.texts[name] for run in runs] for name in runs[0].texts}
-    shared = {
-        name: text for name, own in texts.items() for text in own if name not in varying and text
-    }
+    shared = {name: t for name, own in texts.items() for t in own if name not in varying and t}
     data = {
         f"{side} classes": {_described(run, side) for run in runs if side in run.sides}
         for side in SIDES
@@ -111,9 +109,7 @@ def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
             for each, look in zip(starts, looks_of(starts), strict=True)
         ],
         "curves": curves(runs),
-        "means": [
-            _means(part) for part in by_data(runs).values() if len(starts_of(part)) < len(part)
-        ],
+        "means": [_means(p) for p in by_data(runs).values() if len(starts_of(p)) < len(p)],
         "runs": [
             {
                 "label": label,
@@ -192,9 +188,7 @@ def matrix(row: Row) -> dict[str, Any]:
     return {
         "tasks": tasks,
         "on": on[first:],
-        "cells": [
-            [None if value is None else round(value, 2) for value in line[first:]] for line in lines
-        ],
+        "cells": [[None if v is None else round(v, 2) for v in line[first:]] for line in lines],
         **{
             name: None if row[of] is None else f"{row[of]:.2f} %"
             for name, of in (

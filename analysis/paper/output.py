@@ -172,9 +172,7 @@ def _effects(effects: Sequence[Effect], *, is_whole: bool) -> Table:
         lines.append([*line, *([p_text(ours.adjusted)] * is_whole), Text(words, style=colour)])
     names = [*(["starts"] if is_whole else []), "paper", "here", "over"]
     names += [*(["p"] if is_whole else []), "the effect"]
-    columns = [
-        Column(name, "number" if is_whole or name != "the effect" else "name") for name in names
-    ]
+    columns = [Column(n, "number" if is_whole or n != "the effect" else "name") for n in names]
     return Table([Column(""), Column(""), *columns], [lines], beside=True)
 
 

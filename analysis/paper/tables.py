@@ -45,9 +45,7 @@ class PaperTable:
         return self.name.replace("-", "_")
 
 
-CONTENT = tomllib.loads(
-    (files("clinit.analysis.paper") / "tables.toml").read_text(encoding="utf-8")
-)
+CONTENT = tomllib.loads((files("clinit.analysis.paper") / "tables.toml").read_text("utf-8"))
 TABLES = msgspec.convert(CONTENT["table"], tuple[PaperTable, ...])
 NAMES = tuple(table.name for table in TABLES)
 CHOSEN: Mapping[str, str] = CONTENT["chosen"]

@@ -31,9 +31,7 @@ class ReportView(SettingGroup):
     by_seed: bool = setting(
         False, "If there are several seeds, show each run, not only mean and deviation."
     )
-    means: bool = setting(
-        False, "Mean and deviation over seeds instead of runs, in JSON and CSV too."
-    )
+    means: bool = setting(False, "Mean and deviation over seeds, not runs, in JSON and CSV too.")
     curves: bool = setting(
         False, "Draw loss and A_new of new classes over iterations below the tables."
     )

@@ -291,12 +291,8 @@ def chosen_runs(
         if (score := run.row()["acc_all"]) is not None:
             own = scores.setdefault(values(run, groups), {})
             own.setdefault(values(run, names), []).append(score)
-    best = {
-        key: max(own, key=lambda each: statistics.fmean(own[each])) for key, own in scores.items()
-    }
-    told = "; ".join(
-        f"{_words(groups, key)}: {_words(names, value)}" for key, value in best.items()
-    )
+    best = {key: max(own, key=lambda n: statistics.fmean(own[n])) for key, own in scores.items()}
+    told = "; ".join(f"{_words(groups, key)}: {_words(names, v)}" for key, v in best.items())
     words = f"For each {listed(groups)}, {listed(names)} with the best A_all"
     note = f"{words} on {(deciding or runs)[0].measured_on} ({told})."
     if not deciding:

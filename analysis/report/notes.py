@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from clinit.analysis.metrics.accuracy import accuracy_before, at_end, at_start, mean
+from clinit.analysis.metrics.accuracy import at_end, at_start, mean
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.settings import ByData, labels
 from clinit.headtrain.heads.groups import repeats_in_words
 from clinit.words import number_of
 
-FAR = 5.0
-"""Percentage points that accuracy on base classes may rise without a note."""
 LEAST_FALL = 0.1
 """Percentage points that A_all must lose in training to be noted."""
 
@@ -28,7 +26,7 @@ def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
     notes += _gain_notes(runs)
     for heading, part in data.items():
         where = f"{heading.split(':')[0]}: " if heading else ""
-        notes += [f"{where}{note}" for note in (*falls(part), *rises(part))]
+        notes += [f"{where}{note}" for note in falls(part)]
     return tuple(dict.fromkeys(notes))
 
 
@@ -47,25 +45,6 @@ def _gain_notes(runs: Sequence[RunSummary]) -> Iterator[str]:
         for reason, tasks in reasons.agg("task").iter_rows():
             word = "task" if len(tasks) == 1 else "tasks"
             yield f"No gain over {name} in {word} {', '.join(map(str, tasks))}: {reason}."
-
-
-def rises(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield a note if base accuracy ends far above its start in runs on the same data.
-
-    The pretrained head was trained on all base classes. If most base images of the cache are of a
-    few classes, and these classes are tested, training makes the head prefer them.
-    """
-    found: list[tuple[float, float, float]] = []
-    for run in runs:
-        before, after = accuracy_before(run.record, run.points), at_end(run.points)["acc_pre"]
-        if before is not None and (last := after.last()) is not None:
-            found.append((float(last) - before, before, float(last)))  # type: ignore[arg-type]
-    if found and max(found)[0] > FAR:
-        _, before, last = max(found)
-        yield (
-            f"A_pre rises from {before:.1f} % before task 1 to {last:.1f} % at the end, because"
-            " rehearsal fits the head to the few base classes of this cache: no real gain."
-        )
 
 
 def falls(runs: Sequence[RunSummary]) -> Iterator[str]:

@@ -129,9 +129,7 @@ class FeatureSet:
         taken = order[rank < per_class]
         return self._chosen(taken, labels[rank < per_class], self.class_names)
 
-    def renumbered(
-        self, place: Int[np.ndarray, " classes"], class_names: tuple[str, ...]
-    ) -> FeatureSet:
+    def renumbered(self, place: Int[np.ndarray, " _"], class_names: tuple[str, ...]) -> FeatureSet:
         """Return the rows with other labels.
 
         Args:

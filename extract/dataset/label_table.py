@@ -188,8 +188,6 @@ def _parts(source: Path, found: pl.DataFrame, columns: dict[str, str]) -> tuple[
                 remedy="Correct it, or leave this column out: `--labels FILE:split=`.",
             )
         return found["split"].replace_strict(words, return_dtype=pl.String), ""
-    of_folders = [
-        next(filter(None, map(part_of, path.split("/")[:-1])), "") for path in found["file"]
-    ]
+    of_folders = [next(filter(None, map(part_of, p.split("/")[:-1])), "") for p in found["file"]]
     how = ", split by the names of the folders" if any(of_folders) else ""
     return pl.Series([part or "train" for part in of_folders], dtype=pl.String), how

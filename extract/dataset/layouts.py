@@ -115,9 +115,7 @@ class Search:
 def find_class_folders(folders_of: Callable[[str], Sequence[str]], search: Search) -> Reader:
     """Find class folders; `folders_of` lists the possible folders of a class, nested with `/`."""
     tree, dataset = search.tree, search.dataset
-    labels = {
-        folder: label for label, name in enumerate(dataset.classes) for folder in folders_of(name)
-    }
+    labels = {f: label for label, name in enumerate(dataset.classes) for f in folders_of(name)}
     first_parts = {name.partition("/")[0] for name in labels}
     folder, warnings = search.folder(
         lambda folder: not first_parts.isdisjoint(tree.folders(folder)),
@@ -275,9 +273,7 @@ def devkit_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> Labels:
     except (MatReadError, *wrong) as error:
         raise _damaged(meta, f"is not the development kit's table of synsets: {error}") from error
     # Inner nodes of the hierarchy have an id but no label.
-    labels = {
-        f"{i}": label_of[name] for i, name in zip(ids, names, strict=True) if name in label_of
-    }
+    labels = {f"{i}": label_of[n] for i, n in zip(ids, names, strict=True) if n in label_of}
     for number, line in enumerate(_lines(truth), start=1):
         if line not in labels:
             raise _damaged(truth, f"has {line!r} in line {number}, which is not an id of meta.mat")

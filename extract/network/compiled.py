@@ -141,9 +141,7 @@ def keep_programs_private() -> str:
     return os.environ[_PROGRAMS]
 
 
-def compiled(
-    forward: Forward, batch: Float[Tensor, "batch 3 height width"]
-) -> Callable[[Tensor], Tensor]:
+def compiled(forward: Forward, batch: Float[Tensor, "batch 3 _ _"]) -> Callable[[Tensor], Tensor]:
     """Return `forward` as a program for batches of the size of `batch`, compiled with `batch`.
 
     On a CPU, any number of threads may call the program. PyTorch must be set to one thread in each
@@ -325,9 +323,7 @@ def _within(seconds: float, work: Callable[[], T]) -> T:
 
 
 @torch.no_grad()
-def seconds_of(
-    forward: Forward, batch: Float[Tensor, "batch 3 height width"], calls: int = 3
-) -> float:
+def seconds_of(forward: Forward, batch: Float[Tensor, "batch 3 _ _"], calls: int = 3) -> float:
     """Return the shortest time of some calls, after one call to warm up; of that, if it is all."""
     times = []
     for _ in range(1 + calls):

@@ -258,9 +258,7 @@ class View:
             f" {AREA[1]:g}, aspect 3/4 to 4/3, flip {FLIP:g}"
         )
 
-    def to_input(
-        self, image: UInt8[Tensor, "3 _h _w"], row: int
-    ) -> UInt8[Tensor, "3 height width"]:
+    def to_input(self, image: UInt8[Tensor, "3 _ _"], row: int) -> UInt8[Tensor, "3 height width"]:
         """Crop, resize and, at random, mirror the uint8 image of a row; return uint8."""
         draw = np.random.default_rng([self.seed, self.number, row]).random
         box = crop_box(image.shape[1], image.shape[2], draw)

@@ -102,9 +102,7 @@ def weights_in(folder: Path) -> Path:
         BackboneError: If there is none.
     """
     known = [folder / name for name in _FILES]
-    others = [
-        each for end in ("safetensors", "pth", "bin") for each in sorted(folder.glob(f"*.{end}"))
-    ]
+    others = [f for end in ("safetensors", "pth", "bin") for f in sorted(folder.glob(f"*.{end}"))]
     for path in (*known, *others):
         if is_file(path):
             return path
@@ -209,9 +207,7 @@ def _renamed(checkpoint: WeightFile, own: Mapping[str, Tensor]) -> tuple[Mapping
 def _remedy(state: Mapping[str, Tensor], network: nn.Module) -> str:
     """Return what to do with weights that do not fit a network, by the tensors that differ."""
     own = network.state_dict()
-    for name in (
-        name for name, found in state.items() if found.shape != own.get(name, found).shape
-    ):
+    for name in (name for name, one in state.items() if one.shape != own.get(name, one).shape):
         found, wanted = state[name], own[name]
         if found.ndim == 4 == wanted.ndim and {found.shape[1], wanted.shape[1]} == {1, 3}:
             return f"Its first layer takes gray images. {GRAY_REMEDY}"

@@ -171,9 +171,7 @@ class _Network(SettingGroup):
         metavar="PATH",
         otherwise="timm's download",
     )
-    model_arg: tuple[str, ...] | None = setting(
-        None, "Argument of timm.create_model, as name=value."
-    )
+    model_arg: tuple[str, ...] | None = setting(None, "Argument of timm.create_model: name=value.")
     precision: Literal["float32", "tf32", "bf16", "f16"] = setting(
         "float32",
         "Arithmetic of the forward pass. tf32 (CUDA): products and convolutions of rounded numbers,"
@@ -332,12 +330,8 @@ class ImportConfig(SettingGroup):
         metavar="FILE",
         otherwise="names in the file, or the labels themselves",
     )
-    features_name: str | None = setting(
-        None, "Array or tensor of the features.", otherwise="features"
-    )
-    labels_name: str | None = setting(
-        None, "Array or tensor of the labels.", otherwise="labels, label"
-    )
+    features_name: str | None = setting(None, "Array or tensor of features.", otherwise="features")
+    labels_name: str | None = setting(None, "Array or tensor of labels.", otherwise="labels, label")
     dataset: str = setting("imported", "Name of the data set.")
     command: str | None = None
     """The command line, which `cache verify` prints if a shard is damaged."""

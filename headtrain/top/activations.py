@@ -56,9 +56,7 @@ class Trunk:
             activations = self.cut.trunk(batch)
         return activations.float()
 
-    def of_pixels(
-        self, pixels: UInt8[Tensor, "batch 3 height width"]
-    ) -> Float[Tensor, "batch ..."]:
+    def of_pixels(self, pixels: UInt8[Tensor, "batch 3 _ _"]) -> Float[Tensor, "batch ..."]:
         """Return the activations of decoded images as if they had been stored in a cache.
 
         They are rounded to float16, unless this would overflow or round an image to zeros
@@ -243,9 +241,7 @@ class ActivationBatch:
     def old(self) -> ActivationBatch:
         """Return the rows of earlier classes."""
         part = slice(self.num_new, None)
-        return ActivationBatch(
-            self.activations[part], self.labels[part], self.rows[part], num_new=0
-        )
+        return ActivationBatch(self.activations[part], self.labels[part], self.rows[part], 0)
 
 
 @dataclass(eq=False)

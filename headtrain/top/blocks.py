@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
@@ -50,7 +50,7 @@ from clinit.headtrain.protocol.train.evaluate import (
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.step import Updates
 from clinit.headtrain.protocol.train.task_start import TaskStart
-from clinit.headtrain.top.activations import ActivationBatch, PoolActivations, TaskReader, cut
+from clinit.headtrain.top.activations import PoolActivations, TaskReader, cut
 from clinit.headtrain.top.checkpoint import Checkpoint
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.network import PlasticModel, cut_network
@@ -301,7 +301,9 @@ class TopBlocks(Method):
         points = set(stream.evaluation_points)
         saves = set(range(self._every, stream.iterations, self._every) if self._every else ())
         stops = sorted(stop for stop in points | saves if stop > first)
-        with closing(self._batches(lesson, reader, first)) as batches:
+        drawn = [lesson.rows.rows[batch] for batch in lesson.schedule.batches[first:]]
+        num_new = lesson.schedule.num_new[first:].tolist()
+        with closing(reader.stream(drawn, num_new)) as batches:
             for start, stop in pairwise((first, *stops)):
                 losses = []
                 for each in train_steps(
@@ -314,12 +316,6 @@ class TopBlocks(Method):
                     yield self._tested(lesson, stop)
                 if stop in saves:
                     yield self._paused(stop, optimizer)
-
-    def _batches(
-        self, lesson: Lesson, reader: TaskReader, first: int
-    ) -> Generator[ActivationBatch]:
-        drawn = [lesson.rows.rows[batch] for batch in lesson.schedule.batches[first:]]
-        return reader.stream(drawn, lesson.schedule.num_new[first:].tolist())
 
     def _reader(self, lesson: Lesson) -> TaskReader:
         rows, plan = lesson.rows, self._inputs.experiment.plan

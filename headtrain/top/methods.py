@@ -216,9 +216,7 @@ class Quadratic:
     @classmethod
     def around(cls, fisher: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Quadratic:
         """Return the penalty of one anchor at `values`, for the rows in `fisher`."""
-        centre = {
-            name: _first(values[name].detach(), like).clone() for name, like in fisher.items()
-        }
+        centre = {name: _first(values[name].detach(), of).clone() for name, of in fisher.items()}
         return cls(dict(fisher), centre, next(iter(fisher.values())).new_zeros(()))
 
     def value(self, parameters: Mapping[str, Tensor]) -> Float[Tensor, ""]:

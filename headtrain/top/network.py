@@ -292,9 +292,7 @@ class PlasticModel:
         self, parameters: Mapping[str, Tensor], activations: Float[Tensor, "batch ..."]
     ) -> Float[Tensor, "batch dim"]:
         """Return the features with `parameters` in place of the model's own."""
-        values = {
-            f"network.{name}": value for name, value in parameters.items() if name not in CLASSIFIER
-        }
+        values = {f"network.{name}": v for name, v in parameters.items() if name not in CLASSIFIER}
         with self._arithmetic():
             features: Tensor = torch.func.functional_call(self._whole, values, (activations,))
         return features.float()

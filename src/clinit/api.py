@@ -198,9 +198,7 @@ def _opened(
         if each is not None and not isinstance(each, Source)
     ]
     if memory is not None and not folders:
-        raise ValueError(
-            "both caches are loaded already: give their folders, or load them with memory="
-        )
+        raise ValueError("both caches are loaded already: give folders, or load them with memory=")
     read = iter(read_sources(*folders, memory=in_bytes(memory)))
     old = base if base is None or isinstance(base, Source) else next(read)
     return old, new if isinstance(new, Source) else next(read)

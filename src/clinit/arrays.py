@@ -126,9 +126,7 @@ def _numbered(
         raise ValueError(
             f"labels without a name in class_names: {examples(list(map(str, unknown)))}"
         )
-    return names, [
-        np.array([place[each] for each in part.tolist()], dtype=np.int64) for part in labels
-    ]
+    return names, [np.array([place[n] for n in part.tolist()], dtype=np.int64) for part in labels]
 
 
 def extract_features(

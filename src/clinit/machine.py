@@ -1,11 +1,11 @@
 """Find the CPUs, memory and device that this process may use; see shortages, measure time.
 
 Inside a container, a process sees all processors and memory of the host. The limits of the
-container are in the files of its control groups (cgroups): the group of the process and all groups
-above it, of which the tightest limit applies. joblib reads only the topmost group; psutil, which
-returns the free memory of the host, reads none.
+container are in the files of its control groups (cgroups, version 2): the group of the process and
+all groups above it, of which the tightest limit applies. joblib reads only the topmost group;
+psutil, which returns the free memory of the host, reads none.
 
-Source: the Linux kernel's documentation of cgroup-v2, cgroup-v1/memory, sched-bwc.
+Source: the Linux kernel's documentation of cgroup-v2.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def cpu_count(root: Path = _ROOT) -> int:
     Args:
         root: Folder that contains `proc` and `sys`.
     """
-    quotas = [math.ceil(share) for group in _groups("cpu", root) for share in _cpu_quota(group)]
+    quotas = [math.ceil(share) for group in _groups(root) for share in _cpu_quota(group)]
     return max(1, min([visible_cpus(), *quotas]))
 
 
@@ -79,7 +79,7 @@ def free_memory(device: torch.device | None = None, *, root: Path = _ROOT) -> in
     import psutil
 
     available = int(psutil.virtual_memory().available)
-    return min([available, *(n for group in _groups("memory", root) for n in _memory_left(group))])
+    return min([available, *(n for group in _groups(root) for n in _memory_left(group))])
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -113,33 +113,21 @@ def _types(error: BaseException) -> set[str]:
     return {base.__name__ for base in type(error).__mro__}
 
 
-def _groups(controller: str, root: Path) -> Iterator[Path]:
+def _groups(root: Path) -> Iterator[Path]:
     """Yield the folders of the cgroups of this process, from its own to the topmost visible.
 
     A folder may not exist: a container in the cgroup namespace of its host sees the path of its
     group on the host, although its own group is mounted as the topmost group.
     """
-    top = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:  # version 2 has one tree for all controllers
-            mounts = [top]
-        elif controller in controllers.split(","):  # mounted as `cpu,cpuacct`, with a link `cpu`
-            mounts = [top / controllers, top / controller]
-        else:
-            continue
-        own = PurePosixPath(path.lstrip("/"))
-        yield from (mount / group for mount in mounts for group in (own, *own.parents))
+    found = re.search(r"^0::/(.*)$", _read(root / "proc/self/cgroup"), re.MULTILINE)
+    own = PurePosixPath(found[1] if found else "")
+    yield from (root / "sys/fs/cgroup" / group for group in (own, *own.parents))
 
 
 def _cpu_quota(group: Path) -> list[float]:
     """Return how many CPUs a group may use, in a list that is empty without a limit."""
-    words = _read(group / "cpu.max").split()
-    if not words:
-        words = [_read(group / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
     try:
-        quota, period = map(int, words)
+        quota, period = map(int, _read(group / "cpu.max").split())
     except ValueError:  # no such file, or `max 100000`
         return []
     return [quota / period] if quota > 0 and period > 0 else []
@@ -147,17 +135,12 @@ def _cpu_quota(group: Path) -> list[float]:
 
 def _memory_left(group: Path) -> list[int]:
     """Return the bytes that a group has left, in a list that is empty without a limit."""
-    for limit, used, buffers in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        try:
-            left = int(_read(group / limit)) - int(_read(group / used))
-        except ValueError:  # no such file, or `max`
-            continue
-        found = re.search(rf"^{buffers} (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
-        return [max(0, left + (int(found[1]) if found else 0))]
-    return []
+    try:
+        left = int(_read(group / "memory.max")) - int(_read(group / "memory.current"))
+    except ValueError:  # no such file, or `max`
+        return []
+    found = re.search(r"^inactive_file (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
+    return [max(0, left + (int(found[1]) if found else 0))]
 
 
 def _read(path: Path) -> str:

@@ -84,7 +84,7 @@ def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
         with pytest.raises(ClinitError) as caught:
             write_a(tmp_path / name)
         assert str(caught.value) == f"cannot write {tmp_path / name}: it is a device or a pipe"
-        assert caught.value.remedy == "Give the name of a file."
+        assert caught.value.remedy == "Give a file name."
     assert (tmp_path / "pipe").is_fifo()
     assert (tmp_path / "link").is_symlink()
     with pytest.raises(ClinitError, match=r"cannot write .*: it is a folder"):

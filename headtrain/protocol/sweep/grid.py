@@ -159,9 +159,7 @@ def _add(grid: dict[str, Choice], names: str, content: Any, *, top: bool) -> Non
                 f"{key} has {','.join(row)!r}, expected {len(fields)} values with commas between",
                 remedy="Write for example buffer,iterations=24000,600;192000,1200.",
             )
-        found.append(
-            tuple(parse(field, part.strip()) for field, part in zip(fields, row, strict=True))
-        )
+        found.append(tuple(parse(f, part.strip()) for f, part in zip(fields, row, strict=True)))
     grid[key] = tuple(dict.fromkeys(found))
 
 

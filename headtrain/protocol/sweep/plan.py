@@ -75,9 +75,7 @@ def compile_banks(
         classes, dim = data.num_classes, data.base.train.dim
         limit = bank_limit(group[0], num_classes=classes, dim=dim, asked=asked)
         # Equal neighbours share a launch of the loss and of the optimizer.
-        group.sort(
-            key=lambda run: (run.training.loss, run.training.rate, run.training.weight_decay)
-        )
+        group.sort(key=lambda r: (r.training.loss, r.training.rate, r.training.weight_decay))
         banks += [group[start : start + limit] for start in range(0, len(group), limit)]
     return banks
 

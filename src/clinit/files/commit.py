@@ -146,6 +146,4 @@ def _refuse_other_than_file(path: Path) -> None:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             found = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
-            raise ClinitError(
-                f"cannot write {path}: it is a {found}", remedy="Give the name of a file."
-            )
+            raise ClinitError(f"cannot write {path}: it is a {found}", remedy="Give a file name.")

@@ -70,9 +70,7 @@ class DocumentKind:
         text = (self.text(content) + "\n").encode()
         commit_file(path, lambda draft: draft.write_bytes(text))
 
-    def read(
-        self, path: Path, content: type[T], adapt: Callable[[Any], Any] = lambda found: found
-    ) -> T:
+    def read(self, path: Path, content: type[T], adapt: Callable[[Any], Any] = lambda _: _) -> T:
         """Read the document at `path` as `content`, a dataclass or a typed dictionary.
 
         Args:

@@ -112,9 +112,7 @@ def claim_file(
 def claimed_names(folder: Path, pattern: str) -> list[str]:
     """Return the names of claimed files in a folder, including files claimed by this process."""
     locks = folder.glob(f".{pattern}.lock")
-    return [
-        lock.name.removeprefix(".").removesuffix(".lock") for lock in locks if _is_claimed(lock)
-    ]
+    return [f.name.removeprefix(".").removesuffix(".lock") for f in locks if _is_claimed(f)]
 
 
 @contextmanager

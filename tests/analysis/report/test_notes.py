@@ -1,9 +1,4 @@
-from dataclasses import replace
-
-import polars as pl
-
 from clinit.analysis.report import ReportView
-from clinit.analysis.report.notes import rises
 from clinit.analysis.runs import runs_of
 from clinit.headtrain.protocol.record.format import RunRecord
 from tests.analysis.conftest import MakeRun
@@ -39,25 +34,6 @@ def test_a_missing_gain_has_its_reason(make_run: MakeRun) -> None:
     assert "in task 2: there is no test image" in reason(make_run(untested_task=2), untested_task=2)
     some = make_run("random", accuracy=lambda task, i: 0.8 if task == 1 else -0.05)
     assert "in tasks 2, 3: random's best accuracy on the new classes is 0 %" in reason(some)
-
-
-def began_at(record: RunRecord, share: float) -> RunRecord:
-    """Let the base head alone begin at a share of right images."""
-    base = pl.col("row") < 4
-    start = (pl.col("task") == 1) & (pl.col("iteration") == 0) & base
-    right = (share * pl.col("total")).round().cast(pl.Int32)
-    column = pl.when(start).then(right).otherwise("correct_in_task")
-    return replace(record, evaluations=record.evaluations.with_columns(correct_in_task=column))
-
-
-def test_a_rise_of_base_accuracy_is_said_with_its_largest_numbers(make_run: MakeRun) -> None:
-    report = runs_of([began_at(make_run(init), 0.6) for init in ("random", "least-square")])
-    assert [row["acc_pre_before"] for row in report.rows()] == [60.0, 60.0]
-    ends = [row["final"]["acc_pre"] for row in report.rows()]
-    (note,) = rises(report.runs)
-    assert f"from 60.0 % before task 1 to {max(ends):.1f} %" in note
-    assert note in report.notes
-    assert not [*rises(runs_of([began_at(make_run(), 0.85)]).runs)]
 
 
 def record(make_run: MakeRun, init: str, *, add: float = 0.0, **settings: object) -> RunRecord:
