@@ -58,7 +58,6 @@ def _place(
 
 _SEVERAL = " Repeatable, for caches of one backbone."
 _BASE, _NEW = "Feature cache of the base classes.", "Feature cache of the new classes."
-_RECORDED = "the recorded one"
 BaseCache = Annotated[Path, _place(_BASE)]
 NewCache = Annotated[Path, _place(_NEW)]
 BaseCaches = Annotated[
@@ -77,8 +76,6 @@ BaseHeadOption = Annotated[
         show_default="the head in the base cache",
     ),
 ]
-RecordedBase = Annotated[Path | None, _place(_BASE, show_default=_RECORDED)]
-RecordedNew = Annotated[Path | None, _place(_NEW, show_default=_RECORDED)]
 HeadsByLoss = Annotated[
     list[str] | None,
     _place(
