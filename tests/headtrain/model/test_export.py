@@ -254,7 +254,7 @@ def test_what_does_not_fit_the_run_is_refused(
     assert out.read_text() == "precious"
     out.unlink()
     other = make_run(tmp_path / "other", "vit_tiny_patch16_224", **MODELS["vit_tiny_patch16_224"])
-    told = read_info(run)["base"] or {}
+    told: dict[str, Any] = {**(read_info(run)["base"] or {})}
     seal_record(run, base={**told, "path": str(other.parent / "caches" / "base")})
     with pytest.raises(CacheError, match="backbone, weights, model_args, transform differ"):
         export_model(run, out)
