@@ -49,9 +49,7 @@ from clinit.words import visible
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 """Base class of errors in a command line; typer does not export it."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_LESS = (
-    "Free some, or give smaller --batch-size, --bank-size or --workers, if the command has them."
-)
+_LESS = "Free some, or give smaller --batch-size, --bank-size or --workers, if there are these."
 
 
 def fail(error: BaseException) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,9 +97,7 @@ def evaluate(
             if against is not None:
                 observe(Noted(f"compared with its parent, {against}"))
             elif gone:
-                observe(
-                    Noted(f"not compared with its parent, {gone}: it is gone (--against MODEL)")
-                )
+                observe(Noted(f"not compared with its parent, {gone}: gone (--against MODEL)"))
         observe(Doing("Loading the model …"))
         one = load_model(model, device=device)
         asked.check(one, observe)
@@ -128,9 +125,7 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _write(
-    found: Evaluation, title: str, asked: Questions, files: Mapping[str, Path | None]
-) -> None:
+def _write(found: Evaluation, title: str, asked: Questions, files: dict[str, Path | None]) -> None:
     if (csv := files["csv"]) is not None:
         save_csv(csv, found.table)
     if (html := files["html"]) is not None:

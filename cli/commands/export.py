@@ -11,7 +11,7 @@ import typer
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, given, refuse_idle
 from clinit.cli.frame.model_source import FILE_SUFFIXES, looks_like_model
-from clinit.cli.frame.options import Overwrite, RecordedBase, RecordedNew, described
+from clinit.cli.frame.options import Overwrite, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.errors import RecordError
@@ -42,8 +42,6 @@ def export(
     weights: Annotated[
         Path | None, described("Weights of the backbone.", "FILE", "their path at extraction")
     ] = None,
-    base: RecordedBase = None,
-    new: RecordedNew = None,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Write the network as ONNX into the folder too.")
     ] = False,
@@ -72,10 +70,9 @@ def export(
             model = load_model(run, device="cpu")
             written, top1 = model.export(out, onnx=onnx, overwrite=overwrite), None
         else:
-            from clinit.headtrain.model.export import TrainedRun, export_model
+            from clinit.headtrain.model.export import export_model
 
-            trained = TrainedRun.read(run, base, new)
-            exported = export_model(trained, out, weights=weights, onnx=onnx, overwrite=overwrite)
+            exported = export_model(run, out, weights=weights, onnx=onnx, overwrite=overwrite)
             written, top1 = exported.written, exported.run.accuracies()["all"]
             for text in exported.notes:
                 note(text)
@@ -100,8 +97,7 @@ def _check_options(context: Context, out: Path, *, is_model: bool) -> None:
             f"--out must be a folder, or a file that ends in .npz or .safetensors, got {out}{onnx}"
         )
     if is_model:
-        why = "has no effect: a model is given, not a run"
-        refuse_idle(context, dict.fromkeys(("weights", "base", "new"), why))
+        refuse_idle(context, {"weights": "has no effect: a model is given, not a run"})
     elif out.suffix == ".npz":
         refuse_idle(context, {"weights": "has no effect if only the head is written"})
     if given(context, "onnx") is not None and out.suffix in forms:

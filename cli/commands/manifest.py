@@ -43,9 +43,7 @@ def build(
     root: Annotated[Path, described("Folder of the data set.", "FOLDER")],
     split: Annotated[ReadSplit, described("Split to list." + READ_AS_VAL)],
     out: Annotated[Path, described("Parquet file to write.", "FILE", dir_okay=False)],
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Stop instead of printing a warning.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop instead of warning.")] = False,
     image_column: Annotated[str | None, _column("images")] = None,
     label_column: Annotated[str | None, _column("labels")] = None,
     labels: Labels = None,

@@ -198,9 +198,7 @@ def remove(
 
     clinit remove scenes/ campsite iceberg
     """
-    left = _changed(
-        model, out, lambda opened, data: opened.remove(classes, data), overwrite=overwrite
-    )
+    left = _changed(model, out, lambda one, data: one.remove(classes, data), overwrite=overwrite)
     knows = f"{left.origin} knows {number_of(left.facts.num_classes, 'class')}"
     say(f"{knows}, {len(set(classes)):,} fewer than {model}")
     if left.memory is not None and not left.memory.exact:
@@ -232,9 +230,7 @@ def rename(
         if not (old and new) or old in pairs:
             raise typer.BadParameter(f"expected OLD=NEW, each OLD once, got {text!r}")
         pairs[old] = new
-    found = _changed(
-        model, out, lambda opened, data: opened.rename(pairs, data), overwrite=overwrite
-    )
+    found = _changed(model, out, lambda one, data: one.rename(pairs, data), overwrite=overwrite)
     say(f"{found.origin} has {number_of(len(pairs), 'new name')}")
 
 

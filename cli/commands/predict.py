@@ -226,9 +226,7 @@ def _write_table(content: Sequence[dict[str, Any]], path: Path, columns: Sequenc
         rows += lines or [{**each}]
     for row in rows:
         row |= {k: f"{row[k]:.{n}g}" for k, n in DIGITS.items() if row.get(k)}
-    cells = [
-        [None if row.get(name) is None else str(row[name]) for name in columns] for row in rows
-    ]
+    cells = [[None if row.get(key) is None else str(row[key]) for key in columns] for row in rows]
     save_csv(path, pl.DataFrame(cells, dict.fromkeys(columns, pl.String), orient="row"))
 
 

@@ -40,22 +40,14 @@ def reproduce(
     ],
     folder: Annotated[
         Path,
-        typer.Option(
-            "--out", help="Folder for caches, runs, tables and figures.", metavar="FOLDER"
-        ),
+        typer.Option("--out", help="Folder for caches, runs, tables, figures.", metavar="FOLDER"),
     ] = Path("reproduction"),
-    imagenet: Annotated[
-        Path | None, described("Folder of the images of ImageNet-1K.", "FOLDER")
-    ] = None,
-    places: Annotated[
-        Path | None, described("Folder of the images of Places365-Standard.", "FOLDER")
-    ] = None,
+    imagenet: Annotated[Path | None, described("The images of ImageNet-1K.", "FOLDER")] = None,
+    places: Annotated[Path | None, described("The images of Places365-Standard.", "FOLDER")] = None,
     base: Annotated[
         Path | None, described("Cache of base classes with a head, instead of images.", "FOLDER")
     ] = None,
-    new: Annotated[
-        Path | None, described("Cache of new classes, of the same backbone.", "FOLDER")
-    ] = None,
+    new: Annotated[Path | None, described("Cache of new classes, same backbone.", "FOLDER")] = None,
     weights: Annotated[
         Path | None,
         described(
@@ -81,9 +73,7 @@ def reproduce(
             " use handwritten digits (all tables: less than a minute on two CPU cores).",
         ),
     ] = False,
-    seeds: Annotated[
-        int | None, described("Number of seeds.", default="the recipe's", min=1)
-    ] = None,
+    seeds: Annotated[int | None, described("Number of seeds.", None, "the recipe's", min=1)] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -106,9 +96,7 @@ def reproduce(
     if (base is None) != (new is None):
         raise typer.BadParameter("--base needs --new and vice versa: give both or neither")
     if unknown := [name for name in names if name not in (*NAMES, "all")]:
-        raise typer.BadParameter(
-            f"there is no table {unknown[0]!r}; known are {', '.join(NAMES)} and all"
-        )
+        raise typer.BadParameter(f"no table {unknown[0]!r}; known are {', '.join(NAMES)} and all")
     check_caches(base, new)
     from clinit.analysis.paper.commands import Places, check_images
 

@@ -170,9 +170,7 @@ def check_source(paths: Sequence[Path], network: GivenNetwork) -> None:
         defaults = GivenNetwork()
         for name, each in fields_of(GivenNetwork).items():
             if each.panel == NETWORK and getattr(network, name) != getattr(defaults, name):
-                raise typer.BadParameter(
-                    f"{each.option} needs --backbone; MODEL has its own network"
-                )
+                raise typer.BadParameter(f"{each.option} needs --backbone: MODEL has a network")
         check_model(paths[0], paths[1:])
     check_images(paths[-1])
     if network.backbone is not None:
@@ -203,9 +201,8 @@ def check_images(path: Path) -> None:
             "Give a folder that contains a folder of images for each class; or features: a feature"
             f" cache, or a file that ends in {', '.join(FEATURE_SUFFIXES)}."
         )
-        raise ManifestError(
-            f"no folder of images at {path}", remedy=instead_of(path, remedy, Path.is_dir)
-        )
+        remedy = instead_of(path, remedy, Path.is_dir)
+        raise ManifestError(f"no folder of images at {path}", remedy=remedy)
 
 
 def check_model(path: Path, images: Sequence[Path] = ()) -> None:
@@ -219,9 +216,8 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
         ModelError: If `path` does not exist, or is not a model although one of `images` is.
     """
     if not exists(path):
-        raise ModelError(
-            f"no model at {path}", remedy=instead_of(path, WRITES_MODELS, looks_like_model)
-        )
+        remedy = instead_of(path, WRITES_MODELS, looks_like_model)
+        raise ModelError(f"no model at {path}", remedy=remedy)
     model = next(filter(looks_like_model, images), None)
     if model is not None and not looks_like_model(path):
         raise ModelError(

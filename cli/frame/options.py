@@ -28,11 +28,9 @@ def memory_size(text: str) -> int:
     return size
 
 
-def described(
-    help: str, metavar: str | None = None, default: bool | str = True, **more: Any
-) -> Any:
+def described(help: str, metavar: str | None = None, default: bool | str = True, **kw: Any) -> Any:
     """Return the description of an option whose name is the name of its parameter."""
-    return typer.Option(help=help, metavar=metavar, show_default=default, **more)
+    return typer.Option(help=help, metavar=metavar, show_default=default, **kw)
 
 
 MemoryOption = Annotated[
@@ -50,15 +48,12 @@ DeviceOption = Annotated[Device, described(fields_of(Training)["device"].help)]
 CacheArgument = Annotated[Path, typer.Argument(help="Folder written by `clinit extract --out`.")]
 
 
-def _place(
-    help: str, metavar: str = "FOLDER", panel: str = "Data", *names: str, **more: Any
-) -> Any:
-    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **more)
+def _place(help: str, metavar: str = "FOLDER", panel: str = "Data", *names: str, **kw: Any) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **kw)
 
 
 _SEVERAL = " Repeatable, for caches of one backbone."
 _BASE, _NEW = "Feature cache of the base classes.", "Feature cache of the new classes."
-_RECORDED = "the recorded one"
 BaseCache = Annotated[Path, _place(_BASE)]
 NewCache = Annotated[Path, _place(_NEW)]
 BaseCaches = Annotated[
@@ -77,8 +72,6 @@ BaseHeadOption = Annotated[
         show_default="the head in the base cache",
     ),
 ]
-RecordedBase = Annotated[Path | None, _place(_BASE, show_default=_RECORDED)]
-RecordedNew = Annotated[Path | None, _place(_NEW, show_default=_RECORDED)]
 HeadsByLoss = Annotated[
     list[str] | None,
     _place(
@@ -87,9 +80,7 @@ HeadsByLoss = Annotated[
         "[LOSS=]FILE",
     ),
 ]
-RunsFolder = Annotated[
-    Path, _place("Folder of the records, one sub-folder per run.", panel="Output")
-]
+RunsFolder = Annotated[Path, _place("Folder of the records, a sub-folder per run.", panel="Output")]
 Overwrite = Annotated[
     bool,
     typer.Option(
@@ -104,16 +95,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 Split = Literal["train", "val"]
 ReadSplit = Literal["train", "val", "test"]
 """Test images become the split val."""
-_EXTRACTION = fields_of(NetworkOptions)
+_WORK = fields_of(NetworkOptions)
 Labels = Annotated[str | None, described(LABELS, "FILE")]
 CompileOption = Annotated[
-    Literal["auto", "on", "off"],
-    described(_EXTRACTION["compile"].help, rich_help_panel="Computation"),
+    Literal["auto", "on", "off"], described(_WORK["compile"].help, rich_help_panel="Computation")
 ]
 Workers = Annotated[
     int | None,
-    described(
-        _EXTRACTION["workers"].help, default="usable CPUs", min=1, rich_help_panel="Computation"
-    ),
+    described(_WORK["workers"].help, None, "usable CPUs", min=1, rich_help_panel="Computation"),
 ]
-MaxPixels = Annotated[int, described(_EXTRACTION["max_pixels"].help, min=1, rich_help_panel="Data")]
+MaxPixels = Annotated[int, described(_WORK["max_pixels"].help, min=1, rich_help_panel="Data")]

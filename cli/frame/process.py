@@ -76,9 +76,7 @@ def keep_freed_memory(environment: Mapping[str, str]) -> bool:
         environment: Environment of the process. If it configures glibc's allocator, nothing is
             changed.
     """
-    set_by_user = any(
-        name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in environment
-    )
+    set_by_user = any(key == "GLIBC_TUNABLES" or key.startswith("MALLOC_") for key in environment)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_by_user or mallopt is None or not mallopt(_MMAP_THRESHOLD, MAPPED_BYTES):
         return False  # set by the user, or another C library

@@ -247,10 +247,10 @@ class Addition:
         lines, which, classes = list[str](), "Old", len(self.change.classes)
         if learnt := self.change.data.get("learnt"):
             of = number_of(learnt["total"], self._noun)
-            right = _right(Top1(learnt["correct"], learnt["total"]))
-            lines.append(
-                f"Classes added before: of {of} learnt, {right}, {learnt['before']:,} before."
+            right = (
+                f"{_right(Top1(learnt['correct'], learnt['total']))}, {learnt['before']:,} before"
             )
+            lines.append(f"Classes added before: of {of} learnt, {right}.")
             which, classes = "Other old", classes + learnt["classes"]
         if classes < self.model.facts.num_classes:
             lost = self.change.data.get("estimated_loss")

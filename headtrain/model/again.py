@@ -131,9 +131,7 @@ def of_both(model: Model, other: Model) -> tuple[Model, Arrived | None, Model, l
         left = replace(left, memory=memory if left.memory is None else memory.updated(left.memory))
     known = model.facts.history
     history = (*known, *(each for each in other.facts.history if each not in known))
-    model, left = (
-        replace(each, facts=replace(each.facts, history=history)) for each in (model, left)
-    )
+    model, left = (replace(one, facts=replace(one.facts, history=history)) for one in (model, left))
     names = tuple(dict.fromkeys(own[0] + own[1]))
     if not names:
         return left, None, model, notes

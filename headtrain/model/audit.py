@@ -162,9 +162,8 @@ class Audit:
             ],
             "images that hardly show anything": [f"{it['image']} ({it['why']})" for it in self.odd],
         }
-        lines = [
-            f"{what} ({len(found):,}): {examples(found)}" for what, found in parts.items() if found
-        ]
+        found = {what: each for what, each in parts.items() if each}
+        lines = [f"{what} ({len(each):,}): {examples(each)}" for what, each in found.items()]
         if wrong := self.turned["wrong"]:
             answers = [f"{n:,} as {in_words(name)}" for name, n in self.turned["answers"].items()]
             right = number_of(self.turned["right"], f"correctly classified old {noun}")

@@ -90,9 +90,8 @@ class AddedClassesClassifier(LinearClassifier):
         rows, labels = validate_data(self, X, y, reset=first, dtype=np.float64)
         check_classification_targets(labels)
         if not first:
-            rows, labels = (
-                np.concatenate(each) for each in zip(self._seen, (rows, labels), strict=True)
-            )
+            before, labels_before = self._seen
+            rows, labels = np.concatenate([before, rows]), np.concatenate([labels_before, labels])
         return self._grown(rows, labels)
 
     def _grown(self, rows: np.ndarray, labels: np.ndarray) -> AddedClassesClassifier:
@@ -111,9 +110,8 @@ class AddedClassesClassifier(LinearClassifier):
         if known.dtype.kind not in "US" and labels.dtype.kind in "US":
             raise ValueError("labels are texts, but the classes of the head are numbers: `classes`")
         if weight.shape[1] != rows.shape[1]:
-            raise ValueError(
-                f"X has {rows.shape[1]} features, but the head reads {weight.shape[1]}"
-            )
+            read = f"the head reads {weight.shape[1]}"
+            raise ValueError(f"X has {rows.shape[1]} features, but {read}")
         every = np.concatenate([known, np.setdiff1d(labels, known)])
         order = np.argsort(every)
         number = order[np.searchsorted(every, labels, sorter=order)]
@@ -127,9 +125,8 @@ class AddedClassesClassifier(LinearClassifier):
         given = self.head
         if isinstance(given, str | PathLike):
             given = read_head(Path(given))
-        weight, bias = (
-            (given.weight, given.bias) if isinstance(given, Head) else map(np.asarray, given)
-        )
+        pair = (given.weight, given.bias) if isinstance(given, Head) else given
+        weight, bias = map(np.asarray, pair)
         names = self.classes if self.classes is not None else getattr(given, "class_names", None)
         known = np.arange(len(weight)) if names is None else np.asarray(names)
         if len(np.unique(known)) != len(weight) or bias.shape != known.shape:
@@ -172,7 +169,6 @@ class AddedClassesClassifier(LinearClassifier):
         check_is_fitted(self, "coef_")
         rows = validate_data(self, X, reset=False, dtype=np.float64)
         scores = (rows @ self.coef_.T + self.intercept_) / self.temperature_
-        found: np.ndarray = (
+        return np.asarray(
             expit(scores) if self.activation == "sigmoid" else softmax(scores, axis=1)
         )
-        return found

@@ -54,13 +54,9 @@ class TrainedRun:
     """The head at the end of the run; its rows are the first classes of the record."""
     changed: Mapping[str, np.ndarray]
     """Parameters of the backbone that training has changed, by name; empty if it was frozen."""
-    base: Path | None = None
-    """The feature cache of the base classes, if it is not at its recorded path."""
-    new: Path | None = None
-    """The feature cache of the new classes, if it is not at its recorded path."""
 
     @classmethod
-    def read(cls, run: Path, base: Path | None = None, new: Path | None = None) -> TrainedRun:
+    def read(cls, run: Path) -> TrainedRun:
         """Read the record at `run`.
 
         Raises:
@@ -88,7 +84,7 @@ class TrainedRun:
             )
         weight, bias = head.weight[:learnt], head.bias[:learnt]
         head = replace(head, weight=weight, bias=bias, class_names=names[:learnt])
-        return cls(record, head, changed_parameters(record), base, new)
+        return cls(record, head, changed_parameters(record))
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -97,14 +93,10 @@ class TrainedRun:
         return self.head.class_names
 
     @property
-    def sides(self) -> list[tuple[SideInfo, Path | None, str]]:
-        """Recorded facts of each cache, its path if it has moved, and the option for this path.
-
-        The base, if the run has one, is first.
-        """
-        base, new = self.record.info["base"], self.record.info["new"]
-        of_base = [] if base is None else [(base, self.base, "--base")]
-        return [*of_base, (new, self.new, "--new")]
+    def sides(self) -> dict[str, SideInfo]:
+        """Recorded facts of each cache; the base, if the run has one, is first."""
+        sides = {name: self.record.info[name] for name in ("base", "new")}
+        return {name: told for name, told in sides.items() if told is not None}
 
     @property
     def activation(self) -> Activation:
@@ -129,12 +121,11 @@ class TrainedRun:
         """
         num_base = int((self.record.classes["task"] == 0).sum())
         parts = []
-        for told, place, option in self.sides:
-            start, stop = (0, num_base) if option == "--base" else (num_base, len(self.tasks))
-            path = _cache_of_then(told, place, option)
-            splits = open_cache(path).splits
+        for side, told in self.sides.items():
+            start, stop = (0, num_base) if side == "base" else (num_base, len(self.tasks))
+            splits = open_cache(_cache_of_then(told)).splits
             if split in splits and _are_others(told, splits[split]):
-                raise _other_cache(path, f"its {split} rows differ", option)
+                raise _other_cache(told, f"its {split} rows differ")
             rows = splits[split].load() if split in splits else splits["train"].load().nothing()
             row_of = {name: row for row, name in enumerate(self.class_names) if start <= row < stop}
             places = np.array([row_of.get(name, -1) for name in rows.class_names], dtype=np.int64)
@@ -203,11 +194,11 @@ class TrainedRun:
         info, ended = self.record.info, self.accuracies()
         arrived = self.record.classes.head(self.head.num_classes).filter(pl.col("task") > 0)
         data: dict[str, Any] = {"run": info["id"], "command": info.get("command")}
-        for side, _, option in self.sides:
-            data[option.removeprefix("--")] = {
-                "cache": side["path"],
-                "manifest": side.get("manifest_digest"),
-                "val_manifest": side.get("val_manifest_digest"),
+        for side, told in self.sides.items():
+            data[side] = {
+                "cache": told["path"],
+                "manifest": told.get("manifest_digest"),
+                "val_manifest": told.get("val_manifest_digest"),
             }
         kinds = {"old": "base", "new": "new", "all": "all"}
         groups = {name: ended[kind] for name, kind in kinds.items() if kind in ended}
@@ -225,23 +216,23 @@ class TrainedRun:
         )
 
 
-def _cache_of_then(told: SideInfo, place: Path | None, option: str) -> Path:
-    """Return the path of a cache of a run, `place` or the recorded path; check its backbone."""
-    path = Path(told["path"]) if place is None else place
-    if place is None and not is_folder(path):
-        raise _other_cache(path, "nothing exists there", option)
+def _cache_of_then(told: SideInfo) -> Path:
+    """Return the path of a cache of a run; check its backbone."""
+    path = Path(told["path"])
+    if not is_folder(path):
+        raise _other_cache(told, "nothing exists there")
     found = open_split(path / "train").fingerprint.without_rows
     if differing := Fingerprint(told["fingerprint"]).without_rows.differences(found):
         names = ", ".join(each.name for each in differing)
-        raise _other_cache(path, f"{names} differ", option)
+        raise _other_cache(told, f"{names} differ")
     return path
 
 
-def _other_cache(path: Path, differing: str, option: str) -> CacheError:
-    enough = "; a network without a temperature needs `--weights FILE` alone"
+def _other_cache(told: SideInfo, differing: str) -> CacheError:
     return CacheError(
-        f"the cache of the run is not at {path}: {differing}",
-        remedy=f"Give its path with `{option} CACHE`{enough * (option == '--base')}.",
+        f"the cache of the run is not at {told['path']}: {differing}",
+        remedy="Move or link it there, or extract it again; a network without a temperature needs"
+        " `--weights FILE` alone.",
     )
 
 
@@ -280,7 +271,7 @@ class Export:
 
 
 def export_model(
-    run: Path | TrainedRun,
+    run: Path,
     out: Path,
     *,
     weights: Path | None = None,
@@ -293,7 +284,7 @@ def export_model(
     still exist.
 
     Args:
-        run: The record, or its folder.
+        run: The folder of the record.
         out: A name in .safetensors makes a model file; in .npz, a file of the head alone, for
             features that are computed elsewhere; any other name, a model folder.
         weights: The weights of the backbone, if they are not at their recorded path.
@@ -315,7 +306,7 @@ def export_model(
         from clinit.headtrain.model.onnx import check_installed
 
         check_installed()
-    trained = TrainedRun.read(run) if isinstance(run, Path) else run
+    trained = TrainedRun.read(run)
     info, head = trained.record.info, trained.head
     engine, notes, forgets, memory = None, list[str](), tuple[str, ...](), None
     if out.suffix == ".npz":
@@ -360,7 +351,7 @@ def _network(
 ) -> tuple[TimmEngine, Fingerprint]:
     """Return the network of a run and the fingerprint of its features; add notes."""
     info = trained.record.info
-    told, place, option = trained.sides[0]
+    told = next(iter(trained.sides.values()))
     fingerprint = Fingerprint(told["fingerprint"])
     is_projected = fingerprint.output == "projected"
     if fingerprint.weights is None or is_projected:
@@ -372,9 +363,8 @@ def _network(
             remedy="Export the head alone, `clinit export RUN --out FILE.npz`, and classify"
             " features with it: `clinit predict FILE.npz FEATURES`.",
         )
-    if place is not None or weights is None:
-        split = open_split(_cache_of_then(told, place, option) / "train")
-        weights = weights or stored_weights(split)
+    if weights is None:
+        weights = stored_weights(open_split(_cache_of_then(told) / "train"))
     then = fingerprint.without_rows
     backbone, transform = rebuild(then, weights, origin=f"the run {info['id']}")
     _load_changed(backbone, trained)

@@ -195,9 +195,7 @@ class ImageFolder(Inputs):
         record_scanned(folder, self.listing.values(), self.labels)
         return seen, bad
 
-    def _left_out(
-        self, model: Model, bad: Sequence[InvalidRow], observe: Observer
-    ) -> dict[str, Any]:
+    def _left_out(self, model: Model, bad: list[InvalidRow], observe: Observer) -> dict[str, Any]:
         """Return warnings of the listing and unreadable images, for the history."""
         left_out: dict[str, Any] = {}
         if warnings := [text for each in self.listing.values() for text in each.warnings]:

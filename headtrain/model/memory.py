@@ -115,9 +115,8 @@ class Memory:
             held_out: Features of other images of the same classes.
             added: Keep all features of these classes, so that their rows can be solved again.
         """
-        statistics = ClassStatistics.of(
-            rows.features, rows.labels, num_classes=len(rows.class_names)
-        )
+        count = len(rows.class_names)
+        statistics = ClassStatistics.of(rows.features, rows.labels, num_classes=count)
         learnt = (rows.counts() <= MOST_LEARNT)[rows.labels] & added
         return cls(
             class_names=rows.class_names,

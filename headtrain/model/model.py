@@ -227,10 +227,8 @@ class Model:
             linear=replace(self.head, class_names=names),
             memory=None if self.memory is None else self.memory.renamed(names),
         )
-        settings = {"names": dict(new_names)}
-        return renamed.after(
-            Change.now("rename", [*new_names.values()], data=data, settings=settings)
-        )
+        told = {"names": dict(new_names)}
+        return renamed.after(Change.now("rename", [*new_names.values()], data=data, settings=told))
 
     def _check_known(self, names: Sequence[str]) -> None:
         known = set(self.facts.class_names)

@@ -252,9 +252,8 @@ class RidgePath:
         step = max(1, BLOCK_VALUES // (fitted.shape[0] + judged.shape[0]))
         products, cross = 0.0, 0.0
         for columns in slices(feature_map.width, step):
-            one, other = (
-                xp.astype(feature_map(rows, columns), xp.float64) for rows in (fitted, judged)
-            )
+            mapped = (feature_map(rows, columns) for rows in (fitted, judged))
+            one, other = (xp.astype(each, xp.float64) for each in mapped)
             products = products + one @ one.T
             cross = cross + other @ one.T
         eigenvalues, basis = xp.linalg.eigh(products)
