@@ -90,23 +90,21 @@ def _refuse_usage(error: Any) -> int:
 
 
 def _usage_message(error: Any) -> str:
-    message = (
-        str(error.format_message()).removeprefix("Invalid value: ").replace("Value error, ", "")
-    )
+    text: str = error.format_message().removeprefix("Invalid value: ").replace("Value error, ", "")
     # Errors of the library that converts values.
     problems: Any = getattr(error.__cause__, "errors", list)()
-    if problems and repr(value := problems[0]["input"]) not in message:
-        message += f", got {value!r}"
-    if getattr(error, "param", None) is not None and "Missing" in message:
-        message += f"\n{error.param.help or ''}".rstrip()
+    if problems and repr(value := problems[0]["input"]) not in text:
+        text += f", got {value!r}"
+    if getattr(error, "param", None) is not None and "Missing" in text:
+        text += f"\n{error.param.help or ''}".rstrip()
     option = getattr(error, "option_name", "")
     if option and error.ctx is not None and error.ctx.command.name == "sweep":
         from clinit.headtrain.protocol.study.rules import settings_of
 
         fields = {field.option: name for name, field in settings_of(top=True).items()}
         if field := fields.get(option):
-            message += f"\nWrite it as {field}=VALUE, or {field}=VALUE,VALUE."
-    return message
+            text += f"\nWrite it as {field}=VALUE, or {field}=VALUE,VALUE."
+    return text
 
 
 def _origin(error: Any) -> str:

@@ -112,9 +112,7 @@ def verify(cache: CacheArgument) -> None:
 @keeps("Written shards are kept: run the same command again to resume.")
 @takes("config", ImportConfig)
 def import_(
-    features: Annotated[
-        Path, typer.Argument(help="Features (rows, dim): .npy, .npz or .safetensors.")
-    ],
+    features: Annotated[Path, typer.Argument(help="Features: .npy, .npz or .safetensors.")],
     labels: Annotated[
         Path | None,
         typer.Argument(

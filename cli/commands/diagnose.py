@@ -55,9 +55,7 @@ def diagnose(
     """
     if not math.isfinite(lam):
         raise typer.BadParameter(f"--lambda must be a finite number, got {lam}")
-    of_runs = {
-        path: sorted(path.glob("run.json")) or sorted(path.glob("*/run.json")) for path in paths
-    }
+    of_runs = {p: sorted(p.glob("run.json")) or sorted(p.glob("*/run.json")) for p in paths}
     records = [file.parent for files in of_runs.values() for file in files]
     places = [path for path, files in of_runs.items() if not files] or _places(records)
     named = head or ([] if records else [STORED])

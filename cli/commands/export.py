@@ -28,9 +28,7 @@ def export(
     context: Context,
     run: Annotated[
         Path,
-        typer.Argument(
-            help="A model, or a run record of train-head or train-top.", metavar="MODEL"
-        ),
+        typer.Argument(help="A model, or a record of train-head or train-top.", metavar="MODEL"),
     ],
     out: Annotated[
         Path,

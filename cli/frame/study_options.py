@@ -211,9 +211,7 @@ def _refuse_idle(context: Context, studies: list[Study], every: Mapping[str, Set
         raise typer.BadParameter(text)
     unused = [every[name].key for name in in_file if refusals([name], studies)]
     if unused and isinstance(context.default_map, Defaults):
-        note(
-            f"not used with {', '.join(leading)}: {', '.join(unused)} of {context.default_map.file}"
-        )
+        note(f"unused with {', '.join(leading)}: {', '.join(unused)} of {context.default_map.file}")
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -263,9 +263,7 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
     if head is None:
         return
     if not plain.fits(head.fingerprint):
-        raise damaged(
-            f"{path / HEAD_FILE} belongs to another backbone than the features of its cache"
-        )
+        raise damaged(f"{path / HEAD_FILE} belongs to another backbone than its features")
     # Class names are not compared: a later command may have named the rows.
     digests = {split.summary.head.tensors for split in splits.values()} - {None}
     if digests - {tensors_sha256(head)}:

@@ -260,11 +260,9 @@ def labels_of(told: pl.DataFrame, classes: Sequence[str], where: str) -> pl.Seri
     named = told["name"].replace_strict(
         list(classes), list(range(len(classes))), default=None, return_dtype=pl.Int64
     )
-    unknown = told.filter(
-        pl.col("index").is_null() & pl.col("name").is_not_null() & named.is_null()
-    )
-    if len(unknown):
-        name = unknown["name"][0][:MAX_NAME]
+    others = told.filter(pl.col("index").is_null() & pl.col("name").is_not_null() & named.is_null())
+    if len(others):
+        name = others["name"][0][:MAX_NAME]
         raise ManifestError(
             f"{where} contains the label {name!r}, which is not among the {len(classes):,} classes",
             remedy="Correct the label or the list of class names, then run the same command again.",

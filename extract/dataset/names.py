@@ -66,9 +66,7 @@ def read_class_names(path: Path, remedy: str = LIST) -> tuple[str, ...]:
     try:
         return names_in(path)
     except TextFileError as error:
-        raise CacheError(
-            f"cannot read the class names in {path}: {error}", remedy=remedy
-        ) from error
+        raise CacheError(f"cannot read class names in {path}: {error}", remedy=remedy) from error
 
 
 def names_in(path: Path) -> tuple[str, ...]:

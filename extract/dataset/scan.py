@@ -37,9 +37,7 @@ LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
     "class-folders": partial(layouts.find_class_folders, lambda name: [name]),
     # Nested folders, or flat ones with `-` for `/`; no class name contains a hyphen itself.
     "places-easy": partial(layouts.find_class_folders, lambda name: [name, name.replace("/", "-")]),
-    "places-original-train": partial(
-        layouts.find_class_folders, lambda name: [f"{name[0]}/{name}"]
-    ),
+    "places-original-train": partial(layouts.find_class_folders, lambda n: [f"{n[0]}/{n}"]),
     "imagenet-kaggle": partial(layouts.find_listed, layouts.STEM, layouts.kaggle_labels),
     "imagenet-devkit": partial(layouts.find_listed, layouts.NUMBER, layouts.devkit_labels),
     "places-original-val": partial(layouts.find_listed, layouts.FILE_NAME, layouts.places_labels),

@@ -159,10 +159,8 @@ class Tree:
             names = (e.name.lower() for e in entries if _is_visible(e))
             return any(name.endswith(IMAGE_SUFFIXES + UNREAD_SUFFIXES) for name in names)
 
-    def _collect(
-        self, relative: str, entered: frozenset[Path] | None, found: FolderContents
-    ) -> None:
-        """Add files to `found`; `entered`: real folders on the way, None to skip sub-folders."""
+    def _collect(self, relative: str, past: frozenset[Path] | None, found: FolderContents) -> None:
+        """Add files to `found`; `past`: real folders on the way, None to skip sub-folders."""
         prefix = "" if relative in ("", ".") else f"{relative}/"
         folder = self.root / relative
         below: list[tuple[str, os.DirEntry[str]]] = []
@@ -184,21 +182,21 @@ class Tree:
                     found.broken.extend([path] * is_broken)
                 else:
                     found.others.append(path)
-        if entered is None:
+        if past is None:
             found.folders.extend(path for path, _ in below)
             return
         for path, entry in below:
             if not entry.is_symlink():
-                self._collect(path, entered, found)
+                self._collect(path, past, found)
                 continue
             real = self._resolve(Path(entry.path))
             above = self._resolve(Path(entry.path).parent)
-            if real in entered or above.is_relative_to(real):
+            if real in past or above.is_relative_to(real):
                 raise ManifestError(
                     f"{printable(self.root / path)} links back to a folder above it",
                     remedy="Remove this link; clinit would follow it for ever.",
                 )
-            self._collect(path, entered | {real}, found)
+            self._collect(path, past | {real}, found)
 
     def _resolve(self, path: Path) -> Path:
         with _reading(path):

@@ -37,9 +37,7 @@ def repository_of(name: str) -> str | None:
     spec = find_spec("timm")
     assert spec is not None
     assert spec.origin is not None
-    tagged = re.escape(name) + (
-        "" if "." in name else r"(?:\.\w+)?"
-    )  # the first tag is the default
+    tagged = re.escape(name) + ("" if "." in name else r"(?:\.\w+)?")  # else the first tag
     entry = re.compile(rf"""['"]({tagged})['"]: \w*cfg\w*\((.*?)\n    (?=['"}}])""", re.DOTALL)
     for file in sorted((Path(spec.origin).parent / "models").glob("*.py")):
         if (found := entry.search(file.read_text(encoding="utf-8"))) is not None:

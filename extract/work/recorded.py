@@ -23,9 +23,7 @@ from clinit.files.paths import is_file
 from clinit.machine import choose_device
 from clinit.words import contrast_digests
 
-_RIGHT_FILE = (
-    "Give the file of the weights that the features were extracted with: `--weights FILE`."
-)
+_RIGHT_FILE = "Give the weights that the features were extracted with: `--weights FILE`."
 
 
 def reload(
@@ -138,28 +136,26 @@ class NamedHead:
     """The file that lists the names, if they are from a file."""
 
 
-def named_head(
-    head: Head, class_names: tuple[str, ...], choice: str | None, out: Path
-) -> NamedHead:
+def named_head(head: Head, class_names: tuple[str, ...], asked: str | None, out: Path) -> NamedHead:
     """Return a head, which is about to be stored in the cache `out`, with class names.
 
     Args:
         head: The pretrained classifier.
         class_names: The classes of the data set that is extracted.
-        choice: As in `name_rows`. If it finds no names, names that an earlier command has stored in
+        asked: As in `name_rows`. If it finds no names, names that an earlier command has stored in
             `out` are used.
         out: The folder of the cache.
 
     Raises:
         ClinitError: As in `name_rows`.
     """
-    named, source = name_rows(head, class_names, choice)
+    named, source = name_rows(head, class_names, asked)
     if named.class_names is None:
         with suppress(HeadError):
             stored = read_head(out / HEAD_FILE)
             if stored.class_names is not None and stored.num_classes == head.num_classes:
                 return NamedHead(replace(head, class_names=stored.class_names), NAMED_EARLIER)
-    file = None if choice in (None, "dataset") else FileFacts.of(Path(choice))
+    file = None if asked in (None, "dataset") else FileFacts.of(Path(asked))
     return NamedHead(named, source, file)
 
 

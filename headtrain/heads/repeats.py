@@ -63,9 +63,7 @@ GLANCE_ABOVE, GLANCE_ROWS = 256, 32
 rows may be in a group."""
 
 
-def find_groups(
-    features: FeatureRows, labels: Int[np.ndarray, " rows"]
-) -> Int[np.ndarray, " rows"]:
+def find_groups(features: FeatureRows, labels: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
     """Return the group of each row: equal numbers for rows of one class that repeat each other.
 
     The number of a group is the number of its first row, so that a row that repeats nothing has its
@@ -121,9 +119,7 @@ def _spaced(classes: list[Int[np.ndarray, " _"]]) -> list[Int[np.ndarray, " _"]]
     several = [rows for rows in classes if len(rows) > 1]
     several = several[:: -(-2 * len(several) // SAMPLED) or 1]
     most = max(2, SAMPLED // max(1, len(several)))
-    return [
-        rows[np.linspace(0, len(rows) - 1, min(most, len(rows)), dtype=int)] for rows in several
-    ]
+    return [r[np.linspace(0, len(r) - 1, min(most, len(r)), dtype=int)] for r in several]
 
 
 @dataclass(frozen=True, slots=True)

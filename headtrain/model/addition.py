@@ -247,10 +247,8 @@ class Addition:
         lines, which, classes = list[str](), "Old", len(self.change.classes)
         if learnt := self.change.data.get("learnt"):
             of = number_of(learnt["total"], self._noun)
-            right = (
-                f"{_right(Top1(learnt['correct'], learnt['total']))}, {learnt['before']:,} before"
-            )
-            lines.append(f"Classes added before: of {of} learnt, {right}.")
+            right, before = _right(Top1(learnt["correct"], learnt["total"])), learnt["before"]
+            lines.append(f"Classes added before: of {of} learnt, {right}, {before:,} before.")
             which, classes = "Other old", classes + learnt["classes"]
         if classes < self.model.facts.num_classes:
             lost = self.change.data.get("estimated_loss")

@@ -237,9 +237,7 @@ def _digests(model: Model, names: Collection[str]) -> dict[str, str]:
     for label in np.unique(learnt.labels):
         if (name := learnt.class_names[label]) in {*names}:
             rows = learnt.features[learnt.labels == label].astype(np.float16)
-            found[name] = hashlib.sha256(
-                b"".join(sorted(row.tobytes() for row in rows))
-            ).hexdigest()
+            found[name] = hashlib.sha256(b"".join(sorted(r.tobytes() for r in rows))).hexdigest()
     return found
 
 

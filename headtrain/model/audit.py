@@ -380,9 +380,7 @@ def near_pairs(features: Float[np.ndarray, "rows dim"]) -> list[tuple[int, int]]
         low, other = np.nonzero(squares <= reach[here][:, None])
         found = squares[low, other]
         near += zip(here[low].tolist(), other.tolist(), found.tolist(), strict=True)
-    pairs += [
-        (int(number[i]), int(number[j])) for i, j, square in near if i < j and square <= reach[j]
-    ]
+    pairs += [(int(number[i]), int(number[j])) for i, j, gap in near if i < j and gap <= reach[j]]
     return sorted(pairs)
 
 

@@ -169,6 +169,4 @@ class AddedClassesClassifier(LinearClassifier):
         check_is_fitted(self, "coef_")
         rows = validate_data(self, X, reset=False, dtype=np.float64)
         scores = (rows @ self.coef_.T + self.intercept_) / self.temperature_
-        return np.asarray(
-            expit(scores) if self.activation == "sigmoid" else softmax(scores, axis=1)
-        )
+        return np.asarray(expit(scores) if self.activation == "sigmoid" else softmax(scores, 1))

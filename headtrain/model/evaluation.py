@@ -363,9 +363,7 @@ class _Judge:
     @classmethod
     def of(cls, model: Model, asked: Questions) -> _Judge:
         why = MISSING if asked.rows is None else None
-        lines = [
-            {"image": image, "class": name, "error": why} for image, name in asked.classes.items()
-        ]
+        lines = [{"image": at, "class": name, "error": why} for at, name in asked.classes.items()]
         stored = None if model.memory is None else model.memory.learnt.features
         learnt = np.zeros((0, 0)) if stored is None else model.logits(stored)
         return cls(model, asked.noun, default_rule(model.facts), lines, learnt)

@@ -112,9 +112,7 @@ class TimmEngine:
                 raise
             raise refused_size(error, self.transform.crop) from error
 
-    def of_normalised(
-        self, images: Float[Tensor, "images 3 _ _"]
-    ) -> Float[Tensor, "images classes"]:
+    def of_normalised(self, images: Float[Tensor, "n 3 _ _"]) -> Float[Tensor, "n classes"]:
         """Return the logits of normalised images."""
         if self.backbone.program is None and self.head is None:
             return self.backbone.logits(images)

@@ -132,9 +132,7 @@ def session_of(content: bytes) -> InferenceSession:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def run_session(
-    session: InferenceSession, images: Float[np.ndarray, "batch 3 height width"]
-) -> Logits:
+def run_session(session: InferenceSession, images: Float[np.ndarray, "batch 3 _ _"]) -> Logits:
     """Return the logits of normalised images."""
     (found,) = session.run([OUTPUT], {INPUT: np.ascontiguousarray(images)})
     return np.asarray(found)

@@ -231,14 +231,12 @@ class Quadratic:
         fisher, centre = {}, {}
         constant = self.constant + later.constant
         for name, new in later.fisher.items():
-            old, old_centre = _grown(self.fisher[name], new), _grown(self.centre[name], new)
+            old, former = _grown(self.fisher[name], new), _grown(self.centre[name], new)
             fisher[name] = old + new
             share = torch.where(fisher[name] > 0, new / fisher[name], torch.ones_like(new))
-            difference = later.centre[name] - old_centre
+            difference = later.centre[name] - former
             # If the first anchor has no weight, the centre is the later anchor to the last bit.
-            centre[name] = torch.where(
-                share == 1, later.centre[name], old_centre + share * difference
-            )
+            centre[name] = torch.where(share == 1, later.centre[name], former + share * difference)
             constant = constant + (old * share * difference * difference).sum()
         return Quadratic(fisher, centre, constant)
 

@@ -103,9 +103,7 @@ def _no_low_rank(found: str) -> BackboneError:
     )
 
 
-def add_lora(
-    network: nn.Module, layers: Sequence[str], top: Top, generator: torch.Generator
-) -> None:
+def add_lora(network: nn.Module, layers: Sequence[str], top: Top, random: torch.Generator) -> None:
     """Give the weights of `layers` an update that starts at zero.
 
     A is normal with variance 1 / (3 fan_in), that of loralib. It is drawn in float32 on the CPU, in
@@ -117,7 +115,7 @@ def add_lora(
         weight = module.weight
         assert isinstance(weight, nn.Parameter)
         fan_in = weight[0].numel()
-        a = torch.randn(top.rank, fan_in, generator=generator) / math.sqrt(3 * fan_in)
+        a = torch.randn(top.rank, fan_in, generator=random) / math.sqrt(3 * fan_in)
         b = torch.zeros(len(weight), top.rank)
         update = LowRank(a.to(weight), b.to(weight), top.alpha / top.rank)
         parametrize.register_parametrization(module, "weight", update)

@@ -123,9 +123,7 @@ def _numbered(
     place = dict(zip(names, range(len(names)), strict=True)) if all(texts) else range(len(names))
     unknown = [each for each in every.tolist() if each not in place]
     if unknown:
-        raise ValueError(
-            f"labels without a name in class_names: {examples(list(map(str, unknown)))}"
-        )
+        raise ValueError(f"labels without a name in class_names: {examples([*map(str, unknown)])}")
     return names, [np.array([place[n] for n in part.tolist()], dtype=np.int64) for part in labels]
 
 

@@ -64,13 +64,13 @@ def test_every_door_refuses_what_no_run_reads(
 @pytest.mark.parametrize(
     ("lines", "words", "told"),
     [
-        ("[train-head]\nbuffer = 5", ["--method=naive"], "not used with --method: buffer"),
+        ("[train-head]\nbuffer = 5", ["--method=naive"], "unused with --method: buffer"),
         (
             "mix = 'text'\n[train-head]\nbuffer = 5\n[train-head.naive]\ntasks = 1",
             ["--method=joint"],
-            "not used with --method: buffer, mix",
+            "unused with --method: buffer, mix",
         ),
-        ("[train-top]\nrank = 3\nbuffer = 5", ["--full-rank"], "not used with --full-rank: rank"),
+        ("[train-top]\nrank = 3\nbuffer = 5", ["--full-rank"], "unused with --full-rank: rank"),
         ("[train-head]\nbuffer = 5", ["--method=naive", "--init-rows=buffer"], None),
         ("[train-head]\nbuffer = 5\nlambda = 0.1", ["--init=random"], None),
     ],

@@ -30,7 +30,7 @@ def test_what_is_no_text_is_refused_with_the_reason(
         path.write_bytes(content)
     with pytest.raises(TextFileError, match=rf"^{reason}$"):
         read_text(path)
-    with pytest.raises(CacheError, match=rf"cannot read the class names in .*names: {reason}$"):
+    with pytest.raises(CacheError, match=rf"cannot read class names in .*names: {reason}$"):
         read_class_names(path)
     with pytest.raises(ExperimentError, match=rf"cannot read the class order .*names: {reason}$"):
         read_class_order(path)

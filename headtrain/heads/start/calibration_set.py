@@ -114,9 +114,7 @@ class CalibrationSet:
             self,
             drawn=drawn,
             target=self.target[rows],
-            weight=torch.from_numpy(_weights(self.data, drawn, self.new_share)).to(
-                self.target.device
-            ),
+            weight=torch.from_numpy(_weights(self.data, drawn, self.new_share)).to(rows.device),
             fixed=FixedPart(*(each[rows] for each in self.fixed)),
         )
 

@@ -211,14 +211,12 @@ def _least_square_logits(
     return joined(map(without, blocks), places)
 
 
-def _means(
-    rows: Rows, data: NewClasses, with_bias: bool, features: Any, numbers: np.ndarray
-) -> Any:
+def _means(rows: Rows, data: NewClasses, with_bias: bool, features: Any, chosen: np.ndarray) -> Any:
     """Return the logits of class means: weight mu_c, and a bias that is the same for any data."""
-    xp, labels = namespace(features), data.labels[numbers]
+    xp, labels = namespace(features), data.labels[chosen]
     products, group = features @ rows.weight.T, features
     if data.groups is not None:
-        group = _group_means(features, numbers, data)
+        group = _group_means(features, chosen, data)
     count = beside(features, data.counts[labels].astype(np.float64))
     is_own = beside(features, labels[:, None] == np.arange(data.start, data.stop)[None, :])
     own = xp.sum(xp.where(is_own, products, 0.0), axis=1)

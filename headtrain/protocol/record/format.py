@@ -86,11 +86,8 @@ class RunRecord:
     """SHA-256 of the files by name; None in records of earlier versions or not yet written."""
 
     def __repr__(self) -> str:
-        tasks = len(self.info["tasks"])
-        place = self.path or "not written"
-        return (
-            f"<RunRecord {self.info['id']}: {tasks} tasks, {len(self.classes):,} classes, {place}>"
-        )
+        size = f"{len(self.info['tasks'])} tasks, {len(self.classes):,} classes"
+        return f"<RunRecord {self.info['id']}: {size}, {self.path or 'not written'}>"
 
 
 def check_free(folders: Iterable[Path], *, overwrite: bool | None = None) -> None:

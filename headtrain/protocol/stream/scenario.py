@@ -294,9 +294,7 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
     )
 
 
-def drawn_shots(
-    labels: Int[np.ndarray, " rows"], shots: int, seed: int
-) -> Bool[np.ndarray, " rows"]:
+def drawn_shots(labels: Int[np.ndarray, " n"], shots: int, seed: int) -> Bool[np.ndarray, " n"]:
     """Mark `shots` rows of each class, or all of a smaller class; more shots only add rows.
 
     Args:

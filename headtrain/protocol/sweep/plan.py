@@ -132,7 +132,7 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
     return names
 
 
-TrainedBanks = Iterator[tuple[StudyBank, list[RunRecord]]]
+BankRecords = Iterator[tuple[StudyBank, list[RunRecord]]]
 """Banks with their records, each trained when it is asked for."""
 
 
@@ -160,9 +160,7 @@ def plan_sweep(
     return SweepPlan(names, banks)
 
 
-def run_sweep(
-    plan: SweepPlan, folder: SweepFolder, banks: TrainedBanks, observer: Observer
-) -> None:
+def run_sweep(plan: SweepPlan, folder: SweepFolder, banks: BankRecords, observer: Observer) -> None:
     """Record each run of `plan` as soon as its bank is trained.
 
     Raises:

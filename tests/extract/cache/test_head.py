@@ -172,8 +172,8 @@ def test_the_rows_are_named_by_the_weights_the_data_set_or_a_file(
     [
         (b"a\nb\n", HeadError, "2 names for a classifier of 3 rows"),
         (b"a\nb\na\n", CacheError, "'a' is in lines 1 and 3"),
-        (b"\xff\n", CacheError, "cannot read the class names in"),
-        (None, CacheError, r"cannot read the class names in .*names\.txt"),
+        (b"\xff\n", CacheError, "cannot read class names in"),
+        (None, CacheError, r"cannot read class names in .*names\.txt"),
     ],
 )
 def test_names_that_tell_no_classes_apart_are_refused(
