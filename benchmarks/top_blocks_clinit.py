@@ -101,7 +101,6 @@ def clinit(work: TopBlocksWorkload) -> Taker:
         inputs.train,
         new=rows.rows[rows.num_old :],
         old=old if len(old) else inputs.experiment.plan.base_sample(method.base_sample),
-        kept=inputs.experiment.plan.kept(task),
     )
     model.open(torch.Generator().manual_seed(study.stream.seed))
     method.begin(model, task, reader)

@@ -99,7 +99,7 @@ def test_the_wheel_runs_without_the_source(built: Path, tmp_path: Path) -> None:
     assert where.split() == [str(place / "clinit" / "__init__.py"), VERSION]
     assert run("-m", "clinit", "--version") == f"clinit {VERSION}\n"
     assert "table2-last-layer" in run("-m", "clinit", "recipe", "list")
-    assert "imagenet1k" in run("-m", "clinit", "manifest", "list")
+    assert "imagenet1k" in run("-m", "clinit", "manifest", "show", "imagenet1k")
 
 
 def test_no_file_names_where_packages_are_downloaded() -> None:

@@ -163,9 +163,7 @@ def test_a_model_names_digits(tmp_path: Path) -> None:
 
 def test_an_export_says_what_it_lacks(files: Path) -> None:
     """The weights are where they were, or named; the cache of that time says where they were."""
-    shown = CliRunner().invoke(
-        app, ["export", "runs/random", "--out", "model", "--base", "caches/base"]
-    )
+    shown = CliRunner().invoke(app, ["export", "runs/random", "--out", "model"])
     assert shown.exit_code != 0
     assert "/data/digits/backbone.safetensors" in str(shown.exception)
     assert "--weights FILE" in shown.exception.remedy
