@@ -6,7 +6,6 @@ import copy
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import repeat
 
 import numpy as np
 import torch
@@ -114,8 +113,7 @@ def clinit(work: TopBlocksWorkload) -> Taker:
         # Opened anew for each turn, so that no image is decoded between turns.
         stream = reader.stream(drawn, schedule.num_new[part].tolist())
         with closing(stream) as batches, watch.phase("train"):
-            drawn_once = zip(batches, repeat(None))
-            for _ in train_steps(model, method, drawn_once, optimizer, range(done, part.stop)):
+            for _ in train_steps(model, method, batches, optimizer, range(done, part.stop)):
                 pass
         done = part.stop
 
