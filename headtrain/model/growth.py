@@ -176,7 +176,7 @@ def _room(head: Head, rows: FeatureSet, images: Arrived) -> Float[np.ndarray, " 
     chosen = np.linspace(0, len(rows.labels) - 1, min(MOST_TAKEN, len(rows.labels))).astype(int)
     logits = rows.features[chosen].astype(np.float32) @ head.weight.T + head.bias
     old = head.num_classes - len(images.class_names)
-    return np.sort(logits[:, :old].max(axis=1) - logits[:, old:].max(axis=1))
+    return np.asarray(logits[:, :old].max(axis=1) - logits[:, old:].max(axis=1))
 
 
 def _taken(head: Head, rows: FeatureSet, images: Arrived) -> Top1:
