@@ -185,7 +185,7 @@ def compare(
     rivals = [group for group in groups if group.runs[0].texts.get(name) == baseline]
     if not rivals:
         known = ", ".join(sorted(values)) or "no value, because no run reads it"
-        raise RecordError(f"no run has {name} {baseline}", remedy=f"In these runs, it has {known}.")
+        raise RecordError(f"no run has {name} {baseline}", remedy=f"Here, {name} has {known}.")
     pairs: list[tuple[SeedGroup, SeedGroup]] = []
     left_out: list[str] = []
     for group in groups:
