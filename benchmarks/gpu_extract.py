@@ -38,6 +38,8 @@ with the bound that it prints. *decoding alone*: reading, decoding and resizing 
 
 def measure(setting: Setting) -> Lines:
     """Yield a line for each source, precision and pipeline, then for each decoder."""
+    if setting.device.type == "cpu":
+        torch.set_num_threads(1)  # as in the pipeline, for which a program is compiled
     for autocast, compile in itertools.product(_precisions(setting), ("off", "on")):
         config = BackboneConfig(
             name=setting.scale.model,
