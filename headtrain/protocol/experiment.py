@@ -44,6 +44,7 @@ from clinit.headtrain.protocol.stream.source import Source, head_digest, no_base
 from clinit.headtrain.protocol.study.rules import PER_HEAD
 from clinit.headtrain.protocol.study.study import Study, names_of
 from clinit.headtrain.protocol.train.step import BETAS, EPS
+from clinit.headtrain.protocol.train.task_start import Starts
 from clinit.machine import device_name
 from clinit.observer import Noted, Observer, ignore
 
@@ -68,6 +69,8 @@ class RunData:
     """Facts about the heads for records, by loss; "" for `head`."""
     command: Sequence[str] = ()
     """The command line of the user, for the records."""
+    starts: dict[Any, Starts] = field(default_factory=dict)
+    """`Experiment.starts`, which banks share."""
 
     @classmethod
     def of(
@@ -119,7 +122,7 @@ class RunData:
             train, val = side.train.part(~held), side.train.part(held)
             manifest = held_out_manifest(share, seed)
             sides.append(replace(side, train=train, val=val, val_manifest=manifest))
-        return replace(self, base=sides[0], new=sides[1])
+        return replace(self, base=sides[0], new=sides[1], starts={})
 
     def head_for(self, loss: str) -> Head:
         """Return the pretrained head that runs of `loss` start from."""
@@ -156,7 +159,7 @@ class RunData:
                 remedy="Leave it out, or give the cache of base classes (--base CACHE).",
             )
         head = self.head_for(resolved[0].training.loss)
-        return Experiment.of(head, self.base, self.new, resolved)
+        return replace(Experiment.of(head, self.base, self.new, resolved), starts=self.starts)
 
     def notes(self, experiment: Experiment) -> list[str]:
         """Return notes for the user on gaps of the data."""

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,13 @@ from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.protocol import events
 from clinit.headtrain.protocol.events import Fact
 from clinit.headtrain.protocol.record.task_log import Point, TaskEntry
+from clinit.headtrain.protocol.stream.buffer import TaskRows
 from clinit.headtrain.protocol.stream.scenario import Scenario, Task, build_scenario
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.stream.task_plan import Lesson, TaskPlan
 from clinit.headtrain.protocol.study.study import Study, names_of
 from clinit.headtrain.protocol.train.heads import LabelledRows
-from clinit.headtrain.protocol.train.task_start import warm_up
+from clinit.headtrain.protocol.train.task_start import Starts, warm_up
 from clinit.machine import Stopwatch, choose_device
 from clinit.observer import Noted, Observer, ignore
 
@@ -46,6 +48,8 @@ class Experiment:
     plan: TaskPlan
     studies: tuple[Study, ...]
     """Resolved; they differ at most in the settings `study.PER_HEAD`."""
+    starts: dict[tuple[str, str, int], Starts] = field(default_factory=dict)
+    """Starts in the first task, by device, rows and seed: also of earlier experiments on `head`."""
 
     @classmethod
     def of(cls, head: Head, base: Source, new: Source, studies: Sequence[Study]) -> Experiment:
@@ -72,6 +76,11 @@ class Experiment:
     def _tests(self) -> LabelledRows:
         val, rows = self.scenario.val, self.scenario.val.rows_between(0, self.scenario.num_classes)
         return LabelledRows.on(self.device, val.features(rows), val.labels[rows])
+
+    def starts_on(self, seen: TaskRows) -> Starts:
+        """Return what has been started on these rows of the first task."""
+        rows = sha256(seen.rows.tobytes() + seen.labels.tobytes()).hexdigest()
+        return self.starts.setdefault((str(self.device), rows, self.study.stream.seed), {})
 
     def seen_tests(self, task: Task) -> LabelledRows:
         """Return the test rows of the classes seen at the end of a task, sorted by label."""

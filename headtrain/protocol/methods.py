@@ -151,7 +151,7 @@ class GradientHeads(Method):
             SOLVED.get(self._shared.stream.method),
             self.device,
             self._statistics if is_summed else RunningStatistics(),
-            heads_alike=lesson.task.number == 1,
+            starts=self._experiment.starts_on(seen) if lesson.task.number == 1 else None,
         )
 
     def _anchors(

@@ -38,6 +38,8 @@ PHASES = ("features", "statistics", "lambda", "solve", "calibrate", "fit")
 Shared = TypeVar("Shared")
 Spent = dict[str, float]
 """Seconds per phase, for the `PHASES` that ran."""
+Starts = dict[tuple[Start, str], tuple[Initialisation, Spent]]
+"""Starts of equal heads on the same rows, by settings and loss."""
 
 
 def warm_up(device: torch.device) -> None:
@@ -76,13 +78,12 @@ class TaskStart:
     """Device of the timed work."""
     summed: RunningStatistics = field(default_factory=RunningStatistics)
     """Statistics of the rows summed so far."""
-    heads_alike: bool = False
-    """Whether all heads still have the same rows, as before the first task. Equal starts then give
-    equal new rows, which are computed once."""
+    starts: Starts | None = None
+    """What has been started from the same heads on `seen`, by this bank or an earlier one; None
+    where heads differ, as they do after the first task."""
 
     def __post_init__(self) -> None:
         """Begin without shared results."""
-        self._starts: dict[tuple[Start, str], tuple[Initialisation, Spent]] = {}
         self._watch = Stopwatch(self.device)
         self._shared: dict[str, Any] = {}
 
@@ -102,12 +103,14 @@ class TaskStart:
             return Initialisation(head.between(*new)), {}
         features, groups = self._read
         data = NewClasses(features, self.seen.labels, head, *new, self.num_base, groups)
-        if not self.heads_alike:
+        if self.starts is None:
             return self._initialised(study, data, near)
         key = init, study.training.loss
-        if key not in self._starts:
-            self._starts[key] = self._initialised(study, data, near)
-        return self._starts[key]
+        if key in self.starts:
+            return self.starts[key]
+        start, seconds = self._initialised(study, data, near)
+        self.starts[key] = replace(start, left_out=None), seconds  # `left_out` keeps the features
+        return start, seconds
 
     @property
     def features(self) -> FeatureRows:

@@ -10,6 +10,7 @@ import pytest
 from clinit.analysis.metrics.accuracy import predictions
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
+from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.info import TABLES
@@ -18,6 +19,7 @@ from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train import heads as precision
+from clinit.headtrain.protocol.train import task_start
 
 DIM, BASE, NEW = 24, 8, 7
 STEPS = {"iterations": 30, "batch_size": 16, "eval_every": 20}
@@ -83,6 +85,28 @@ def test_heads_that_share_the_start_of_the_first_task_go_on_as_they_would_alone(
     ]
     assert starts[0][0] == starts[1][0]
     assert starts[0][1] != starts[1][1]
+
+
+def test_banks_of_one_stream_start_its_first_task_once_and_go_on_as_they_would_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = RunData(make_base(), make_new(), make_head())
+    firsts: list[int] = []
+
+    def counted(start: Any, rows: Any, *given: Any, **settings: Any) -> Any:
+        firsts.append(rows.start)
+        return initialise(start, rows, *given, **settings)
+
+    monkeypatch.setattr(task_start, "initialise", counted)
+    changes: list[dict[str, Any]] = [{}, {"batch_size": 8}, {"seed": 1}]
+    studies = [Study.of({**CONFIG, "init": "least-square", **change}) for change in changes]
+    together = [run_experiment(data, [study])[0] for study in studies]
+    assert firsts.count(BASE) == 2  # the seed orders the classes anew
+    for record, change in zip(together, changes, strict=True):
+        (alone,) = run({**CONFIG, **change}, HEADS[2:])
+        for table, expected in zip(tables(record), tables(alone), strict=True):
+            assert table.equals(expected)
+    assert not data.held_out(0.2).starts
 
 
 def test_mistakes_are_those_of_the_head_on_test_images_at_the_end(records: list[RunRecord]) -> None:
