@@ -71,7 +71,7 @@ def first_left_out(images: FeatureSet, head: Head) -> LeftOut | None:
     assert head.origin is not None
     rows, groups, lam = Rows.of_head(head), repeating(groups_of(images)), head.origin["lam"]
     data = NewClasses(images.features, images.labels, rows, 0, head.num_classes, groups=groups)
-    if not data.has_pairs:
+    if not (data.counts[data.start :] > 1).any():  # no class has a row to leave out
         return None
     sample, statistics = CalibrationSet.of(data, LOSSES["ce"]).judgeable, data.statistics()
     solved = least_squares_head(statistics, lam)
