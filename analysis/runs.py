@@ -21,17 +21,10 @@ from clinit.analysis.report.compare import Comparison, chosen_runs, compare
 from clinit.analysis.report.measures import measures_of, words_of
 from clinit.analysis.report.notes import notes_of
 from clinit.analysis.report.run import COLLAPSE, Row, RunSummary, frame_of
-from clinit.analysis.report.settings import (
-    ByData,
-    Names,
-    by_data,
-    means,
-    means_table,
-    without_copies,
-)
+from clinit.analysis.report.settings import ByData, Names, by_data, means, means_table
 from clinit.analysis.report.tables import collapse_table, ranking, run_table, task_table
 from clinit.headtrain.protocol.record.format import RunRecord, read_records
-from clinit.words import number_of, visible
+from clinit.words import examples, number_of, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -289,8 +282,19 @@ def load_runs(path: str | Path, *more: str | Path) -> Runs:
 
 def runs_of(records: Sequence[RunRecord]) -> Runs:
     """Compare each run with its random run; see `load_runs`."""
-    runs, notes = without_copies([*map(RunSummary.of, records)])
+    runs, notes = _without_copies([*map(RunSummary.of, records)])
     return _compared(runs, notes)
+
+
+def _without_copies(runs: Sequence[RunSummary]) -> tuple[list[RunSummary], list[str]]:
+    """Return the first of each set of runs with equal settings, data and seed, and a note."""
+    kept: dict[str, RunSummary] = {}
+    for run in runs:
+        kept.setdefault(run.facts(), run)
+    known = {id(run) for run in kept.values()}
+    copies = [str(run.path) for run in runs if id(run) not in known]
+    words = f"{number_of(len(copies), 'record')} with the settings, data and seed of another"
+    return [*kept.values()], [f"Left out: {words}: {examples(copies)}."] if copies else []
 
 
 def _compared(runs: Sequence[RunSummary], notes: Sequence[str]) -> Runs:

@@ -19,7 +19,6 @@ from clinit.analysis.metrics.efficiency import GAIN
 from clinit.analysis.report.measures import CONTENT, MEANS, Measure
 from clinit.analysis.report.run import INIT_SETTINGS, Row, RunSummary, frame_of
 from clinit.analysis.report.table import NOTHING, Cell, Column
-from clinit.words import examples, number_of
 
 _WORDS: Mapping[str, Mapping[str, str]] = CONTENT["setting"]
 """Heading, words and meaning of settings, if they differ from the name."""
@@ -234,17 +233,6 @@ def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
     for run in runs:
         groups.setdefault(run.facts(["seed"]), []).append(run)
     return [tuple(group) for group in groups.values()]
-
-
-def without_copies(runs: Sequence[RunSummary]) -> tuple[list[RunSummary], list[str]]:
-    """Return the first of each set of runs with equal settings, data and seed, and a note."""
-    kept: dict[str, RunSummary] = {}
-    for run in runs:
-        kept.setdefault(run.facts(), run)
-    known = {id(run) for run in kept.values()}
-    copies = [str(run.path) for run in runs if id(run) not in known]
-    words = f"{number_of(len(copies), 'record')} with the settings, data and seed of another"
-    return [*kept.values()], [f"Left out: {words}: {examples(copies)}."] if copies else []
 
 
 def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[Measure]:

@@ -276,9 +276,9 @@ def opened(
                 observe(Noted(f"{model.facts.assumed} (other names: --head-classes FILE)"))
         else:
             model = load_model(paths[0], device=network.device)
-        check_kind(model, place)
         for reads in (paths[-1], Path(model.origin)):
             check_apart(place, reads)
+        check_kind(model, place)
         inputs = _inputs(model, paths[-1], network, (place, out is None), observe)
         if isinstance(features := getattr(inputs, "features", None), Path):
             folders.append(features)

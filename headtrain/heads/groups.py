@@ -149,3 +149,15 @@ def water_level(counts: Int[np.ndarray, " classes"], size: int) -> int:
     """
     levels = range(1, int(counts.max(initial=0)) + 1)
     return bisect_right(levels, size, key=lambda level: int(np.minimum(counts, level).sum()))
+
+
+def balanced_draw(labels: Int[np.ndarray, " rows"], max_rows: int) -> Int[np.ndarray, " drawn"]:
+    """Draw at most `max_rows` row numbers (at least one per class), the same number per class.
+
+    If a class has fewer rows, all are drawn. The numbers ascend and depend on the labels only.
+    """
+    if len(labels) <= max_rows:
+        return np.arange(len(labels))
+    counts = np.bincount(labels)
+    quotas = np.full(len(counts), max(1, water_level(counts, max_rows)))
+    return np.flatnonzero(draw_per_class(labels, quotas, seed=0))

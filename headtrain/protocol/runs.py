@@ -26,7 +26,6 @@ from clinit.headtrain.protocol.record.format import (
 )
 from clinit.headtrain.protocol.record.info import settings_of, study_of_run
 from clinit.headtrain.protocol.stream.source import head_digest
-from clinit.headtrain.protocol.study.rules import PLACES
 from clinit.headtrain.protocol.study.study import Study, by_stream, identity_of, names_of
 from clinit.observer import Observer, ignore
 
@@ -90,7 +89,7 @@ def left_of(
             left[study] = place
             continue
         stored = read_info(place)
-        wanted, found = _telling(study), _telling(study_of_run(stored, str(place)))
+        wanted, found = study.telling, study_of_run(stored, str(place)).telling
         if differing := sorted(name for name in wanted if wanted[name] != found.get(name)):
             raise RecordError(
                 f"{place} holds the record of another run: config differs in"
@@ -197,7 +196,3 @@ def train_heads(
 def checkpoint_of(place: Path) -> Path:
     """Return the checkpoint of the run that is recorded in `place`."""
     return place.with_name(f"{place.name}.checkpoint")
-
-
-def _telling(study: Study) -> dict[str, Any]:
-    return {k: value for k, value in study.reduced().values().items() if k not in PLACES}

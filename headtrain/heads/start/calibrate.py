@@ -69,7 +69,6 @@ from clinit.headtrain.heads.start.calibration_set import (
     CalibrationSet,
     mean_variance,
     weighted_moments,
-    wide_enough,
 )
 from clinit.headtrain.heads.start.new_rows import NewClasses
 
@@ -158,6 +157,8 @@ class Objective:
     """o: biases that are neither scaled nor shifted."""
     shifts: bool
     """Whether t is free; if not, t = 0."""
+    squares: Float[np.ndarray, " 2"]
+    """sum_i w (|g_i|^2, number of new rows): the curvature of half the squares."""
     prior: float
     """Weight of s^2 / 2, 1/s_0^2 included; 0 if s_0 is 0 or undefined, because the logits of old
     or new rows do not vary over the data."""
@@ -170,24 +171,19 @@ class Objective:
         kept_bias: Float[Tensor, " new"] | None = None,
     ) -> Objective:
         """Derive s_0 from the variances of new and old logits."""
-        moments = sum(
-            weighted_moments(as_array(logits[rows]), as_array(sample.weight[rows]))
-            for rows in slices(len(logits))
-        )
+        moments, square = [], logits.new_zeros(())
+        for rows in slices(len(logits)):
+            g, weight = logits[rows], sample.weight[rows]
+            moments.append(weighted_moments(as_array(g), as_array(weight)))
+            square += weight @ g.square().sum(1)
         return cls(
             sample=sample,
             logits=logits,
             offset=logits.new_zeros(logits.shape[1]) if kept_bias is None else kept_bias,
             shifts=kept_bias is None,
-            prior=PRIOR * mean_variance(moments) / sample.spread if sample.spread > 0 else 0.0,
+            squares=np.array([float(square), logits.shape[1] if kept_bias is None else 0.0]),
+            prior=PRIOR * mean_variance(sum(moments)) / sample.spread if sample.spread > 0 else 0.0,
         )
-
-    def squares(self) -> Float[np.ndarray, " 2"]:
-        """Return sum_i w (|g_i|^2, number of new rows): the curvature of half the squares."""
-        square = self.logits.new_zeros(())
-        for rows in slices(len(self.logits)):
-            square += self.sample.weight[rows] @ self.logits[rows].square().sum(1)
-        return np.array([float(square), self.logits.shape[1] if self.shifts else 0.0])
 
     def penalty(self, point: Float[np.ndarray, " 2"]) -> float:
         """Return the prior at (s, t)."""
@@ -228,7 +224,7 @@ def minimise(
 
     A candidate is nearly always accepted, and its expansion is reused by the next step.
     """
-    damping = np.diag(DAMPING * objective.squares())
+    damping = np.diag(DAMPING * objective.squares)
     for steps in range(MAX_STEPS):
         value, gradient, hessian = expansion
         step = newton_step(gradient, hessian + damping)
@@ -293,9 +289,7 @@ def fit(
         fits_bias: Whether the biases may move.
         max_steps: Bound on the steps of L-BFGS.
     """
-    data = sample.data
-    dtype = wide_enough(data)
-    features = torch.cat([as_tensor(sample.features(part, dtype)) for part in slices(len(sample))])
+    data, features = sample.data, sample.wide_features()
     squares = sample.weight @ features.square().sum(1, dtype=torch.float64)
     size = float((squares / features.shape[1]).sqrt()) or 1.0
     start = torch.cat([size * as_tensor(begin.weight), as_tensor(begin.bias)[:, None]], dim=1)

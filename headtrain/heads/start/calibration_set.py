@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clinit.headtrain.heads.array import as_tensor, as_type, beside, namespace, slices, take
-from clinit.headtrain.heads.groups import draw_per_class, water_level
+from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.losses import FixedPart, LocalTerms, Loss
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.settings import NewShare
@@ -122,6 +122,11 @@ class CalibrationSet:
         """Return the features of some of the drawn rows, as arrays of `dtype`."""
         return as_type(take(self.data.features, self.drawn[rows]), dtype)
 
+    def wide_features(self) -> Float[Tensor, "rows dim"]:
+        """Return the features of the drawn rows as one tensor, in `wide_enough` numbers."""
+        dtype = wide_enough(self.data)
+        return torch.cat([as_tensor(self.features(part, dtype)) for part in slices(len(self))])
+
     def logits(self, of: Logits) -> Float[Tensor, "rows new"]:
         """Return the logits that new rows give to the drawn rows, in float64."""
         double = namespace(self.data.head.weight).float64
@@ -153,18 +158,6 @@ def joined(found: Iterable[Any], places: Int[np.ndarray, " rows"]) -> Float[Tens
     """Join the logits of blocks of rows; return the rows at `places`."""
     logits = torch.cat([as_tensor(block) for block in found])
     return logits[torch.from_numpy(places).to(logits.device)]
-
-
-def balanced_draw(labels: Int[np.ndarray, " rows"], max_rows: int) -> Int[np.ndarray, " drawn"]:
-    """Draw at most `max_rows` row numbers (at least one per class), the same number per class.
-
-    If a class has fewer rows, all are drawn. The numbers ascend and depend on the labels only.
-    """
-    if len(labels) <= max_rows:
-        return np.arange(len(labels))
-    counts = np.bincount(labels)
-    quotas = np.full(len(counts), max(1, water_level(counts, max_rows)))
-    return np.flatnonzero(draw_per_class(labels, quotas, seed=0))
 
 
 def wide_enough(data: NewClasses) -> Any:

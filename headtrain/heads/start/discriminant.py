@@ -50,9 +50,9 @@ from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
 
 from clinit.headtrain.heads.array import beside, take, to_numpy
+from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.calibrate import norm_factor
-from clinit.headtrain.heads.start.calibration_set import balanced_draw
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import Balance, Initialisation, LeftOut
 

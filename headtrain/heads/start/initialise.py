@@ -23,10 +23,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.headtrain.heads.array import as_tensor, as_type, library, namespace, take
+from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.start.calibrate import Objective, fit, minimise
-from clinit.headtrain.heads.start.calibration_set import CalibrationSet, balanced_draw, joined
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet, joined
 from clinit.headtrain.heads.start.discriminant import discriminant_rows
 from clinit.headtrain.heads.start.left_out import computed_again, judges_of, less_owed
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows

@@ -18,12 +18,10 @@ Files are compared with their digests as they are read: the same bytes are hashe
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,16 +35,18 @@ from safetensors.numpy import load, save
 from clinit.errors import ClinitError, RecordError
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.files import paths as occupied
-from clinit.files.commit import draft_of, flush_file, flush_folder, take_place
-from clinit.files.paths import check_readable, exists, is_file, obstacle
+from clinit.files.commit import commit_folder
+from clinit.files.paths import exists, is_file, obstacle
 from clinit.headtrain.protocol.record.info import (
     DOCUMENT,
     LATER_TABLES,
     TABLES,
     RunInfo,
     check_info,
+    content_of,
     damaged,
-    parse_table,
+    read_table,
+    sha256,
     table_file,
 )
 from clinit.headtrain.protocol.study.rules import settings_of
@@ -132,11 +132,8 @@ def write_record(record: RunRecord, folder: Path, *, overwrite: bool | None = No
         RecordError: If `folder` exists or cannot be written; an existing record is kept then.
     """
     check_free([folder], overwrite=overwrite)
-    draft = draft_of(folder)
     try:
-        draft.mkdir(parents=True)
-        _write_files(record, draft)
-        take_place(draft, folder, overwrite=bool(overwrite))
+        commit_folder(folder, lambda draft: _write_files(record, draft), overwrite=bool(overwrite))
     except (OSError, ClinitError, SafetensorError) as error:  # ClinitError: has a cause
         cause = error if isinstance(error, OSError) else error.__cause__
         raise RecordError(
@@ -144,8 +141,6 @@ def write_record(record: RunRecord, folder: Path, *, overwrite: bool | None = No
             remedy="Free space or choose a folder you can write with --out, then run the same"
             " command again.",
         ) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _write_files(record: RunRecord, folder: Path) -> None:
@@ -163,15 +158,8 @@ def _write_files(record: RunRecord, folder: Path) -> None:
         (folder / TOP).write_bytes(save(top))
     if record.study is not None:
         (folder / STUDY).write_text(study_toml(record.study), encoding="utf-8")
-    digests = {file.name: _sha256(file.read_bytes()) for file in sorted(folder.iterdir())}
-    for file in folder.iterdir():
-        flush_file(file)
+    digests = {file.name: sha256(file.read_bytes()) for file in sorted(folder.iterdir())}
     DOCUMENT.write(folder / INFO, {**finite(record.info), "files": digests})
-    flush_folder(folder)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def finite(value: Any) -> Any:
@@ -193,7 +181,7 @@ def read_record(folder: Path) -> RunRecord:
     """
     info, digests = _read_info(folder)
     tables: dict[str, Any] = {
-        name: parse_table(name, _content(folder, table_file(name), digests), folder)
+        name: read_table(name, folder, digests)
         for name in TABLES
         if name not in LATER_TABLES or table_file(name) in (digests or ())
     }
@@ -222,25 +210,6 @@ def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
     return cast(RunInfo, info), digests
 
 
-def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> bytes:
-    """Return the content of one file of a record, compared with its digest."""
-    path = folder / name
-    if exists(path):
-        check_readable(path, RecordError)  # reading a pipe would block
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise damaged(folder, f"it lacks {name}") from error
-    except OSError as error:
-        raise RecordError(
-            f"cannot read {path}: {error.strerror or error}",
-            remedy="Check its permissions and the disk, then run the same command again.",
-        ) from error
-    if digests is not None and digests.get(name) != _sha256(content):
-        raise damaged(path, "it has changed since it was written")
-    return content
-
-
 def final_head(record: RunRecord) -> Head:
     """Read the final head of a stored record.
 
@@ -254,7 +223,7 @@ def final_head(record: RunRecord) -> Head:
             f"the record {record.path} holds no {HEAD}",
             remedy="Run it again: `clinit train-head` stores the final head in every record.",
         )
-    _content(record.path, HEAD, record.digests)  # checks the file
+    content_of(record.path, HEAD, record.digests)  # checks the file
     return read_head(record.path / HEAD)
 
 
@@ -269,7 +238,7 @@ def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
     if TOP not in (record.digests or ()) and not is_file(path):
         return {}
     try:
-        return dict(load(_content(record.path, TOP, record.digests)))
+        return dict(load(content_of(record.path, TOP, record.digests)))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise damaged(path, f"it does not contain parameters ({error})") from error
 

@@ -10,6 +10,7 @@ are those of the last evaluation of a task or, with `mistakes = "all"`, of every
 
 from __future__ import annotations
 
+import hashlib
 import io
 import platform
 import re
@@ -25,6 +26,7 @@ import polars as pl
 from clinit.errors import RecordError
 from clinit.files.arrays import row_count
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds
+from clinit.files.paths import check_readable, exists
 from clinit.headtrain.protocol.study.rules import EARLIER
 from clinit.headtrain.protocol.study.rules import settings_of as all_settings
 from clinit.headtrain.protocol.study.study import Study, as_of_today
@@ -346,13 +348,13 @@ def table_file(name: str) -> str:
     return f"{name}.parquet"
 
 
-def parse_table(name: str, content: bytes, folder: Path) -> pl.DataFrame:
+def read_table(name: str, folder: Path, digests: Mapping[str, str] | None) -> pl.DataFrame:
     """Return a table of a record.
 
     Raises:
-        RecordError: If `content`, which was read from `folder`, is not this table.
+        RecordError: If the file in `folder` is not this table, or differs from its digest.
     """
-    path = folder / table_file(name)
+    path, content = folder / table_file(name), content_of(folder, table_file(name), digests)
     try:
         row_count(pl.scan_parquet(io.BytesIO(content)), len(content))
         table = pl.read_parquet(io.BytesIO(content))
@@ -374,3 +376,27 @@ def parse_table(name: str, content: bytes, folder: Path) -> pl.DataFrame:
             remedy="Read it with the version of clinit that wrote it, or run it again.",
         )
     return table
+
+
+def content_of(folder: Path, name: str, digests: Mapping[str, str] | None) -> bytes:
+    """Return the content of one file of a record, compared with its digest."""
+    path = folder / name
+    if exists(path):
+        check_readable(path, RecordError)  # reading a pipe would block
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise damaged(folder, f"it lacks {name}") from error
+    except OSError as error:
+        raise RecordError(
+            f"cannot read {path}: {error.strerror or error}",
+            remedy="Check its permissions and the disk, then run the same command again.",
+        ) from error
+    if digests is not None and digests.get(name) != sha256(content):
+        raise damaged(path, "it has changed since it was written")
+    return content
+
+
+def sha256(content: bytes) -> str:
+    """Return the digest of the content of a file, as run.json contains it."""
+    return hashlib.sha256(content).hexdigest()

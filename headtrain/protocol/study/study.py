@@ -11,7 +11,7 @@ from typing import Any
 from clinit.headtrain.protocol.study import rules
 from clinit.headtrain.protocol.study.methods import Top
 from clinit.headtrain.protocol.study.parts import Parts
-from clinit.headtrain.protocol.study.rules import EARLIER, PER_HEAD, settings_of
+from clinit.headtrain.protocol.study.rules import EARLIER, PER_HEAD, PLACES, settings_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +104,11 @@ class Study(Parts):
         """
         every, study = settings_of(top=self.top is not None), self.resolved()
         return study.changed({name: every[name].default for name in study.idle()}).resolved()
+
+    @property
+    def telling(self) -> dict[str, Any]:
+        """The settings that decide the results of a run."""
+        return {k: value for k, value in self.reduced().values().items() if k not in PLACES}
 
     def idle(self, *by: rules.By) -> dict[str, str]:
         """Return the idle settings, each with the reason, as `rules.idle`."""

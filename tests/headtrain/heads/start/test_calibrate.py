@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES, Loss
 from clinit.headtrain.heads.start.calibrate import (
@@ -16,12 +17,7 @@ from clinit.headtrain.heads.start.calibrate import (
     newton_step,
     norm_factor,
 )
-from clinit.headtrain.heads.start.calibration_set import (
-    NEW_SHARE,
-    CalibrationSet,
-    balanced_draw,
-    share_of,
-)
+from clinit.headtrain.heads.start.calibration_set import NEW_SHARE, CalibrationSet, share_of
 from clinit.headtrain.heads.start.left_out import in_sample
 from clinit.headtrain.heads.start.new_rows import NewClasses
 
