@@ -210,7 +210,7 @@ class Runs:
         return "\n".join(t.latex() if view.format == "latex" else t.markdown() for t in tables)
 
     def _narrowed(self, table: pl.DataFrame, columns: str | Sequence[str]) -> pl.DataFrame:
-        """Return the settings that tell runs apart and the chosen measures; all without choice."""
+        """Return the settings that distinguish runs and the chosen measures; all without choice."""
         if not columns:
             return table
         names = [each.name for each in measures_of(columns)]

@@ -15,7 +15,7 @@ from clinit.headtrain.protocol.study.parts import AUTO_EVERY
 from clinit.headtrain.protocol.study.rules import settings_of
 
 _PAPER: Mapping[str, Any] = CONTENT["paper"]
-"""What the paper gives, of data and settings."""
+"""Data and settings as the paper gives them."""
 _OF_LINES = {"method", "init", "loss", "seed", "device"}
 """Settings that are in the lines of a table, or affect no number."""
 _OF_TRAINING = {"batch_size", "eval_every", "mix"}

@@ -63,7 +63,7 @@ class Measure:
     def caption(self, runs: Sequence[RunSummary], statistics: str = "") -> str:
         """Return the meaning of the measure for some runs on the same data.
 
-        `statistics` are the images of neural collapse in words; by default, those of the runs.
+        `statistics` are the images of neural collapse in words; by default, of the runs.
         """
         sizes = [run.record.info.get("loss_sample_rows") for run in runs]
         known = [size for size in sizes if size is not None]

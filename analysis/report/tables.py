@@ -130,7 +130,7 @@ def heads_table(found: Mapping[str, Diagnosis]) -> Table:
 def _chosen(
     groups: Sequence[SeedGroup], default: Sequence[str], columns: str | Sequence[str]
 ) -> list[Measure]:
-    """Return the requested measures, or those of the default measures that some run has."""
+    """Return the requested measures, or the default measures that some run has."""
     return measures_of(columns) or known_of(groups, measures_of(default))
 
 

@@ -200,7 +200,7 @@ class _Unfailing(io.FileIO):
     """Loses what cannot be written, because a full log must not cost a run."""
 
     def write(self, content: Any, /) -> int:
-        """Write as a file does; on an error, tell that all is written."""
+        """Write as a file does; on an error, claim that all is written."""
         try:
             return super().write(content)
         except OSError:

@@ -124,7 +124,7 @@ class RunFacts:
     """Share of each phase in the time, in [0, 1]."""
     bound: str = ""
     retreats: Mapping[str, _Count] = field(default_factory=dict)
-    """What a GPU could not do, and how often."""
+    """Retreats from the GPU, with counts."""
     features: FileFacts | None = None
     """Imported file of features. This field, `labels` and `classes` are for imports."""
     labels: FileFacts | None = None

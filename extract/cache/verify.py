@@ -78,7 +78,7 @@ def _check_view(view: CacheSplit, opened: dict[Path, CacheSplit]) -> None:
     cache = view.path.parent.parent
     if "train" not in split_names(cache):
         raise damaged(f"{view.path} is a view of training images whose features are missing")
-    if (train := opened.get(cache / "train")) is not None:  # else its problem is told already
+    if (train := opened.get(cache / "train")) is not None:  # else its problem is reported already
         first = next(each for folder, each in opened.items() if folder.parent == view.path.parent)
         check_view(view.path, view.fingerprint, train.fingerprint, first.fingerprint)
 

@@ -205,8 +205,8 @@ def near_names(
     Args:
         names: Names of classes.
         others: Names to compare with.
-        of_names: What has the first names, such as `val`.
-        of_others: What has the other names.
+        of_names: Owner of the first names, such as `val`.
+        of_others: Owner of the other names.
     """
     known, pairs = list(others), list[tuple[str, str]]()
     if missing := [name for name in dict.fromkeys(names) if name not in {*known}]:

@@ -120,7 +120,7 @@ def _unpickled(path: Path, source: Path) -> Any:
         unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(source))
     inert: list[Any] = [(type(name.rpartition(".")[2], (_Inert,), {}), name) for name in unknown]
     with torch.serialization.safe_globals(inert):
-        # With mmap, a tensor takes memory only where it is read.
+        # With mmap, only the parts of a tensor that are read take memory.
         return torch.load(str(source), map_location="cpu", weights_only=True, mmap=is_zip)
 
 

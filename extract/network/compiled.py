@@ -10,7 +10,7 @@ finds in the cache, so the cache must not be a folder that another user may have
 (`keep_programs_private`).
 
 If PyTorch may choose (`auto`), it tries: for `MOST_SHARE` of the time that the images would take,
-measured on a whole batch. A trial that takes longer is ended. What it found is remembered for this
+measured on a whole batch. A trial that takes longer is ended. The result is remembered for this
 network and machine, so that later runs compile only if that saves more than it took.
 
 A program belongs to a number of threads of PyTorch, and on CUDA to the thread that compiled it.
@@ -96,7 +96,7 @@ class _SpentError(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class TrialVerdict:
-    """What a trial found."""
+    """Result of a trial."""
 
     gain: float
     """How many times as fast the program was; 0 if it was not finished."""
@@ -112,7 +112,7 @@ class TrialVerdict:
 
     @classmethod
     def read(cls, file: Path) -> TrialVerdict:
-        """Return the verdict in a file; that of an unfinished trial of no time if there is none."""
+        """Return the verdict in a file; an unfinished trial of no time if there is none."""
         try:
             return msgspec.json.decode(file.read_bytes(), type=cls)
         except (OSError, msgspec.DecodeError):
@@ -171,7 +171,7 @@ def compiled(forward: Forward, batch: Float[Tensor, "batch 3 _ _"]) -> Callable[
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # Freezing folds weights. It is set only here, because weights in training must not be folded.
     with torch._inductor.config.patch(freezing=True), warnings.catch_warnings():
-        # The precision is chosen; what is deprecated or empty is PyTorch's own.
+        # The precision is chosen; deprecated or empty settings are PyTorch's own.
         for known in ("TensorFloat32 tensor", ".*torch.jit.script_method", "The CUDA Graph is emp"):
             warnings.filterwarnings("ignore", known)
         made.append(call(batch))

@@ -20,7 +20,7 @@ Classes differ in spread. If at least as many rows of the class, or three, are o
 their mean distance from the node replaces the median, if it is smaller. Otherwise (a whole class,
 or all but one or two rows) the class may just be narrow, and the median is divided by the largest
 factor by which spreads of as many classes differ by chance (t distribution of their logarithms).
-With a single class, F is that of |e_i + e_j|, and only equal rows can be the whole class.
+With a single class, F belongs to |e_i + e_j|, and only equal rows can be the whole class.
 
 Because a class of few images with many repeats varies less about its mean, the median is that of
 the means of parts, cut at two thirds of the largest height at which several rows are joined with
@@ -247,7 +247,7 @@ class _Tree:
         for node, (one, other) in enumerate(tree[:, :2].astype(np.int64).tolist()):
             start[n + node] = min(start[one], start[other])
             gaps[max(start[one], start[other]) - 1] = height[node]
-            # Distances to rows outside: those of both parts, without the distances between them.
+            # Distances to rows outside: all of both parts, without the distances between them.
             between = height[node] * size[one] * size[other]
             if min(size[one], size[other]) >= min(3, max(2, size[one], size[other])):
                 split = float(height[node])
@@ -259,7 +259,7 @@ class _Tree:
 
     @property
     def is_known(self) -> Bool[np.ndarray, " nodes"]:
-        """Whether enough rows are outside each node to tell how far distinct rows are."""
+        """Whether enough rows are outside each node to know how far distinct rows are."""
         known: np.ndarray = len(self.rows) - self.size >= np.minimum(3, self.size)
         return known
 

@@ -51,7 +51,7 @@ from clinit.words import examples, number_of
 MOST_KNOWN = 2048
 NONE = Top1(0, 0)
 GUESSED = 0.1
-"""Estimated loss of old classes above which the answer says that it is a guess."""
+"""Estimated loss of old classes above which the answer calls it a guess."""
 
 
 class Price(NamedTuple):
@@ -132,7 +132,7 @@ class Examined(NamedTuple):
         return temperature_of(self.head, both, activation)
 
     def known(self, activation: Activation = "softmax") -> Known | None:
-        """Return the scores of all images, and the score that best tells unknown images.
+        """Return the scores of all images, and the score that best recognises unknown images.
 
         Images of new classes, without the logit of their own class, are images of classes that the
         head lacks. The best score has the largest area under the curve of all against these.

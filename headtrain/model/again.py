@@ -225,7 +225,7 @@ def _with_names_of(model: Model, other: Model, notes: list[str]) -> Model:
 
 
 def _with_history_of(model: Model, changed: Model) -> Model:
-    """Return a changed model whose history lacks the change, which the merge itself tells."""
+    """Return a changed model whose history lacks the change, which the merge itself reports."""
     return replace(changed, facts=replace(changed.facts, history=model.facts.history))
 
 

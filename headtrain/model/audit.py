@@ -73,7 +73,7 @@ class AuditedImages:
     odd: Mapping[str, str]
     """Why images hardly show anything, by path."""
     noun: str = "image"
-    """What they are called: `row` of features, or `image`."""
+    """Their name in sentences: `row` of features, or `image`."""
 
     @classmethod
     def stored(
@@ -124,7 +124,7 @@ class Audit:
     turned: dict[str, Any]
     """Numbers of old images `right` before, and of these `wrong` now, with counts of `answers`."""
     noun: str = "image"
-    """What the images are called; `row` of features."""
+    """Name of the images in sentences; `row` for features."""
 
     @classmethod
     def nothing(cls) -> Audit:

@@ -22,7 +22,7 @@ class AddedClassesClassifier(LinearClassifier):
     """A released head that learns new classes, as `clinit.Model.add`; its rows do not change.
 
     Labels that are not among `classes` are new. Rows of old classes show what new classes may take
-    from them; they are optional. `partial_fit` adds rows to those of earlier calls, which are kept.
+    from them; they are optional. `partial_fit` adds rows to the rows of earlier calls.
 
     Args:
         head: Weight (classes, dim) and bias (classes,) as a pair; a `clinit.Head`; or a head file.

@@ -81,7 +81,7 @@ class Evaluation:
     rule: str = "energy"
     """The score."""
     noun: str = "image"
-    """What was asked about: `image`, or `row` of features."""
+    """Name of the inputs in sentences: `image`, or `row` of features."""
 
     @property
     def known(self) -> pl.DataFrame:
@@ -289,7 +289,7 @@ class Questions:
 
     @property
     def noun(self) -> str:
-        """What is asked about."""
+        """Name of the inputs in sentences."""
         return "image" if self.rows is None else "row"
 
     def check(self, model: Model, observe: Observer = ignore) -> None:

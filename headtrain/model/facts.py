@@ -78,7 +78,7 @@ class Known:
     """Scores of held-out or left-out images, below which an image seems to be of no class."""
 
     rule: str
-    """The score that best tells images from those of classes that the head would lack."""
+    """The score that best tells images from images of classes that the head would lack."""
     images: Count
     levels: Mapping[str, tuple[float, ...]]
     """By score: k % of the images have a lower score than the number k, rounded down; k < 100."""

@@ -162,7 +162,7 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
 def _bounded(head: Head, rows: FeatureSet, images: Arrived) -> Head:
     """Lower the biases of new rows until they take at most half of the stand-ins.
 
-    With a single image per class, nothing else tells how far old images lie from the new rows,
+    With a single image per class, nothing else shows how far old images lie from the new rows,
     which could take them all.
     """
     if not len(rows.labels) or (shift := float(np.median(_room(head, rows, images)))) >= 0:

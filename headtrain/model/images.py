@@ -224,7 +224,7 @@ class _Seen:
     def before(cls, root: Path, folder: Path) -> _Seen:
         """Return what earlier calls have seen.
 
-        Changed images are forgotten: the extraction takes those of another size for new ones.
+        Changed images are forgotten: the extraction takes images of another size for new ones.
 
         Raises:
             CacheError: If an image was replaced by another of equal size.

@@ -1,4 +1,4 @@
-"""What is given to a model: images of classes, or their features.
+"""The input of a model: images of classes, or their features.
 
 Features come from a cache, a file of arrays, or memory, and are used as they are; a folder of
 images (`clinit.headtrain.model.images`) is computed by the network of the model. Both become
@@ -246,7 +246,7 @@ def tellers(observe: Observer) -> tuple[Callable[[str], None], Callable[[str], N
 
 
 def differences(model: Model, found: Fingerprint) -> str:
-    """Return in which facts features differ from those of a model; empty if in none known.
+    """Return in which facts features differ from a model's; empty if in none known.
 
     They may come from its network, or from the network that its base head was trained on.
     """

@@ -61,7 +61,7 @@ _OF_THE_NETWORK = ("pool_size", "first_conv", "classifier", "fixed_input_size")
 
 
 class OfNetwork(TypedDict):
-    """Facts about the network in the description of a model, next to those of `ModelFacts`."""
+    """Facts about the network in the description of a model, next to the keys of `ModelFacts`."""
 
     backbone: str
     model_args: str
@@ -178,7 +178,7 @@ def engine_of(model: Model) -> TimmEngine:
 def read_engine(
     path: Path, content: Mapping[str, Any], device: str, held: Mapping[str, Path] = {}
 ) -> TimmEngine:
-    """Read the network at `path`, including its classifier, as its description tells.
+    """Read the network at `path`, including its classifier, as described.
 
     Raises:
         ModelError: If the description is damaged or contains arguments that it must not, or if the

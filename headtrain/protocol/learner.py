@@ -1,7 +1,7 @@
 """Learn one task after another, and log the results.
 
 The loop is the same for every method. A `Method` yields facts while it learns a task; the learner
-times, logs and tells them, and notes heads that diverge.
+times, logs and reports them, and notes heads that diverge.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Method:
 
 @dataclass(slots=True, eq=False)
 class Log:
-    """What is known of a run so far: everything that a killed run must restore."""
+    """The state of a run: everything that a killed run must restore."""
 
     entries: list[TaskEntry] = field(default_factory=list)
     diverged: dict[str, str] = field(default_factory=dict)

@@ -247,7 +247,7 @@ class ClosedHeads(Method):
     def __init__(
         self, experiment: Experiment, diagnose: Diagnose | None = None, observer: Observer = ignore
     ) -> None:
-        """Begin without classes; `observer` is told of the progress within a task."""
+        """Begin without classes; `observer` hears of the progress within a task."""
         self.device = experiment.device
         self._experiment, self._diagnose, self._observer = experiment, diagnose, observer
         with torch_stream(self.device):

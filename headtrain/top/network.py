@@ -106,7 +106,7 @@ def _no_low_rank(found: str) -> BackboneError:
 def add_lora(network: nn.Module, layers: Sequence[str], top: Top, random: torch.Generator) -> None:
     """Give the weights of `layers` an update that starts at zero.
 
-    A is normal with variance 1 / (3 fan_in), that of loralib. It is drawn in float32 on the CPU, in
+    A is normal with variance 1 / (3 fan_in), as in loralib. It is drawn in float32 on the CPU, in
     the order of `layers`, whatever the network's device and precision. A rank above
     min(out, fan_in) is allowed, but useless.
     """

@@ -34,7 +34,7 @@ def Features(  # noqa: N802 (used as the constructor of a `Source`)
     groups: Any = None,
     backbone: str | Source = "arrays",
 ) -> Source:
-    """Return features of your own, in memory, as `load_cache` returns those of a cache.
+    """Return features of your own, in memory, as `load_cache` returns a cache.
 
     >>> features = Features([[0.0, 1.0], [2.0, 0.0]], ["cat", "dog"])
     >>> features.class_names

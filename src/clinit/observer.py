@@ -1,10 +1,10 @@
-"""What long work tells its caller: notes, warnings, what it does, how far it is.
+"""Events of long work for its caller: notes, warnings, the present step, progress.
 
     def observe(event: Event) -> None:
         match event:
             case Noted(note): print(note)
 
-All parts of clinit tell by these events, and by events of their own that are derived from `Event`.
+All parts of clinit report by these events, and by events of their own that are derived from `Event`.
 Only the caller decides what to show: the command line, a notebook, or nobody (`ignore`).
 """
 

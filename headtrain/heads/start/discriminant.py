@@ -114,7 +114,7 @@ class Discriminants:
 
 
 class Optimum(NamedTuple):
-    """The least value of the objective, and where it is reached."""
+    """The least value of the objective, and its place."""
 
     value: float
     shrinkage: float

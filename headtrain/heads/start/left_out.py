@@ -4,7 +4,7 @@ Head rows that were computed from an image recognise this very image. With few i
 logits of training images therefore do not predict the logits of other images. The leave-one-out
 logits of an image are the logits of head rows computed without it. Class means and least squares
 (`clinit.headtrain.heads.statistics.leave_one_out`) have a closed form. Other rows are computed
-again without each of `PARTS` parts of the images, those of a user's function without each image, or
+again without each of `PARTS` parts of the images, or of a user's function without each image, or
 without each of `MOST_PARTS` parts. Images that repeat each other are left out together, and n
 counts groups.
 

@@ -153,7 +153,7 @@ class Initialisation:
 
     @property
     def chosen(self) -> dict[str, float | None]:
-        """What a discriminant chose, for a record."""
+        """The choices of a discriminant, for a record."""
         return {"shrinkage": self.shrinkage, "quadratic": self.quadratic, "scale": self.factor}
 
     def shifted(self, shift: float, balance: Balance) -> Initialisation:

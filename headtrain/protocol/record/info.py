@@ -5,7 +5,7 @@ Other fields are kept unchanged: a record contains more than the code reads.
 The tables of a run record and their columns.
 
 Every evaluation has a row for each tested class seen so far, in the order of head rows. Mistakes
-are those of the last evaluation of a task or, with `mistakes = "all"`, of every evaluation.
+are from the last evaluation of a task or, with `mistakes = "all"`, of every evaluation.
 """
 
 from __future__ import annotations

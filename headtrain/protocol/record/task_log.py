@@ -32,7 +32,7 @@ class Point:
 
 
 _LACKING = ("shrinkage", "quadratic", "init", "repeats")
-"""Facts of a start that are left out where they are None."""
+"""Facts of a start that are left out if None."""
 _OF_START = (
     *("factor", "shift", "loss_before", "loss_after", "steps", "lam"),
     *("shrinkage", "quadratic", "library", "init", "repeats"),

@@ -137,7 +137,7 @@ def mixed(method: str, rows: TaskRows, batch_size: int) -> Sequence[BatchShare]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lesson:
-    """What a task is learnt from."""
+    """The rows from which a task is learned."""
 
     task: Task
     rows: TaskRows

@@ -282,7 +282,7 @@ class Parts:
 
     @property
     def keeps(self) -> bool:
-        """Whether the defaults of training are those of `--protocol keep`."""
+        """Whether training has the defaults of `--protocol keep`."""
         return self.training.protocol == "keep" and not self.is_solved
 
     @property

@@ -158,7 +158,7 @@ class Bank:
         self.precision = self.heads[0].precision if self.heads else "float32"
         """Precision of the products of training."""
         self.states: list[dict[str, Any]] = [{} for _ in self.heads]
-        """What a step of the user remembers of each head."""
+        """State that a user's step keeps for each head."""
         self.weight, self.bias = self._stacked(head)
 
     @property

@@ -79,7 +79,7 @@ class TaskStart:
     summed: RunningStatistics = field(default_factory=RunningStatistics)
     """Statistics of the rows summed so far."""
     starts: Starts | None = None
-    """What has been started from the same heads on `seen`, by this bank or an earlier one; None
+    """Starts of the same heads on `seen`, by this bank or an earlier one; None
     where heads differ, as they do after the first task."""
 
     def __post_init__(self) -> None:

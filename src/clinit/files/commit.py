@@ -63,7 +63,7 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
         draft.replace(path)
         flush_folder(path.parent)
     except BaseException as error:
-        with suppress(OSError):  # the error that led here is told
+        with suppress(OSError):  # the error that led here is reported
             draft.unlink()
         if isinstance(error, OSError):
             raise unwritable(path, error) from error

@@ -41,7 +41,7 @@ def tensors_bytes(
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """What an array of a file must be; numbers are finite, and integers are not negative.
+    """Requirements on an array of a file; numbers are finite, and integers are not negative.
 
     It is checked when the file is read, like the type of a field of a document.
     """
