@@ -4,7 +4,7 @@
         match event:
             case Noted(note): print(note)
 
-All parts of clinit report by these events, and by events of their own that are derived from `Event`.
+All parts of clinit report by these events, and by events of their own derived from `Event`.
 Only the caller decides what to show: the command line, a notebook, or nobody (`ignore`).
 """
 
