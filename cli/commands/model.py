@@ -200,7 +200,8 @@ def remove(
     """
     left = _changed(model, out, lambda one, data: one.remove(classes, data), overwrite=overwrite)
     knows = f"{left.origin} knows {number_of(left.facts.num_classes, 'class')}"
-    say(f"{knows}, {len(set(classes)):,} fewer than {model}")
+    gone = left.facts.history[-1].classes
+    say(f"{knows}, {len(gone):,} fewer than {model}: {_listed(gone)} removed")
     if left.memory is not None and not left.memory.exact:
         note(
             "the stored covariance still includes the removed classes:"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,14 +105,21 @@ class FeatureSet:
         groups = None if self.groups is None else self.groups[chosen]
         return FeatureSet(features, self.labels[chosen], self.class_names, groups)
 
-    def fresh(self, known: FeatureSet) -> list[bool]:
-        """Return which rows, as float16, are not among the features of `known`."""
-        seen = {row.tobytes() for row in known.features.astype(np.float16)}
-        return [row.tobytes() not in seen for row in self.features.astype(np.float16)]
+    def fresh(self, known: FeatureSet, *, in_class: bool = False) -> list[bool]:
+        """Return which rows, as float16, are not among the features of `known`.
 
-    def without(self, known: FeatureSet) -> FeatureSet:
+        With `in_class`, they are not among those of their own class.
+        """
+        seen = {*known._marks(in_class=in_class)}
+        return [mark not in seen for mark in self._marks(in_class=in_class)]
+
+    def _marks(self, *, in_class: bool) -> Iterator[tuple[str, bytes]]:
+        for label, row in zip(self.labels, self.features[:].astype(np.float16), strict=True):
+            yield self.class_names[label] if in_class else "", row.tobytes()
+
+    def without(self, known: FeatureSet, *, in_class: bool = False) -> FeatureSet:
         """Return the `fresh` rows."""
-        fresh = self.fresh(known)
+        fresh = self.fresh(known, in_class=in_class)
         return self._chosen(np.flatnonzero(fresh), self.labels[fresh], self.class_names)
 
     def nothing(self, class_names: tuple[str, ...] | None = None) -> FeatureSet:

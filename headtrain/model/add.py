@@ -33,7 +33,7 @@ from clinit.headtrain.model.settings import HELD_OUT, AddConfig, ArrivalKind
 from clinit.headtrain.probe.protocol import first_head
 from clinit.headtrain.protocol.stream.source import Source, read_sources
 from clinit.observer import Doing, Observer, Warned, ignore
-from clinit.words import examples
+from clinit.words import are, examples, number_of
 
 PRICES = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Values of `--max-old-loss` that are compared with the requested value."""
@@ -166,12 +166,12 @@ def _audit(growth: Growth, head: Head) -> Audit:
     model, old, images = growth.model, growth.old, growth.images.listed
     every = enumerate(model.class_names)
     left = model.of_rows([r for r, name in every if name not in images.rows.class_names])
-    names, memory = left.class_names, left.memory
+    names, memory, before = left.class_names, left.memory, model.class_names
     real = [] if old is None else [old.train.named(names), old.val.named(names)]
     real += [] if memory is None else [memory.held_out]
     rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
-    stored = [] if memory is None else [memory.learnt, memory.held_out]
-    earlier = FeatureSet.joined([images.rows.nothing(names), *stored], names)
+    stored = [] if model.memory is None else [model.memory.learnt, model.memory.held_out]
+    earlier = FeatureSet.joined([images.rows.nothing(before), *stored], before)
     return audit(images, left.head, head, rows, earlier)
 
 
@@ -278,13 +278,14 @@ def _check_names(model: Model, names: Sequence[str], kind: ArrivalKind) -> None:
     new = [name for name in names if name not in {*known}]
     if kind == "more" and new:
         raise ModelError(
-            f"{len(new):,} of these {len(names):,} classes are new to the model ({examples(new)})",
+            f"{len(new):,} of these {number_of(len(names), 'class')} {are(len(new))} new to the"
+            f" model ({examples(new)})",
             remedy="Add new classes separately, without `--more`: `clinit add MODEL IMAGES --out"
             " NEW`.",
         )
     if kind == "add" and known:
         raise ModelError(
-            f"{len(known):,} of these {len(names):,} classes are among the"
+            f"{len(known):,} of these {number_of(len(names), 'class')} {are(len(known))} among the"
             f" {model.facts.num_classes:,} of the model ({examples(known)})",
             remedy="To add images to existing classes, use `--more`; to compute their rows from"
             " other images, remove them first (`clinit remove`). Otherwise rename or remove their"

@@ -25,7 +25,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import accuracy
 from clinit.extract.cache.plan import caches_in
-from clinit.extract.dataset.names import in_words, near_names, plain, synonyms
+from clinit.extract.dataset.names import by_word, in_words, near_names, plain
 from clinit.files.arrays import FEATURES, FORMATS, LABELS, open_arrays, widened
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.array import as_array, to_numpy
@@ -226,7 +226,7 @@ def questions(names: Sequence[str], model: Model, told: str) -> Iterator[str]:
     """Yield warnings of names that no class of the model has, but nearly."""
     if near := near_names(names, model.class_names, told, "the model"):
         yield near
-    known = {plain(word): name for name in model.class_names for word in synonyms(name)}
+    known = by_word(model.class_names)
     new, asked = [name for name in names if plain(name) not in known], list[str]()
     for name in new[:MOST_ASKED]:
         found = get_close_matches(plain(name), known, n=1, cutoff=0.88)

@@ -44,6 +44,11 @@ def number_of(count: int, noun: str) -> str:
     return f"{count:,} {noun}{ending}"
 
 
+def are(count: int, one: str = "is", several: str = "are") -> str:
+    """Return the verb, or other word, that agrees with a count."""
+    return one if count == 1 else several
+
+
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 MOST = 9 * 10**18
@@ -185,13 +190,13 @@ def counted(items: Sequence[str], what: str) -> tuple[str, ...]:
 SHOWN = 3
 
 
-def examples(names: Sequence[str]) -> str:
+def examples(names: Sequence[str], most: int = SHOWN) -> str:
     """Return the first few names, and an ellipsis if there are more.
 
     >>> examples(["a", "b", "c", "d"])
     'a, b, c, ...'
     """
-    return ", ".join([*names[:SHOWN], *(["..."] if len(names) > SHOWN else [])])
+    return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
 
 
 def cut_short(value: object, most: int = 60) -> str:
