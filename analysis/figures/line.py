@@ -29,11 +29,6 @@ class Line:
     high: Values
     """Greatest value over seeds."""
 
-    @property
-    def has_band(self) -> bool:
-        """Whether seeds differ at some point."""
-        return bool(np.any(self.high > self.low))
-
     def moved(self, by: Real) -> Line:
         """Return the line further to the right."""
         return Line(self.at + by, self.mean, self.low, self.high)

@@ -150,7 +150,7 @@ def draw_line(
         marks: Approximate number of points with a marker; None: all points.
         clip: Whether the line ends at the edge of the panel.
     """
-    if line.has_band:
+    if (line.high > line.low).any():
         band: dict[str, Any] = {"color": look.colour, "alpha": 0.2, "linewidth": 0}
         axes.fill_between(line.at, line.low, line.high, **band)
     every = 1 if marks is None else max(1, -(-len(line.at) // marks))

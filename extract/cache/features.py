@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,12 +110,14 @@ class FeatureSet:
 
         With `in_class`, they are not among those of their own class.
         """
-        seen = {*known._marks(in_class=in_class)}
-        return [mark not in seen for mark in self._marks(in_class=in_class)]
 
-    def _marks(self, *, in_class: bool) -> Iterator[tuple[str, bytes]]:
-        for label, row in zip(self.labels, self.features[:].astype(np.float16), strict=True):
-            yield self.class_names[label] if in_class else "", row.tobytes()
+        def marks(of: FeatureSet) -> list[tuple[str, bytes]]:
+            names = [of.class_names[label] if in_class else "" for label in of.labels]
+            rows = of.features[:].astype(np.float16)
+            return [(name, row.tobytes()) for name, row in zip(names, rows, strict=True)]
+
+        seen = {*marks(known)}
+        return [mark not in seen for mark in marks(self)]
 
     def without(self, known: FeatureSet, *, in_class: bool = False) -> FeatureSet:
         """Return the `fresh` rows."""

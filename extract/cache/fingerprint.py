@@ -123,15 +123,6 @@ class Fingerprint:
         return IMPORTED in self.fields
 
     @property
-    def is_nameless(self) -> bool:
-        """Whether the features are imported without a name of their backbone.
-
-        Earlier versions did this without `--backbone`. Equal fingerprints of such imports do not
-        mean equal backbones.
-        """
-        return self.is_imported and self.backbone == IMPORTED
-
-    @property
     def without_rows(self) -> Fingerprint:
         """Only the backbone fields, which all splits of a cache share."""
         return self._without(_ROWS)
@@ -190,7 +181,8 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint, widths: tuple[int,
             remedy="Extract both with the same options of `clinit extract`, or import both with the"
             " same `clinit cache import --backbone NAME`.",
         )
-    if one.is_nameless:
+    # Earlier versions imported features without a name of their backbone.
+    if one.is_imported and one.backbone == IMPORTED:
         raise CacheError(
             "the two caches contain features that were imported without the name of their"
             " backbone, so clinit cannot know whether it is the same",

@@ -26,7 +26,8 @@ def check_download(name: str | None, weights: Path | None) -> None:
         BackboneError: If timm has such weights, but the Hub is out of reach.
     """
     source = None if name is None or weights is not None else repository_of(name)
-    if source is None or is_folder(_in_cache(source)):
+    cached = f"models--{(source or '').replace('/', '--')}"
+    if source is None or is_folder(Path(constants.HF_HUB_CACHE, cached)):
         return
     if (why := _unreachable(constants.ENDPOINT)) is not None:
         raise not_there(str(name), why)
@@ -66,10 +67,6 @@ def hub_or_cache() -> Iterator[str | None]:
         yield why
     finally:
         constants.HF_HUB_OFFLINE = set_by_user
-
-
-def _in_cache(source: str) -> Path:
-    return Path(constants.HF_HUB_CACHE, f"models--{source.replace('/', '--')}")
 
 
 def _unreachable(endpoint: str) -> str | None:

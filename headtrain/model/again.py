@@ -74,7 +74,7 @@ def with_more(
                 remedy="Give images that it has neither learnt nor held out.",
             )
         of = number_of(len(images.train.labels), images.listed.noun)
-        observe(Noted(f"{repeated:,} of {of} seen already: they count once{which}"))
+        observe(Noted(f"{repeated:,} of {of} seen already, counted once{which}"))
     every = replace(
         images,
         train=FeatureSet.joined([learnt, train.named(names)], names),

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from jaxtyping import Bool, Float, Int
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import by_word, in_words, plain, synonyms
-from clinit.words import SHOWN, are, examples, number_of
+from clinit.words import SHOWN, examples, number_of
 
 KNOWN = 2 / 3
 LEAST, MARGIN, FAR = 5, 0.3, 3.0
@@ -98,35 +98,27 @@ class AuditedImages:
 class Audit:
     """The findings as plain values."""
 
-    images: int
-    classes: int
-    known: list[dict[str, Any]]
+    images: int = 0
+    classes: int = 0
+    known: list[dict[str, Any]] = field(default_factory=list)
     """`class`, the `old` class that it equals, and how many of its `images` the model assigns to
     `old`; None if only the names are equal."""
-    alike: list[dict[str, Any]]
+    alike: list[dict[str, Any]] = field(default_factory=list)
     """Two `classes`, the number of confused `images`, and some of them as `files`, each with its
     `class`, the `nearest` other one, and the `scores` of both: squared distances, or for a class of
     the old model shares."""
-    repeated: list[dict[str, Any]]
+    repeated: list[dict[str, Any]] = field(default_factory=list)
     """`images` that repeat each other, and `where`: one of `PLACES`. Those of several classes come
     first, one of each class before others; images that the model already has, by their class."""
-    misfits: list[dict[str, Any]]
+    misfits: list[dict[str, Any]] = field(default_factory=list)
     """`image`, its `class`, the `nearest` other class (None if the image is far from all), and the
     `scores` of its own class and of the nearest one: squared distances."""
-    odd: list[dict[str, Any]]
+    odd: list[dict[str, Any]] = field(default_factory=list)
     """`image` and `why`."""
-    turned: dict[str, Any]
+    turned: dict[str, Any] = field(default_factory=dict)
     """Numbers of old images `right` before, and of these `wrong` now, with counts of `answers`."""
     noun: str = "image"
     """What the images are called; `row` of features."""
-
-    @classmethod
-    def nothing(cls) -> Audit:
-        """Return the audit of no image."""
-        none: dict[str, Any] = {"right": 0, "wrong": 0, "answers": {}}
-        return cls(
-            images=0, classes=0, known=[], alike=[], repeated=[], misfits=[], odd=[], turned=none
-        )
 
     @property
     def lines(self) -> list[str]:
@@ -137,7 +129,7 @@ class Audit:
                 f"{in_words(each['class'])} has the name of {in_words(each['old'])}"
                 if each["images"] is None
                 else f"{number_of(each['images'], noun)} of {in_words(each['class'])}"
-                f" {are(each['images'])} classified as {in_words(each['old'])}"
+                f" {'is' if each['images'] == 1 else 'are'} classified as {in_words(each['old'])}"
                 for each in self.known
             ],
             "pairs of classes that look alike": [
@@ -162,12 +154,10 @@ class Audit:
             f"{what} ({len(each):,}): {examples(each, most.get(what, SHOWN))}"
             for what, each in found.items()
         ]
-        if wrong := self.turned["wrong"]:
+        if wrong := self.turned.get("wrong"):
             answers = [f"{n:,} as {in_words(name)}" for name, n in self.turned["answers"].items()]
             right = number_of(self.turned["right"], f"correctly classified old {noun}")
-            lines.append(
-                f"{wrong:,} of {right} {are(wrong)} now misclassified: {examples(answers)}"
-            )
+            lines.append(f"{wrong:,} of {right} now misclassified: {examples(answers)}")
         return lines
 
     @property
@@ -342,16 +332,12 @@ def repeated(images: AuditedImages, earlier: FeatureSet) -> list[dict[str, Any]]
     _, kinds = np.unique(names, return_inverse=True)
     crosses = (np.bincount(np.unique([near, kinds], axis=1)[0]) > 1)[near]
     # Copies in several classes are a set, before all others, which stay within their classes.
-    number, sizes = np.where(crosses, near, len(near) * (1 + part) + kinds), Counter[int]()
-    sizes.update(number.tolist())
-    found = []
-    for each in sorted(n for n, size in sizes.items() if size > 1):
+    number, found = np.where(crosses, near, len(near) * (1 + part) + kinds), []
+    for each in np.unique(number):
         every = np.flatnonzero(number == each)
-        of, known = (
-            every[every < count],
-            {*names[every[every >= count]]} - {*names[every[every < count]]},
-        )
-        if not len(of) or len(of) + len(known) == 1:  # the model has it already, in this class
+        of, others = every[every < count], every[every >= count]
+        known = {*names[others]} - {*names[of]}
+        if not len(of) or len(of) + len(known) == 1:  # nothing repeats it, or only its own class
             continue
         _, firsts = np.unique(rows.labels[of], return_index=True)
         told = [f"a known {images.noun} of {in_words(name)}" for name in sorted(known)]

@@ -135,12 +135,6 @@ class Model:
             return self.engine.depends_on
         return described(self.facts.fingerprint)
 
-    def without_network(self) -> Model:
-        """Return the head alone, which classifies features of the network."""
-        backbone = described(self.facts.fingerprint)
-        memory = self.memory and replace(self.memory, backbone=backbone)
-        return replace(self, linear=self.head, memory=memory, engine=None)
-
     def with_rows_of(self, *others: Model) -> Model:
         """Return a model whose network gives the logits of its head, and then of other heads."""
         if self.engine is None:
@@ -402,7 +396,11 @@ class Model:
         """
         from clinit.headtrain.model.storage import write_model
 
-        model = self.without_network() if Path(out).suffix == ".npz" else self
+        model = self
+        if Path(out).suffix == ".npz":
+            backbone = described(self.facts.fingerprint)
+            memory = self.memory and replace(self.memory, backbone=backbone)
+            model = replace(self, linear=self.head, memory=memory, engine=None)
         return write_model(model, Path(out), onnx=onnx, overwrite=overwrite)
 
 

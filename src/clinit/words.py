@@ -44,11 +44,6 @@ def number_of(count: int, noun: str) -> str:
     return f"{count:,} {noun}{ending}"
 
 
-def are(count: int, one: str = "is", several: str = "are") -> str:
-    """Return the verb, or other word, that agrees with a count."""
-    return one if count == 1 else several
-
-
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 MOST = 9 * 10**18

@@ -59,10 +59,10 @@ def test_a_table_has_a_line_for_each_class(
     images = [seen("a/b/1.png", 0.9, 0.06, 0.04), seen("a/c.png", 0.5, score=-2.5, unknown=True)]
     rows = [seen("x.npy", 0.75, row=row) for row in range(22)]
     facts = ModelFacts(class_names=(), tasks=())
-    predict_output._show(images, "images", facts)
+    predict_output._show(images, "image", facts)
     squared = replace(facts, record={"config": {"loss": "mse"}})
-    predict_output._show(images[:1], "images", squared)
-    predict_output._show(rows, "rows", facts)
+    predict_output._show(images[:1], "image", squared)
+    predict_output._show(rows, "row", facts)
     shown = capsys.readouterr()
     check_snapshot("predict", shown.out)
     assert "Note: 2 more rows" in shown.err
@@ -127,7 +127,7 @@ def test_csv_has_a_line_an_image_and_class(
             assert float(line[name]) == pytest.approx(value, rel=1e-5)
     assert len(lines) == len(told) + 1 == 17
     said = invoke(remembering, images[0], "--csv", tmp_path / "plain.csv").stdout
-    assert f"1 images at {tmp_path / 'plain.csv'}" in said
+    assert f"1 image at {tmp_path / 'plain.csv'}" in said
 
 
 @pytest.mark.parametrize(

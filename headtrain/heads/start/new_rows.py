@@ -108,11 +108,6 @@ class NewClasses:
         """Whether the data show which scale is right: old classes have rows, or none is old."""
         return not self.start or self.has_old_rows
 
-    @property
-    def has_pairs(self) -> bool:
-        """Whether a new class has two rows that do not repeat each other, to leave one row out."""
-        return bool((self.counts[self.start :] > 1).any())
-
     def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
         """Return the statistics of old and new rows; all heads of a task share them."""
         return ClassStatistics.of(

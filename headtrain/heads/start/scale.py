@@ -219,10 +219,6 @@ def scaled(
     return replace(raw, rows=affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
 
 
-def _leaves_out(start: Start) -> bool:
-    return start.calibration == "leave-one-out" and start.init != "zero"
-
-
 def _calibrated(
     raw: Initialisation,
     start: Start,
@@ -231,7 +227,8 @@ def _calibrated(
     kept: Any | None,
 ) -> tuple[Calibration | None, Callable[[], LeftOut] | None]:
     """Return factor, shift and left-out logits; None if no factor is positive, or none is left."""
-    rows, leaves_out = raw.rows, _leaves_out(start)
+    rows = raw.rows
+    leaves_out = start.calibration == "leave-one-out" and start.init != "zero"
     if leaves_out:
         known = statistics
         if known is None and sample.alone.any():  # they are judged by the covariance
