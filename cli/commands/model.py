@@ -178,7 +178,7 @@ def remember(
     place = getattr(inputs, "features", None) if model.engine is not None else None
     where = f"; their features are at {place}" if isinstance(place, Path) else ""
     known = f"{int(memory.known.sum()):,} of {number_of(facts.num_classes, 'class')}"
-    say(f"{out} remembers {known}, {len(change.classes):,} by these {images}{where}")
+    say(f"{out} remembers {known}, {len(change.classes):,} by {images}{where}")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} held out")
     say(memory.describe())

@@ -39,7 +39,7 @@ from clinit.machine import cpu_count, out_of_memory
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
-    from torch import Tensor, nn
+    from torch import nn
 
     from clinit.extract.network.transform import Transform
 
@@ -180,12 +180,13 @@ def _compare(network: nn.Module, content: bytes, transform: Transform) -> str:
     """Return the result of the comparison in words."""
     import torch
 
-    session = session_of(content)
-    with torch.no_grad():
-        pairs = [
-            (network(batch).numpy(), run_session(session, batch.numpy()))
-            for batch in _noise(transform)
-        ]
+    session, generator, pairs = session_of(content), torch.Generator().manual_seed(0), []
+    for count in (1, 3):  # two sizes, because the graph must take any batch size
+        shape = (count, 3, *transform.crop)
+        pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        noise = transform.normalise(pixels).contiguous()
+        with torch.no_grad():
+            pairs.append((network(noise).numpy(), run_session(session, noise.numpy())))
     expected, found = (np.concatenate(each) for each in zip(*pairs, strict=True))
     difference, largest = float(abs(found - expected).max()), float(abs(expected).max())
     others = int((found.argmax(1) != expected.argmax(1)).sum())
@@ -200,16 +201,6 @@ def _compare(network: nn.Module, content: bytes, transform: Transform) -> str:
         f"onnxruntime and PyTorch agree on {len(expected):,} images of noise: same class, logits"
         f" within {difference:.1e} (the largest is {largest:.1f})"
     )
-
-
-def _noise(transform: Transform) -> Iterator[Tensor]:
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    for count in (1, 3):  # two sizes, because the graph must take any batch size
-        shape = (count, 3, *transform.crop)
-        pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-        yield transform.normalise(pixels).contiguous()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

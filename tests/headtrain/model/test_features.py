@@ -246,7 +246,7 @@ def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:
     held_out = found.memory.held_out.features
     np.testing.assert_array_equal(np.sort(held_out, axis=0), np.sort(fresh.features, axis=0))
     assert found.facts.history[-1].data["notes"] == [
-        "40 of 50 rows known already: learnt or held out as before, and no test"
+        "40 of 50 rows known already: learnt or held out as before; they test nothing"
     ]
     assert found.add(drawn(NEW, 5, 8), more=True).change.images == {"dog": 25, "elk": 25}
 
