@@ -23,6 +23,7 @@ from scipy.stats import rankdata
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
+from clinit.extract.dataset.names import in_words
 from clinit.headtrain.heads.array import take, to_numpy
 from clinit.headtrain.heads.groups import repeating
 from clinit.headtrain.heads.linear import Rows
@@ -285,12 +286,12 @@ class Addition:
     def notes(self) -> list[str]:
         """Return what the numbers do not show."""
         change, notes = self.change, list[str]()
-        if known := [each["old"] for each in self.audit.known]:
-            notes.append(
-                f"if classes are known already: `clinit remove MODEL {shlex.quote(known[0])}`"
-                " removes an old one; photographs in a folder of its name join it by `clinit add"
-                " MODEL FOLDER --more`, if it was added"
-            )
+        for each in self.audit.known[:1]:
+            model, old = change.data.get("model", "MODEL"), shlex.quote(each["old"])
+            how = f"remove the old one: `clinit remove MODEL {old}`"
+            if dict(zip(self.model.class_names, self.model.facts.tasks, strict=True))[each["old"]]:
+                how = f"name its folder {old} and run `clinit add {model} FOLDER --more`"
+            notes.append(f"is {each['class']} the same as {in_words(each['old'])}? Then {how}")
         if names := change.data.get("untested"):
             takes = f"a second {self._noun}, which does not repeat the first"
             takes = takes if self.left_out else f"a {self._noun} in val, or five to hold one out"

@@ -62,7 +62,9 @@ def remembering(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model, once it has seen images of all of its classes."""
     folder = tmp_path_factory.mktemp("remembering")
     draw(folder / "images", "abcde", 6, start=100)
-    done("remember", model, folder / "images", "--out", folder / "model", "--device", "cpu")
+    out = folder / "model"
+    printed = done("remember", model, folder / "images", "--out", out, "--device", "cpu")
+    assert printed.endswith(f"Next: clinit add {out} FOLDER")
     return folder / "model"
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clinit.extract.dataset.names import alike, names_in, near_names
+from clinit.extract.dataset.names import alike, meant, names_in, near_names
 from clinit.files.text import TextFileError
 
 # A list of names, what is read; `\n` and `\t` are signs.
@@ -91,6 +91,24 @@ def test_names_in_another_spelling_are_near(name: str, other: str) -> None:
     told = near_names(["ant", name], ["ant", other], "val", "train")
     assert told.endswith(f": val has {name}, train has {other}")
     assert near_names([name, other], [other, name], "val", "train") is None
+
+
+@pytest.mark.parametrize(
+    ("word", "classes"),
+    [
+        ("n01440764", "n01440764"),
+        ("Tench", "n01440764"),
+        ("tench (n01440764)", "n01440764"),
+        ("boat-deck", "boat_deck"),
+        ("crane", "n02012849 n03126707"),
+        ("iceberg", ""),
+    ],
+)
+def test_a_word_means_the_class_of_this_name_or_all_of_which_it_is_a_word(
+    word: str, classes: str
+) -> None:
+    known = ("n01440764", "n02012849", "n03126707", "boat_deck")
+    assert meant(word, known) == classes.split()
 
 
 def test_other_signs_make_other_names() -> None:
