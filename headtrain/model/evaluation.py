@@ -208,7 +208,9 @@ class Evaluation:
             )
         if learnt := found["learnt"]:
             of = number_of(len(self.table), noun)
-            lines["learnt"] = f"{learnt:,} of {of}: the model was made from these, others test it"
+            lines["learnt"] = (
+                f"{learnt:,} of {of}, from which the model was made: only others test it"
+            )
         if self.auroc is not None:
             score = f"AUROC {self.auroc:.3f} by {self.rule} (0.5 chance, 1 all told apart)"
             lines[f"unknown {noun}s"] = f"{strangers:,}, {score}"
