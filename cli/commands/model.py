@@ -182,8 +182,7 @@ def remember(
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} held out")
     say(memory.describe())
-    what = "FOLDER" if model.engine is not None else "FEATURES"
-    say(f"Next: clinit add {shlex.quote(str(out))} {what}")
+    say(f"Next: clinit add {shlex.quote(str(out))} {'FOLDER' if model.engine else 'FEATURES'}")
 
 
 @keeps(WHOLE)

@@ -172,11 +172,8 @@ def _priced(
     shifts = {each: balance.shift(each) - now for each in points}
     prices = [own.shifted(new, shift).price(each) for each, shift in shifts.items()]
     best = prices[points.index(most)].new
-    few = best.total < LEAST_TO_CHOOSE
-    least = best.correct if few else best.correct - best.total / 100
-    used = next(
-        e.points for e in prices if e.points == most or (e.new.correct >= least and not few)
-    )
+    least = best.correct - best.total / 100 if best.total >= LEAST_TO_CHOOSE else np.inf
+    used = next(e.points for e in prices if e.points == most or e.new.correct >= least)
     own = own.shifted(new, shifts[used])
     head = replace(started.head, bias=own.head.bias)
     return started._replace(head=head, price=used), own, tuple(prices)

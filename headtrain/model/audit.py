@@ -149,9 +149,8 @@ class Audit:
             "images that hardly show anything": [f"{it['image']} ({it['why']})" for it in self.odd],
         }
         found = {what: each for what, each in parts.items() if each}
-        most = {f"{noun}s repeated {PLACES[0]}": MOST_FILES}
         lines = [
-            f"{what} ({len(each):,}): {examples(each, most.get(what, SHOWN))}"
+            f"{what} ({len(each):,}): {examples(each, MOST_FILES if PLACES[0] in what else SHOWN)}"
             for what, each in found.items()
         ]
         if wrong := self.turned.get("wrong"):

@@ -188,12 +188,13 @@ def _compare(network: nn.Module, content: bytes, transform: Transform) -> str:
         with torch.no_grad():
             pairs.append((network(noise).numpy(), run_session(session, noise.numpy())))
     expected, found = (np.concatenate(each) for each in zip(*pairs, strict=True))
-    difference, largest = float(abs(found - expected).max()), float(abs(expected).max())
-    others = int((found.argmax(1) != expected.argmax(1)).sum())
+    is_same, largest = found.shape == expected.shape, float(abs(expected).max())
+    others = int((found.argmax(1) != expected.argmax(1)).sum()) if is_same else len(found)
+    difference = float(abs(found - expected).max()) if is_same else np.inf
     if others or not difference <= TOLERANCE * largest:  # not true of NaN
         raise ModelError(
-            f"onnxruntime and PyTorch differ: logits of shape {expected.shape} differ by"
-            f" {difference:g} (the largest is {largest:g}), and the predicted class for"
+            f"onnxruntime and PyTorch differ: logits of shape {found.shape} and {expected.shape}"
+            f" differ by {difference:g} (the largest is {largest:g}), and the predicted class for"
             f" {others:,} images",
             remedy="Leave out --onnx; the ONNX file is not kept.",
         )
