@@ -219,6 +219,10 @@ def scaled(
     return replace(raw, rows=affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
 
 
+def _leaves_out(start: Start) -> bool:
+    return start.calibration == "leave-one-out" and start.init != "zero"
+
+
 def _calibrated(
     raw: Initialisation,
     start: Start,
@@ -227,8 +231,7 @@ def _calibrated(
     kept: Any | None,
 ) -> tuple[Calibration | None, Callable[[], LeftOut] | None]:
     """Return factor, shift and left-out logits; None if no factor is positive, or none is left."""
-    rows = raw.rows
-    leaves_out = start.calibration == "leave-one-out" and start.init != "zero"
+    rows, leaves_out = raw.rows, _leaves_out(start)
     if leaves_out:
         known = statistics
         if known is None and sample.alone.any():  # they are judged by the covariance
