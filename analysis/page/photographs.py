@@ -3,8 +3,9 @@
 After `clinit add`, and of a model: the photographs that the audit found. After `clinit evaluate`:
 those of the most frequently confused pairs, and those that only the other model classifies
 correctly. Each has its name and two scores, of its own class and of the other one. Ticked
-photographs become a list of files, with the command that leaves them out. Names of classes and
-files come from data, so they are escaped.
+photographs become commands: those that seem to belong to another class move there, unless the box
+next to it is cleared; the others become a list of files to leave out. Names of classes and files
+come from data, so they are escaped.
 """
 
 from __future__ import annotations
@@ -208,14 +209,14 @@ def _section(above: str, shots: Sequence[Shot], root: Path | None) -> str:
 def _figure(root: Path, shot: Shot) -> str:
     """Return an embedded thumbnail, `data:image/jpeg;base64,…`, with its name and a box to tick."""
     name, path = _text(shot.image), html.escape(shot.image)
-    told = f"{name}<br>{_text(shot.words)}"
+    told, move = f"{name}<br>{_text(shot.words)}", ""
     if "\n" not in shot.image:  # a line of the list
-        box = f'<input type="checkbox" value="{path}" data-to="{html.escape(shot.to)}">'
-        told = f"{box} {told}"
-    return (
-        f"<figure><label>{_thumbnail(root / shot.image, name)}<figcaption>{told}</figcaption>"
-        + ("</label></figure>")
-    )
+        told = f'<input type="checkbox" class="chosen" value="{path}"> {told}'
+    if shot.nearest is not None:
+        box = f'<input type="checkbox" class="to" value="{html.escape(shot.to)}" checked>'
+        move = f'<label class="move">{box} to {_text(in_words(shot.nearest))}</label>'
+    picture = _thumbnail(root / shot.image, name)
+    return f"<figure><label>{picture}<figcaption>{told}</figcaption></label>{move}</figure>"
 
 
 def _thumbnail(path: Path, name: str) -> str:

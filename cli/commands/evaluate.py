@@ -28,8 +28,6 @@ from clinit.words import examples, number_of
 if TYPE_CHECKING:
     from clinit.headtrain.model.evaluation import Evaluation, Questions
 
-MOST_LINES = 10
-
 
 @keeps("No partial file is left: a file is written completely or not at all.")
 def evaluate(
@@ -142,19 +140,17 @@ def _write(found: Evaluation, title: str, asked: Questions, files: dict[str, Pat
 
 def _show(model: str, found: Evaluation) -> None:
     from clinit.analysis.report.table import Column, Table
-    from clinit.headtrain.model.evaluation import cells_of
+    from clinit.headtrain.model.evaluation import LISTED, cells_of
 
-    right, *others = found.summary.items()
-    say(f"{model}: {right[1]}")
-    for name, words in others:
-        say(f"{name}: {words}")
+    for line in found.lines(model):
+        say(line)
     for title, rows in found.tables.items():
         if title == "Lost":  # the comparison names them
             continue
-        more = f", {MOST_LINES} of {len(rows):,}" if len(rows) > MOST_LINES else ""
+        more = f", {LISTED} of {len(rows):,}" if len(rows) > LISTED else ""
         columns = [
             Column(name, "number" if kind.is_numeric() else "setting")
             for name, kind in rows.schema.items()
         ]
-        lines = [[in_words(cell) for cell in line] for line in cells_of(rows.head(MOST_LINES))]
+        lines = [[in_words(cell) for cell in line] for line in cells_of(rows.head(LISTED))]
         out.print(Table(columns, [lines], title=f"{title}{more}"))

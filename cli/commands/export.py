@@ -82,7 +82,9 @@ def _check_run(path: Path) -> None:
         raise RecordError(
             f"no run record at {path}: there is no such folder",
             remedy=instead_of(
-                path, "Give a folder that `clinit train-head ... --out FOLDER` has written."
+                path,
+                "Give a folder that `clinit train-head ... --out FOLDER` has written.",
+                is_folder,
             ),
         )
 

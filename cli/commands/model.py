@@ -178,10 +178,11 @@ def remember(
     place = getattr(inputs, "features", None) if model.engine is not None else None
     where = f"; their features are at {place}" if isinstance(place, Path) else ""
     known = f"{int(memory.known.sum()):,} of {number_of(facts.num_classes, 'class')}"
-    say(f"{out} remembers {known}; {len(change.classes):,} of them by {images}{where}")
+    say(f"{out} remembers {known}, {len(change.classes):,} by {images}{where}")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} held out")
     say(memory.describe())
+    say(f"Next: clinit add {shlex.quote(str(out))} {'FOLDER' if model.engine else 'FEATURES'}")
 
 
 @keeps(WHOLE)
@@ -200,7 +201,8 @@ def remove(
     """
     left = _changed(model, out, lambda one, data: one.remove(classes, data), overwrite=overwrite)
     knows = f"{left.origin} knows {number_of(left.facts.num_classes, 'class')}"
-    say(f"{knows}, {len(set(classes)):,} fewer than {model}")
+    gone = left.facts.history[-1].classes
+    say(f"{knows}, {len(gone):,} fewer than {model}: {_listed(gone)} removed")
     if left.memory is not None and not left.memory.exact:
         note(
             "the stored covariance still includes the removed classes:"

@@ -27,7 +27,7 @@ from clinit.cli.frame.results import print_content
 from clinit.errors import ImageError
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.dataset.tree import HEIC_READER, HEIC_SUFFIXES
-from clinit.files.paths import exists, instead_of
+from clinit.files.paths import exists
 from clinit.words import DIGEST_LETTERS, examples, number_of, printable, visible
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ def predict(
     """
     check_model(model, images)
     if not any(map(exists, images)):
-        remedy = instead_of(images[0], "Give files or folders.")
+        from clinit.headtrain.model.predict import near
+
+        remedy = near(images[0], "Give files or folders.")
         raise ImageError(f"nothing at {printable(images[0])}", remedy=remedy)
     if csv_file is not None:
         check_file(csv_file, "csv")
@@ -121,7 +123,7 @@ def predict(
         opened = load_model(model, device=device)
         rejection = None if reject is None else Rejection.at_rate(opened, reject, reject_rate)
     if of_features:
-        what = "rows"
+        what = "row"
         with doing("Naming rows …"):
             predictions = [
                 each
@@ -130,7 +132,7 @@ def predict(
             ]
     else:
         opened.need_engine()
-        what, paths = "images", find_images(images, _note_left_out)
+        what, paths = "image", find_images(images, _note_left_out)
         with counting("images") as count:
             reading = Reading(
                 batch_size=batch_size,
@@ -151,17 +153,18 @@ def predict(
     if as_json:
         print_content(content)
     elif csv_file is not None:
-        say(f"{len(predictions):,} {what} at {csv_file}")
+        say(f"{number_of(len(predictions), what)} at {csv_file}")
     elif good:
         _show(good, what, opened.facts)
     if rejection is not None and not as_json:
         below = f"{rejection.rule} below {rejection.threshold:.6g}"
         note(
-            f"{sum(each.unknown for each in good):,} of {len(good):,} {what} unknown"
-            f" ({below}; at most {100 * reject_rate:g} % of known images score lower)"
+            f"{sum(each.unknown for each in good):,} of {number_of(len(good), what)} unknown"
+            f" ({below}: at most {100 * reject_rate:g} % of known {what}s score lower; `clinit"
+            " evaluate`, with folders of other classes, tells how many unknown ones do)"
         )
     if bad := [each for each in predictions if each.reason is not None]:
-        warn(f"{len(bad):,} of {len(predictions):,} {what} cannot be read:")
+        warn(f"{len(bad):,} of {number_of(len(predictions), what)} cannot be read:")
         for each in bad:
             err.print(Text(visible(f"    {_shown(each, None)}: {each.reason}")), soft_wrap=True)
         raise typer.Exit(1)
@@ -181,7 +184,7 @@ def _check_options(context: Context, model: Path, *, of_features: bool, is_head:
 
 
 def _note_left_out(files: Sequence[str]) -> None:
-    left_out = f"{number_of(len(files), 'file')} left out, not images by their names"
+    left_out = f"{number_of(len(files), 'file')} without an image's name left out"
     are_heic = any(each.lower().endswith(HEIC_SUFFIXES) for each in files)
     also = f"; {HEIC_READER} lets clinit read HEIC" if are_heic else ""
     note(f"{left_out} ({examples(files)}){also}")
@@ -234,7 +237,7 @@ def _show(predictions: Sequence[Prediction], what: str, facts: ModelFacts) -> No
     """Print a table with a line per class; the first line of each image names the image."""
     from clinit.analysis.report.table import Cells, Column, Table
 
-    shown = predictions if what == "images" else predictions[:MOST_ROWS]
+    shown = predictions if what == "image" else predictions[:MOST_ROWS]
     several, folder = len(shown) > 1, _common_place(shown)
     if above := printable(folder or "") if several else _shown(shown[0], None):
         out.print(Text(visible(above), style="bold"), soft_wrap=True)
@@ -245,13 +248,13 @@ def _show(predictions: Sequence[Prediction], what: str, facts: ModelFacts) -> No
             score = Text(f"unknown (score {prediction.score:.4g})", style="yellow")
             guesses = [[score, "", ""]]
         for number, cells in enumerate(guesses):
-            image = "" if number else _shown(prediction, folder)
+            image = "" if number else _shortened(_shown(prediction, folder))
             lines.append([image, *cells] if several else cells)
     columns = [Column("class", "setting"), Column("probability", "number"), Column("since")]
-    of_image = [Column(what.removesuffix("s"), "setting")] if several else []
+    of_image = [Column(what, "setting")] if several else []
     out.print(Table([*of_image, *columns], [lines]))
     if more := len(predictions) - len(shown):
-        note(f"{more:,} more rows: --csv FILE writes and --json prints all of them")
+        note(f"{number_of(more, 'more row')}: --csv FILE writes and --json prints all of them")
     if (warning := facts.caution) is not None:
         note(warning)
 
@@ -269,6 +272,12 @@ def _shown(prediction: Prediction, folder: str | None) -> str:
         return printable(os.path.relpath(prediction.path, folder) if folder else prediction.path)
     row = f"row {prediction.row}"
     return row if folder == str(prediction.path) else f"{printable(prediction.path)}, {row}"
+
+
+def _shortened(path: str) -> str:
+    """Return a path that leaves room for classes, if need be without its middle."""
+    width = max(28, out.width - 52)
+    return path if len(path) <= width else f"{path[: width // 4]}…{path[width // 4 + 1 - width :]}"
 
 
 def _common_place(predictions: Sequence[Prediction]) -> str | None:

@@ -105,14 +105,23 @@ class FeatureSet:
         groups = None if self.groups is None else self.groups[chosen]
         return FeatureSet(features, self.labels[chosen], self.class_names, groups)
 
-    def fresh(self, known: FeatureSet) -> list[bool]:
-        """Return which rows, as float16, are not among the features of `known`."""
-        seen = {row.tobytes() for row in known.features.astype(np.float16)}
-        return [row.tobytes() not in seen for row in self.features.astype(np.float16)]
+    def fresh(self, known: FeatureSet, *, in_class: bool = False) -> list[bool]:
+        """Return which rows, as float16, are not among the features of `known`.
 
-    def without(self, known: FeatureSet) -> FeatureSet:
+        With `in_class`, they are not among those of their own class.
+        """
+
+        def marks(of: FeatureSet) -> list[tuple[str, bytes]]:
+            names = [of.class_names[label] if in_class else "" for label in of.labels]
+            rows = of.features[:].astype(np.float16)
+            return [(name, row.tobytes()) for name, row in zip(names, rows, strict=True)]
+
+        seen = {*marks(known)}
+        return [mark not in seen for mark in marks(self)]
+
+    def without(self, known: FeatureSet, *, in_class: bool = False) -> FeatureSet:
         """Return the `fresh` rows."""
-        fresh = self.fresh(known)
+        fresh = self.fresh(known, in_class=in_class)
         return self._chosen(np.flatnonzero(fresh), self.labels[fresh], self.class_names)
 
     def nothing(self, class_names: tuple[str, ...] | None = None) -> FeatureSet:

@@ -195,6 +195,17 @@ def plain(name: str) -> str:
     return "".join(each for each in kept if each not in "/.,'") or name
 
 
+def by_word(names: Iterable[str]) -> dict[str, str]:
+    """Return the first class with each plain word: its name, or a synonym of an ImageNet synset."""
+    return {plain(word): name for name in reversed([*names]) for word in synonyms(name)}
+
+
+def meant(word: str, names: Sequence[str]) -> list[str]:
+    """Return the class of this name or, if there is none, all classes that have it as a word."""
+    near = {each: {*map(plain, (*synonyms(each), in_words(each)))} for each in names}
+    return [word] if word in near else [each for each in names if plain(word) in near[each]]
+
+
 def near_names(
     names: Iterable[str], others: Iterable[str], of_names: str, of_others: str
 ) -> str | None:
@@ -210,7 +221,7 @@ def near_names(
     """
     known, pairs = list(others), list[tuple[str, str]]()
     if missing := [name for name in dict.fromkeys(names) if name not in {*known}]:
-        near = {plain(word): name for name in reversed(known) for word in synonyms(name)}
+        near = by_word(known)
         for name in missing:
             found = (near.get(plain(word)) for word in synonyms(name))
             pairs += [(name, other) for other in found if other is not None][:1]

@@ -26,9 +26,8 @@ def check_download(name: str | None, weights: Path | None) -> None:
         BackboneError: If timm has such weights, but the Hub is out of reach.
     """
     source = None if name is None or weights is not None else repository_of(name)
-    if source is None:
-        return
-    if is_folder(Path(constants.HF_HUB_CACHE, f"models--{source.replace('/', '--')}")):
+    cached = f"models--{(source or '').replace('/', '--')}"
+    if source is None or is_folder(Path(constants.HF_HUB_CACHE, cached)):
         return
     if (why := _unreachable(constants.ENDPOINT)) is not None:
         raise not_there(str(name), why)

@@ -107,13 +107,6 @@ def divided(head: Head, temperature: Temperature | None) -> Head:
     return head if temperature is None else temperature.divided(head)
 
 
-def never_wins(head: Head) -> Bool[np.ndarray, " classes"]:
-    """Return which classes a head rules out, whatever the features."""
-    # Half of `NEVER`, because dividing and multiplying rows again changes their last bits.
-    found: np.ndarray = (head.bias <= NEVER / 2) & ~head.weight.any(axis=1)
-    return found
-
-
 def temperature_of(
     head: Head, rows: FeatureSet, activation: Activation = "softmax"
 ) -> Temperature | None:
@@ -129,7 +122,8 @@ def temperature_of(
         `LEAST_ROWS` rows belong to classes that the head does not rule out, or if no temperature is
         best.
     """
-    left = np.flatnonzero(~never_wins(head))
+    # Half of `NEVER`, because dividing and multiplying rows again changes their last bits.
+    left = np.flatnonzero((head.bias > NEVER / 2) | head.weight.any(axis=1))
     place = np.full(head.num_classes, -1, dtype=np.int64)
     place[left] = np.arange(len(left))
     labels = place[rows.labels]

@@ -12,6 +12,7 @@ number per new class, and the head one more column, which adds this number to th
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from scipy.stats import rankdata
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
+from clinit.extract.dataset.names import in_words
 from clinit.headtrain.heads.array import take, to_numpy
 from clinit.headtrain.heads.groups import repeating
 from clinit.headtrain.heads.linear import Rows
@@ -234,8 +236,15 @@ class Addition:
             return f"Your {self._noun if count == 1 else given} could not be tested."
         if not self.left_out:
             return f"Of {number_of(self.new.total, self._noun)} held out, {_right(self.new)}."
-        each = "each tested" if self.new.total == count else f"{self.new.total:,} tested, each"
-        return f"Your {given}, {each} without itself: {_right(self.new)}."
+        more, repeats = count - self.new.total, self.change.data["repeats"]
+        why = (
+            f"{self.new.total:,} tested ({more:,} more repeat these or are alone in a class), each"
+        )
+        each = why if more else "each tested"
+        other = "other places, cameras or days" if self._noun == "photograph" else "other sources"
+        found = f"{_right(self.new)}; {other} may be harder"
+        found += f", and {repeats['images']:,} are of series or repeats" if repeats else ""
+        return f"Your {given}, {each} without itself: {found}."
 
     @property
     def _old_in_words(self) -> list[str]:
@@ -266,7 +275,10 @@ class Addition:
             return []
         lines = []
         for each in self.prices:
-            used = " (used)" if each.points == self.change.settings["max_old_loss"] else ""
+            most = self.change.settings["max_old_loss"]
+            price = self.change.data.get("price", most)
+            why = f" (used: within a point of {most:g})" if price < most else " (used)"
+            used = why if each.points == price else ""
             cells = map(accuracy_in_words, (each.old, each.new))
             lines.append([f"--max-old-loss {each.points:g}{used}", *cells])
         return [(["points that old classes may lose", "old classes", "added classes"], lines)]
@@ -274,21 +286,17 @@ class Addition:
     def notes(self) -> list[str]:
         """Return what the numbers do not show."""
         change, notes = self.change, list[str]()
+        for each in self.audit.known[:1]:
+            model, old = change.data.get("model", "MODEL"), shlex.quote(each["old"])
+            how = f"remove the old one: `clinit remove MODEL {old}`"
+            if dict(zip(self.model.class_names, self.model.facts.tasks, strict=True))[each["old"]]:
+                how = f"name its folder {old} and run `clinit add {model} FOLDER --more`"
+            notes.append(f"is {each['class']} the same as {in_words(each['old'])}? Then {how}")
         if names := change.data.get("untested"):
             takes = f"a second {self._noun}, which does not repeat the first"
             takes = takes if self.left_out else f"a {self._noun} in val, or five to hold one out"
             which = f"{number_of(len(names), 'class')} ({examples(names)})"
             notes.append(f"never tested: {which}; a class takes {takes}")
-        if (
-            not self.old.total
-            and len(change.classes) < self.model.facts.num_classes
-            and max(change.images.values(), default=0) == 1
-            and "weights" in change.data["old_rows"]
-        ):
-            notes.append(
-                "nothing shows how images of a class vary, so that new classes may take most of the"
-                " old ones: give a second image of a class, or images of old classes"
-            )
         return notes
 
 

@@ -62,7 +62,7 @@ def with_more(
     names = tuple(n for n, task in arrived if n in images.class_names or task in tasks)
     learnt, aside = _learnt(model, names, old)
     seen = FeatureSet.joined([learnt, aside], names)
-    train, val = (each.without(seen) for each in (images.train, images.val))
+    train, val = (each.without(seen, in_class=True) for each in (images.train, images.val))
     facts: dict[str, Any] = {}
     if repeated := len(images.train.labels) - len(train.labels):
         facts["seen"] = images.listed.of(seen)
@@ -74,7 +74,7 @@ def with_more(
                 remedy="Give images that it has neither learnt nor held out.",
             )
         of = number_of(len(images.train.labels), images.listed.noun)
-        observe(Noted(f"{repeated:,} of {of} seen already: they count once{which}"))
+        observe(Noted(f"{repeated:,} of {of} seen already, counted once{which}"))
     every = replace(
         images,
         train=FeatureSet.joined([learnt, train.named(names)], names),

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ from jaxtyping import Bool, Float, Int
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.extract.dataset.names import in_words, plain, synonyms
-from clinit.words import examples, number_of
+from clinit.extract.dataset.names import by_word, in_words, plain, synonyms
+from clinit.words import SHOWN, examples, number_of
 
 KNOWN = 2 / 3
 LEAST, MARGIN, FAR = 5, 0.3, 3.0
@@ -43,15 +43,9 @@ ALIKE, LEAST_ALIKE = 0.1, 3
 """Least share (of the images of the smaller class) and least number of confused images of two
 look-alike classes."""
 NEAR, NEIGHBOURS = 0.5, 5
-PLACES = (
-    "within a class",
-    "across classes",
-    "in train and val",
-    "from the model's images",
-    "or of one series",
-)
+PLACES = ("across classes", "within a class", "in train and val", "or of one series")
 MOST_FILES = 12
-"""Maximum number of listed images of two classes that look alike."""
+"""Maximum number of listed images of two classes that look alike, and of repeats across classes."""
 MOST_EQUALS = 4
 """Maximum number of names in one line for a set of images that repeat each other."""
 MOST_COMPARED = 2**13
@@ -95,8 +89,8 @@ class AuditedImages:
         return cls(rows=both, paths=names, splits=splits, digests=digests, odd={}, noun=noun)
 
     def of(self, rows: FeatureSet) -> list[str]:
-        """Return the paths of the images whose features are among `rows`."""
-        fresh = self.rows.fresh(rows)
+        """Return the paths of images whose class has their features in `rows`."""
+        fresh = self.rows.fresh(rows, in_class=True)
         return [path for path, is_fresh in zip(self.paths, fresh, strict=True) if not is_fresh]
 
 
@@ -104,35 +98,27 @@ class AuditedImages:
 class Audit:
     """The findings as plain values."""
 
-    images: int
-    classes: int
-    known: list[dict[str, Any]]
+    images: int = 0
+    classes: int = 0
+    known: list[dict[str, Any]] = field(default_factory=list)
     """`class`, the `old` class that it equals, and how many of its `images` the model assigns to
     `old`; None if only the names are equal."""
-    alike: list[dict[str, Any]]
+    alike: list[dict[str, Any]] = field(default_factory=list)
     """Two `classes`, the number of confused `images`, and some of them as `files`, each with its
     `class`, the `nearest` other one, and the `scores` of both: squared distances, or for a class of
     the old model shares."""
-    repeated: list[dict[str, Any]]
-    """`images` that repeat each other, and `where`: one of `PLACES`. An image that the model
-    already has comes first, by its class."""
-    misfits: list[dict[str, Any]]
+    repeated: list[dict[str, Any]] = field(default_factory=list)
+    """`images` that repeat each other, and `where`: one of `PLACES`. Those of several classes come
+    first, one of each class before others; images that the model already has, by their class."""
+    misfits: list[dict[str, Any]] = field(default_factory=list)
     """`image`, its `class`, the `nearest` other class (None if the image is far from all), and the
     `scores` of its own class and of the nearest one: squared distances."""
-    odd: list[dict[str, Any]]
+    odd: list[dict[str, Any]] = field(default_factory=list)
     """`image` and `why`."""
-    turned: dict[str, Any]
+    turned: dict[str, Any] = field(default_factory=dict)
     """Numbers of old images `right` before, and of these `wrong` now, with counts of `answers`."""
     noun: str = "image"
     """Name of the images in sentences; `row` for features."""
-
-    @classmethod
-    def nothing(cls) -> Audit:
-        """Return the audit of no image."""
-        none: dict[str, Any] = {"right": 0, "wrong": 0, "answers": {}}
-        return cls(
-            images=0, classes=0, known=[], alike=[], repeated=[], misfits=[], odd=[], turned=none
-        )
 
     @property
     def lines(self) -> list[str]:
@@ -163,11 +149,14 @@ class Audit:
             "images that hardly show anything": [f"{it['image']} ({it['why']})" for it in self.odd],
         }
         found = {what: each for what, each in parts.items() if each}
-        lines = [f"{what} ({len(each):,}): {examples(each)}" for what, each in found.items()]
-        if wrong := self.turned["wrong"]:
+        lines = [
+            f"{what} ({len(each):,}): {examples(each, MOST_FILES if PLACES[0] in what else SHOWN)}"
+            for what, each in found.items()
+        ]
+        if wrong := self.turned.get("wrong"):
             answers = [f"{n:,} as {in_words(name)}" for name, n in self.turned["answers"].items()]
             right = number_of(self.turned["right"], f"correctly classified old {noun}")
-            lines.append(f"{wrong:,} of {right} are now misclassified: {examples(answers)}")
+            lines.append(f"{wrong:,} of {right} now misclassified: {examples(answers)}")
         return lines
 
     @property
@@ -255,7 +244,7 @@ def shares(
 
 def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[dict[str, Any]]:
     """Return the new classes that a head already contains, by name or by its predictions."""
-    row_of = {plain(word): name for name in before.class_names or () for word in synonyms(name)}
+    row_of = by_word(before.class_names or ())
     found: list[dict[str, Any]] = []
     for name in dict.fromkeys(own.tolist()):
         (answer, count), *_ = Counter(answers[own == name].tolist()).most_common(1)
@@ -338,20 +327,23 @@ def repeated(images: AuditedImages, earlier: FeatureSet) -> list[dict[str, Any]]
                                        (len(features),) * 2))[1]
         for pairs in (same, [*same, *zip(groups_of(rows).tolist(), range(count), strict=True)])
     )  # fmt: skip
-    found = []
-    for number in np.flatnonzero(np.bincount(part) > 1):
-        every = np.flatnonzero(part == number)
-        of, before = every[every < count].tolist(), (every[every >= count] - count).tolist()
-        names = [images.paths[row] for row in of]
-        if before and of:
-            name = in_words(earlier.class_names[earlier.labels[before[0]]])
-            names.insert(0, f"an {images.noun} of {name}".replace("an row", "a row"))
-            found.append({"images": names, "where": PLACES[3]})
-        elif of:
-            classes, splits = {*rows.labels[of]}, {images.splits[row] for row in of}
-            where = PLACES[1] if len(classes) > 1 else PLACES[2] if len(splits) > 1 else PLACES[0]
-            where = where if len({*near[of]}) == 1 else PLACES[4]
-            found.append({"images": names, "where": where})
+    names = np.array([s.class_names[label] for s in (rows, earlier) for label in s.labels], str)
+    _, kinds = np.unique(names, return_inverse=True)
+    crosses = (np.bincount(np.unique([near, kinds], axis=1)[0]) > 1)[near]
+    # Copies in several classes are a set, before all others, which stay within their classes.
+    number, found = np.where(crosses, near, len(near) * (1 + part) + kinds), []
+    for each in np.unique(number):
+        every = np.flatnonzero(number == each)
+        of, others = every[every < count], every[every >= count]
+        known = {*names[others]} - {*names[of]}
+        if not len(of) or len(of) + len(known) == 1:  # nothing repeats it, or only its own class
+            continue
+        _, firsts = np.unique(rows.labels[of], return_index=True)
+        told = [f"a known {images.noun} of {in_words(name)}" for name in sorted(known)]
+        told += [images.paths[row] for row in dict.fromkeys([*of[np.sort(firsts)], *of])]
+        splits = {images.splits[row] for row in of}
+        where = PLACES[3] if len({*near[of]}) > 1 else PLACES[2 if len(splits) > 1 else 1]
+        found.append({"images": told, "where": PLACES[0] if crosses[every[0]] else where})
     return found
 
 

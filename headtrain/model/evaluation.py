@@ -45,7 +45,7 @@ from clinit.headtrain.model.predict import (
     scores,
 )
 from clinit.observer import Doing, Noted, Observer, Warned, ignore
-from clinit.words import examples, number_of
+from clinit.words import examples, lines_of_table, number_of
 
 RATE = 0.05
 """Share of the model's held-out images that the threshold for rejection rejects."""
@@ -62,7 +62,7 @@ ONLY = ("only this", "only other")
 SAME = 5e-3
 """Largest relative difference of the logits of an image and of its features, stored as float16."""
 LISTED = 10
-"""Maximum number of lost images in a line."""
+"""Maximum number of lost images in a line, and of lines of a table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,14 +208,19 @@ class Evaluation:
             )
         if learnt := found["learnt"]:
             of = number_of(len(self.table), noun)
-            lines["learnt"] = f"{learnt:,} of {of}: the model was made from these, others test it"
+            lines["learnt"] = (
+                f"{learnt:,} of {of}, from which the model was made: only others test it"
+            )
         if self.auroc is not None:
-            score = f"AUROC {self.auroc:.3f} by {self.rule} (chance 0.5, best 1)"
+            score = f"AUROC {self.auroc:.3f} by {self.rule} (0.5 chance, 1 all told apart)"
             lines[f"unknown {noun}s"] = f"{strangers:,}, {score}"
             if self.rejection is not None:
-                away = self.turned_away
-                others = f"{away['known']:,} of {known:,} others"
-                lines["with --reject"] = f"{away['strangers']:,} rejected, and {others}"
+                refused, caught = self.turned_away.values()
+                shares = (100 * caught / strangers, 100 * refused / known)
+                lines["with --reject"] = (
+                    f"{caught:,} of {strangers:,} unknown caught ({shares[0]:.0f} %),"
+                    f" {refused:,} of {known:,} known refused ({shares[1]:.0f} %)"
+                )
         return lines if found["against"] is None else lines | self._compared(found["against"])
 
     def _compared(self, found: dict[str, Any]) -> dict[str, str]:
@@ -237,6 +242,20 @@ class Evaluation:
         ]
         more = f" and {lost - LISTED:,} more (--csv FILE)" if lost > LISTED else ""
         return lines | ({"lost": ", ".join(files[:LISTED]) + more} if files else {})
+
+    def lines(self, name: str = "The model") -> list[str]:
+        """Return the measures in lines, as `clinit evaluate` prints them."""
+        (_, right), *others = self.summary.items()
+        return [f"{name}: {right}", *(f"{each}: {words}" for each, words in others)]
+
+    def __str__(self) -> str:
+        """Return the measures, and the worst classes and pairs."""
+        tables = [
+            [title, *lines_of_table(rows.columns, cells_of(rows.head(LISTED)))]
+            for title, rows in self.tables.items()
+            if title != "Lost"  # the lines name them
+        ]
+        return "\n".join(line for lines in (self.lines(), *tables) for line in lines)
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -309,8 +328,7 @@ class Questions:
         kind = "folder" if self.rows is None else "class"
         if names and len(strangers) == len(self.classes):
             raise ModelError(
-                f"none of the {len(names):,} {'folders' if kind == 'folder' else 'classes'}"
-                f" ({told}) is named as a class of the model",
+                f"of {number_of(len(names), kind)} ({told}), none is named as a class of the model",
                 remedy=f"Rename them: `clinit model show {model.origin}` lists the class names.",
             )
         if names:

@@ -118,6 +118,8 @@ class GrownHead(NamedTuple):
     """What stood in for old images, in words."""
     taken: Top1 = Top1(0, 0)
     """How many of the features that stand in for old images new classes take."""
+    price: float | None = None
+    """The points that old classes may lose, if fewer than requested are enough."""
 
 
 def grown_head(growth: Growth, observer: Observer) -> GrownHead:
@@ -155,7 +157,8 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     if start.balance is None:
         if config.init == "auto" and not len(tested.labels):
             head = _bounded(head, rows, images)
-        return GrownHead(head, start, kind, _taken(head, rows, images))
+        room = _room(head, rows, images) if len(rows.labels) else np.zeros(0)
+        return GrownHead(head, start, kind, Top1(int((room < 0).sum()), len(room)))
     return GrownHead(head, start, kind, Top1(start.balance.lost, start.balance.judged))
 
 
@@ -177,11 +180,6 @@ def _room(head: Head, rows: FeatureSet, images: Arrived) -> Float[np.ndarray, " 
     logits = rows.features[chosen].astype(np.float32) @ head.weight.T + head.bias
     old = head.num_classes - len(images.class_names)
     return np.asarray(logits[:, :old].max(axis=1) - logits[:, old:].max(axis=1))
-
-
-def _taken(head: Head, rows: FeatureSet, images: Arrived) -> Top1:
-    room = _room(head, rows, images) if len(rows.labels) else np.zeros(0)
-    return Top1(int((room < 0).sum()), len(room))
 
 
 def _study(growth: Growth, init: Any, buffer: int) -> Study:
@@ -263,7 +261,8 @@ def old_rows(
 
     def draw(known: Memory, what: str) -> None:
         if (known.known & ~has_rows).any():
-            take(pseudo_features(known, _per_class(known), 0), f"{DRAWN} features from {what}")
+            count = drawn_per_class(int(known.known.sum()), known.dim)
+            take(pseudo_features(known, count, 0), f"{DRAWN} features from {what}")
 
     if given is not None:
         take(given.named(names), "real features from the cache")
@@ -273,11 +272,6 @@ def old_rows(
     if not has_rows.all():
         draw(memory_of_head(head, new), "the classifier's weights")
     return FeatureSet.joined(taken, names), ", ".join(kinds), known
-
-
-def _per_class(memory: Memory) -> int:
-    """Return how many rows to draw per class: enough for the covariance, and at least a few."""
-    return drawn_per_class(int(memory.known.sum()), memory.dim)
 
 
 def pseudo_features(memory: Memory, rows_per_class: int, seed: int) -> FeatureSet:

@@ -100,8 +100,8 @@ class ImageFolder(Inputs):
         counts = train.class_counts()
         if empty := counts.filter(pl.col("images") == 0)["class_name"].to_list():
             raise ManifestError(
-                f"{len(empty):,} of {len(train.class_names):,} classes in {self.root} have no image"
-                f" in train ({examples(empty)})",
+                f"{len(empty):,} of {number_of(len(train.class_names), 'class')} in {self.root}"
+                f" without an image in train ({examples(empty)})",
                 remedy="Add images to their folders, rename the folders as in train, or remove"
                 " them.",
             )
@@ -130,8 +130,8 @@ class ImageFolder(Inputs):
         names, counts = found.class_names, found.splits["train"].counts()
         if unreadable := [names[row] for row in np.flatnonzero(counts == 0)]:
             raise CacheError(
-                f"{len(unreadable):,} of {len(counts):,} classes in {self.root} have no image that"
-                f" can be read ({examples(unreadable)})",
+                f"{len(unreadable):,} of {number_of(len(counts), 'class')} in {self.root}"
+                f" without an image that can be read ({examples(unreadable)})",
                 remedy="Add or replace images, or remove the folders of these classes; then give"
                 " another folder with `--features`.",
             )
@@ -203,8 +203,8 @@ class ImageFolder(Inputs):
         if bad:
             every = sum(len(each.manifest.table) for each in self.listing.values())
             named = examples([f"{each.path}: {each.reason}" for each in bad])
-            told = f"{len(bad):,} of {every:,} images cannot be read and are left out ({named})"
-            observe(Warned(told))
+            which = f"{len(bad):,} of {number_of(every, 'image')} cannot be read"
+            observe(Warned(f"{which}: left out ({named})"))
             first = [{"image": each.path, "error": each.reason} for each in bad[:LISTED]]
             left_out["unreadable"] = {"count": len(bad), "first": first}
         if "assumed_names" in model.facts.record:
@@ -258,10 +258,8 @@ class _Seen:
     def look_at(self, paths: Sequence[str]) -> None:
         """Read images to look at them; the extraction reports what cannot be read."""
         for path in paths:
-            try:
+            with suppress(OSError, ImageError):
                 self.look(path, read_whole(self.root / path))
-            except (OSError, ImageError):
-                continue
 
     def write(self, folder: Path) -> None:
         """Write what was seen, next to the features."""
@@ -285,7 +283,7 @@ def oddity(content: bytes) -> str | None:
 
     An unreadable image is not odd; the extraction reports it.
     """
-    try:
+    with suppress(ImageError, OSError, SyntaxError, ValueError):
         with Image.open(io.BytesIO(content)) as image:
             width, height = image.size
         if min(width, height) < TINY:
@@ -293,6 +291,4 @@ def oddity(content: bytes) -> str | None:
         dense = len(content) >= DENSE * width * height
         if not dense and float(decode(content).float().std(dim=(1, 2)).max()) < UNIFORM:
             return "nearly one colour"
-    except (ImageError, OSError, SyntaxError, ValueError):
-        pass
     return None

@@ -25,7 +25,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import accuracy
 from clinit.extract.cache.plan import caches_in
-from clinit.extract.dataset.names import in_words, near_names, plain, synonyms
+from clinit.extract.dataset.names import by_word, in_words, near_names, plain
 from clinit.files.arrays import FEATURES, FORMATS, LABELS, open_arrays, widened
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.array import as_array, to_numpy
@@ -115,8 +115,9 @@ class FeatureInput(Inputs):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """One name per class."""
-        return next(iter(self.splits.values())).class_names
+        """One name per class with rows."""
+        first = next(iter(self.splits.values()))
+        return tuple(first.class_names[label] for label in np.unique(first.labels))
 
     @cached_property
     def features(self) -> Any:
@@ -226,7 +227,7 @@ def questions(names: Sequence[str], model: Model, told: str) -> Iterator[str]:
     """Yield warnings of names that no class of the model has, but nearly."""
     if near := near_names(names, model.class_names, told, "the model"):
         yield near
-    known = {plain(word): name for name in model.class_names for word in synonyms(name)}
+    known = by_word(model.class_names)
     new, asked = [name for name in names if plain(name) not in known], list[str]()
     for name in new[:MOST_ASKED]:
         found = get_close_matches(plain(name), known, n=1, cutoff=0.88)
@@ -338,22 +339,16 @@ def _of_file(path: Path, labels: Any) -> FeatureInput:
         file.find(None, (*FEATURES, "x", "X"), "clinit cache import --features-name")
     )
     rows = np.asarray(widened(stored))
-    place = path if labels is None else labels
+    place, names, origin = path if labels is None else labels, None, "the labels"
     if isinstance(place, str | os.PathLike):
         target = file if labels is None else open_arrays(Path(place))
         known, every = target.names(), (*LABELS, "y")
-        if labels is None and (known is None or not {*every}.intersection(known)):
-            return FeatureInput(path=path, splits={"train": _labelled(rows, None, "")})
-        where = Path(place)
-        labels = target.labels(target.find(None, every, "clinit cache import --labels-name"))
-        names = target.class_names()
-        if names is None and "class_names" in (known or ()):
-            names = tuple(map(str, target.labels("class_names")))
-        from clinit.extract.work.import_features import number_labels
-
-        found = number_labels(labels, len(rows), names, f"the labels in {where}")
-        return FeatureInput(path=path, splits={"train": FeatureSet(rows, *found)})
-    return FeatureInput(path=path, splits={"train": _labelled(rows, labels, "the labels")})
+        if labels is not None or (known is not None and {*every}.intersection(known)):
+            labels = target.labels(target.find(None, every, "clinit cache import --labels-name"))
+            names, origin = target.class_names(), f"the labels in {place}"
+            if names is None and "class_names" in (known or ()):
+                names = tuple(map(str, target.labels("class_names")))
+    return FeatureInput(path=path, splits={"train": _labelled(rows, labels, origin, names)})
 
 
 def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureSet, FeatureSet]:
@@ -426,8 +421,8 @@ def remember(
         notes.append(f"--hold-out {share:g} has no effect: val is held out")
     elif config.hold_out and none:
         notes.append(
-            f"--hold-out {share:g}: no image of {none:,} of {classes:,} classes is held out; it"
-            f" takes {LEAST_TO_MEASURE} images of a class, or a folder val"
+            f"--hold-out {share:g}: no image of {none:,} of {number_of(classes, 'class')} is held"
+            f" out; it takes {LEAST_TO_MEASURE} images of a class, or a folder val"
         )
     for note in notes:
         observe(Noted(note))
@@ -477,7 +472,7 @@ def _with_learnt(model: Model, arrived: Arrived) -> tuple[Arrived, FeatureSet, l
     fresh = fresh.part(is_learnt[fresh.labels])
     known = int(is_learnt[every.labels].sum()) - len(fresh.labels)
     of = number_of(len(every.labels), arrived.listed.noun)
-    note = f"{known:,} of {of} were learnt or held out before: they stay so, and test nothing"
+    note = f"{known:,} of {of} known already: learnt or held out as before; they test nothing"
     changed = replace(
         arrived,
         train=FeatureSet.joined([others(arrived.train), learnt], names),

@@ -144,12 +144,12 @@ class Memory:
     def describe(self) -> str:
         """Return the contents, in words."""
         count = len(self.learnt.labels)
-        learnt = f" and of {count:,} training images of added classes" if count else ""
+        learnt = f" and of {number_of(count, 'training image')} of added classes" if count else ""
         also = "" if self.exact else " (including removed classes)"
         return (
             f"The model stores the means of {number_of(int(self.known.sum()), 'class')}, their"
             " covariance"
-            f"{also}, features of {len(self.held_out.labels):,} held-out images{learnt}:"
+            f"{also}, features of {number_of(len(self.held_out.labels), 'held-out image')}{learnt}:"
             f" {self.num_bytes / 1e6:,.1f} MB"
         )
 

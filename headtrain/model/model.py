@@ -20,13 +20,14 @@ from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.dataset.names import by_word, in_words, meant, plain
 from clinit.files.text import is_text
 from clinit.headtrain.heads.temperature import Activation, divided
 from clinit.headtrain.model.engine import AnyPath, Engine, Reading
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.settings import AddConfig, ArrivalKind, RememberConfig
-from clinit.words import examples, visible
+from clinit.words import examples, number_of, visible
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.addition import Addition
@@ -134,12 +135,6 @@ class Model:
             return self.engine.depends_on
         return described(self.facts.fingerprint)
 
-    def without_network(self) -> Model:
-        """Return the head alone, which classifies features of the network."""
-        backbone = described(self.facts.fingerprint)
-        memory = self.memory and replace(self.memory, backbone=backbone)
-        return replace(self, linear=self.head, memory=memory, engine=None)
-
     def with_rows_of(self, *others: Model) -> Model:
         """Return a model whose network gives the logits of its head, and then of other heads."""
         if self.engine is None:
@@ -180,17 +175,17 @@ class Model:
         """Return the model without the named classes; its history records the removal.
 
         Args:
-            names: Class names.
+            names: Class names, or words for synsets of ImageNet.
             data: Further contents of the history.
 
         Raises:
             ModelError: If a class does not exist, or if no class would be left.
         """
-        self._check_known(names)
+        names = self._meant(names)
         rows = [row for row, name in enumerate(self.class_names) if name not in {*names}]
         if not rows:
             raise ModelError(
-                f"without these {len({*names}):,} classes, none would be left",
+                f"without {number_of(len({*names}), 'class')}, none would be left",
                 remedy="Leave at least one class.",
             )
         left = self.of_rows(rows)
@@ -211,7 +206,7 @@ class Model:
             ModelError: If a class does not exist, two classes would have the same name, or a name
                 cannot be printed.
         """
-        self._check_known(list(new_names))
+        new_names = dict(zip(self._meant([*new_names]), new_names.values(), strict=True))
         names = tuple(new_names.get(name, name) for name in self.facts.class_names)
         for name in new_names.values():
             is_printed = name.strip() and is_text(name) and visible(name) == name
@@ -230,15 +225,18 @@ class Model:
         told = {"names": dict(new_names)}
         return renamed.after(Change.now("rename", [*new_names.values()], data=data, settings=told))
 
-    def _check_known(self, names: Sequence[str]) -> None:
-        known = set(self.facts.class_names)
-        if unknown := [name for name in names if name not in known]:
-            near = get_close_matches(unknown[0], self.facts.class_names, n=3)
+    def _meant(self, names: Sequence[str]) -> list[str]:
+        found = {name: meant(name, self.class_names) for name in names}
+        if unknown := [name for name, classes in found.items() if len(classes) != 1]:
+            words = by_word(self.class_names)
+            close = [words[each] for each in get_close_matches(plain(unknown[0]), words)]
+            near = ", ".join(map(in_words, found[unknown[0]] or dict.fromkeys(close)))
             raise ModelError(
                 f"the model has no class {examples(unknown)}"
-                + (f"; its classes of similar names: {', '.join(near)}" if near else ""),
+                + (f"; its classes of similar names: {near}" if near else ""),
                 remedy="`clinit model show MODEL` lists its classes.",
             )
+        return [found[name][0] for name in names]
 
     def logits(self, features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows classes"]:
         """Return the logits of features, divided by the temperature, in float64."""
@@ -398,7 +396,11 @@ class Model:
         """
         from clinit.headtrain.model.storage import write_model
 
-        model = self.without_network() if Path(out).suffix == ".npz" else self
+        model = self
+        if Path(out).suffix == ".npz":
+            backbone = described(self.facts.fingerprint)
+            memory = self.memory and replace(self.memory, backbone=backbone)
+            model = replace(self, linear=self.head, memory=memory, engine=None)
         return write_model(model, Path(out), onnx=onnx, overwrite=overwrite)
 
 

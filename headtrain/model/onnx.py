@@ -39,7 +39,7 @@ from clinit.machine import cpu_count, out_of_memory
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
-    from torch import Tensor, nn
+    from torch import nn
 
     from clinit.extract.network.transform import Transform
 
@@ -180,38 +180,28 @@ def _compare(network: nn.Module, content: bytes, transform: Transform) -> str:
     """Return the result of the comparison in words."""
     import torch
 
-    session = session_of(content)
-    with torch.no_grad():
-        pairs = [
-            (network(batch).numpy(), run_session(session, batch.numpy()))
-            for batch in _noise(transform)
-        ]
+    session, generator, pairs = session_of(content), torch.Generator().manual_seed(0), []
+    for count in (1, 3):  # two sizes, because the graph must take any batch size
+        shape = (count, 3, *transform.crop)
+        pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        noise = transform.normalise(pixels).contiguous()
+        with torch.no_grad():
+            pairs.append((network(noise).numpy(), run_session(session, noise.numpy())))
     expected, found = (np.concatenate(each) for each in zip(*pairs, strict=True))
-    difference, largest, others = 0.0, 0.0, 0
-    if found.shape == expected.shape:
-        difference, largest = float(abs(found - expected).max()), float(abs(expected).max())
-        others = int((found.argmax(1) != expected.argmax(1)).sum())
-    if found.shape != expected.shape or others or not difference <= TOLERANCE * largest:
+    is_same, largest = found.shape == expected.shape, float(abs(expected).max())
+    others = int((found.argmax(1) != expected.argmax(1)).sum()) if is_same else len(found)
+    difference = float(abs(found - expected).max()) if is_same else np.inf
+    if others or not difference <= TOLERANCE * largest:  # not true of NaN
         raise ModelError(
-            f"onnxruntime and PyTorch differ: logits of shape {found.shape} and"
-            f" {expected.shape} differ by {difference:g} (the largest is {largest:g}), and"
-            f" the predicted class for {others:,} images",
+            f"onnxruntime and PyTorch differ: logits of shape {found.shape} and {expected.shape}"
+            f" differ by {difference:g} (the largest is {largest:g}), and the predicted class for"
+            f" {others:,} images",
             remedy="Leave out --onnx; the ONNX file is not kept.",
         )
     return (
         f"onnxruntime and PyTorch agree on {len(expected):,} images of noise: same class, logits"
         f" within {difference:.1e} (the largest is {largest:.1f})"
     )
-
-
-def _noise(transform: Transform) -> Iterator[Tensor]:
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    for count in (1, 3):  # two sizes, because the graph must take any batch size
-        shape = (count, 3, *transform.crop)
-        pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-        yield transform.normalise(pixels).contiguous()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -330,7 +320,7 @@ def load_onnx(path: Path, device: str = "auto") -> Model:
             remedy="Use --device cpu; or give the model folder, whose network takes a GPU.",
         )
     if not is_file(path):
-        raise ModelError(f"no model at {path}", remedy=instead_of(path, _REMEDY))
+        raise ModelError(f"no model at {path}", remedy=instead_of(path, _REMEDY, is_file))
     check_readable(path, ModelError)
     content = path.read_bytes()
     try:

@@ -36,6 +36,7 @@ from clinit.extract.dataset.tree import (
     IMAGE_SUFFIXES,
     is_left_by_others,
 )
+from clinit.files.arrays import FORMATS
 from clinit.files.paths import instead_of
 from clinit.headtrain.heads.temperature import PROBABILITIES, Activation
 from clinit.headtrain.model.engine import AS_USUAL, AnsweredBatch, AnyPath, Logits, Reading
@@ -173,11 +174,17 @@ def predict(
             told = {"guesses": (), "reason": reasons[row]} if row in reasons else answer
             found[row] = Prediction(**places[row], **told)
     return [
-        replace(each, reason=". ".join(filter(None, (MISSING, instead_of(each.path, "")))))
+        replace(each, reason=". ".join(filter(None, (MISSING, near(each.path, "")))))
         if each.reason == MISSING
         else each
         for each in found
     ]
+
+
+def near(path: Path, remedy: str) -> str:
+    """Return a question with the most similar image, file of features or folder."""
+    kinds = (*IMAGE_SUFFIXES, *FORMATS, *(() if path.suffix else ("",)))
+    return instead_of(path, remedy, lambda each: each.suffix.lower() in kinds)
 
 
 def _answers(

@@ -192,7 +192,7 @@ def _read(path: Path, held: Mapping[str, Path]) -> tuple[ModelFacts, dict[str, A
             else WRITES_MODELS,
         )
     if not is_file(file):
-        raise ModelError(f"no model at {file}", remedy=instead_of(file, WRITES_MODELS))
+        raise ModelError(f"no model at {file}", remedy=instead_of(file, WRITES_MODELS, is_file))
     check_readable(file, ModelError)
     try:
         with safe_open(held.get(MODEL_FILE, file), framework="numpy") as opened:

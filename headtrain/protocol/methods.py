@@ -89,7 +89,8 @@ class GradientHeads(Method):
         """Start all heads, or solve them; train them on the same batches."""
         if self._shared.start.head_width == "grow":
             self._grow(lesson.task)
-        data = self._experiment.training(lesson.rows.rows) if lesson.starts_on_all else None
+        rows, seen = lesson.rows, lesson.seen
+        data = self._experiment.training(rows.rows) if seen is rows else None
         yield Done("prepare")
         with torch_stream(self.device):
             before = {

@@ -19,7 +19,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -151,10 +151,8 @@ class TrunkCache:
 
         plan = self.plan(part)
         folder = self.path(plan)
-        try:
+        with suppress(CacheError):  # not begun, not finished, or damaged
             return self._open(part, folder)
-        except CacheError:  # not begun, not finished, or damaged
-            pass
         self.from_images(part)  # only to check that the images give the stored features
         with claim_folder(folder, on_busy=busy), whole_images():
             pixels, workers = self.storage.max_pixels, self.storage.workers or cpu_count()

@@ -185,13 +185,13 @@ def counted(items: Sequence[str], what: str) -> tuple[str, ...]:
 SHOWN = 3
 
 
-def examples(names: Sequence[str]) -> str:
+def examples(names: Sequence[str], most: int = SHOWN) -> str:
     """Return the first few names, and an ellipsis if there are more.
 
     >>> examples(["a", "b", "c", "d"])
     'a, b, c, ...'
     """
-    return ", ".join([*names[:SHOWN], *(["..."] if len(names) > SHOWN else [])])
+    return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
 
 
 def cut_short(value: object, most: int = 60) -> str:

@@ -146,7 +146,7 @@ def test_two_models_answer_the_same_images(
         ("MODEL nowhere", "no folder of images at nowhere"),
         ("MODEL IMAGES/a", "contains images"),
         ("nowhere IMAGES", "no model at nowhere"),
-        ("MODEL STRANGE", "none of the 1 folders (<b>x) is named as a class"),
+        ("MODEL STRANGE", "of 1 folder (<b>x), none is named as a class"),
         ("MODEL IMAGES --csv x.txt", "--csv needs a file that ends in .csv, got x.txt"),
         ("MODEL IMAGES --html x.csv", "--html needs a file that ends in .html, got x.csv"),
     ],

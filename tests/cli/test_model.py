@@ -62,7 +62,9 @@ def remembering(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model, once it has seen images of all of its classes."""
     folder = tmp_path_factory.mktemp("remembering")
     draw(folder / "images", "abcde", 6, start=100)
-    done("remember", model, folder / "images", "--out", folder / "model", "--device", "cpu")
+    out = folder / "model"
+    printed = done("remember", model, folder / "images", "--out", out, "--device", "cpu")
+    assert printed.endswith(f"Next: clinit add {out} FOLDER")
     return folder / "model"
 
 
@@ -177,15 +179,19 @@ def test_more_images_solve_rows_anew_and_two_models_become_one(
 ) -> None:
     cpu, more = ("--device", "cpu"), draw(tmp_path / "more", "f", 4, start=8)
     shutil.copy(images / "f" / "0.png", more / "f")
+    shutil.copy(images / "g" / "1.png", more / "f" / "moved.png")
     printed = done("add", grown[0], more, "--more", "--out", tmp_path / "more-of-f", *cpu)
-    assert "1 of 5 images seen already: they count once" in printed
-    assert "4 more photographs of 1 class, 2 classes computed anew" in printed
+    assert "1 of 6 images seen already, counted once (f/0.png)" in printed
+    found = read_facts(tmp_path / "more-of-f").history[-1].data["audit"]["repeated"]
+    told = {"a known image of g", "f/moved.png"}
+    assert "across classes" in {each["where"] for each in found if told <= {*each["images"]}}
+    assert "5 more photographs of 1 class, 2 classes computed anew" in printed
     done("add", remembering, draw(tmp_path / "other", "hi", 6), "--out", tmp_path / "hi", *cpu)
     words = ("model", "merge", tmp_path / "more-of-f", tmp_path / "hi", "--out")
     printed = done(*words, tmp_path / "both")
-    assert f"{tmp_path / 'both'} knows 9 classes. Your 32 photographs" in printed
+    assert f"{tmp_path / 'both'} knows 9 classes. Your 33 photographs" in printed
     assert "2 classes computed anew, 2 classes added" in printed
-    assert memory_of(tmp_path / "both").counts.tolist() == [5] * 5 + [12, 8, 6, 6]
+    assert memory_of(tmp_path / "both").counts.tolist() == [5] * 5 + [13, 8, 6, 6]
     told = json.loads(call(*words, tmp_path / "both.safetensors", "--json").stdout)
     assert (told["history"][-1]["action"], told["memory"]) == ("merge", None)
 
@@ -195,7 +201,7 @@ def test_classes_are_removed_with_what_is_remembered_of_them(
 ) -> None:
     fewer = tmp_path / "fewer"
     printed = done("remove", grown[0], "b", "g", "--out", fewer)
-    assert f"{fewer} knows 5 classes, 2 fewer than {grown[0]}" in printed
+    assert f"{fewer} knows 5 classes, 2 fewer than {grown[0]}: b, g removed" in printed
     assert "`clinit remember` computes it anew" in printed
     before, after = head_of(grown[0]), head_of(fewer)
     assert after.class_names == memory_of(fewer).class_names == tuple("acdef")
@@ -260,9 +266,9 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
         (own / bad).write_bytes(b"no image")
     printed = done("add", model, own, "--out", tmp_path / "out", "--device", "cpu")
     for part in (
-        "2 of 18 images cannot be read and are left out (f/3.png: ",
+        "2 of 18 images cannot be read: left out (f/3.png: ",
         "g/9.heic",
-        "Your 16 photographs, 15 tested, each without itself: ",
+        "Your 16 photographs, 15 tested (1 more ",
         "never tested: 1 class (h); a class takes ",
     ):
         assert part in printed
@@ -387,7 +393,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
 @pytest.mark.parametrize(
     ("words", "kind", "message"),
     [
-        ("add MODEL b1h1", ModelError, "1 of these 2 classes are among the 5 of the model (b)"),
+        ("add MODEL b1h1", ModelError, "1 of these 2 classes already among the 5 of the model (b)"),
         ("add MODEL h3 --old IMAGES-CACHE", ModelError, "-CACHE (f, g) is a class that"),
         ("add MODEL f3g0", ManifestError, "1 of 2 classes in"),
         ("add MODEL 0", ManifestError, "no train split of folder in"),
@@ -399,7 +405,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL IMAGES --without nowhere", ManifestError, "cannot read nowhere: No such file"),
         ("add MODEL IMAGES --without LIST", ManifestError, "1 line of LIST not the path of an"),
         ("add MODEL IMAGES --html x.csv", None, "--html needs a file that ends in .html, got x"),
-        ("add MODEL IMAGES --more", ModelError, "2 of these 2 classes are new to the model (f, g)"),
+        ("add MODEL IMAGES --more", ModelError, "new to the model: 2 of these 2 classes (f, g)"),
         ("add MODEL a1 --more", ModelError, "of all training images of 1 class (a)"),
         ("add MODEL f1 --out= --overwrite", None, "--overwrite needs --out"),
         ("add --backbone=resnet18 IMAGES --out=", None, "--backbone needs --out"),
@@ -407,8 +413,8 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("model merge MODEL IMAGES", ModelError, "it is not a model"),
         ("remember MODEL f1", ModelError, "1 folder without class in the model (f)"),
         ("remember MODEL IMAGES --out x.safetensors", None, "a file has no memory"),
-        ("remove MODEL d_", ModelError, "no class d_; its classes of similar names: d"),
-        ("remove MODEL a b c d e", ModelError, "without these 5 classes, none would be left"),
+        ("remove MODEL d8", ModelError, "no class d8; its classes of similar names: d"),
+        ("remove MODEL a b c d e", ModelError, "without 5 classes, none would be left"),
         ("rename MODEL a=c", ModelError, "'c' cannot be the name of a class"),
         ("rename MODEL a=\x1b[31m", ModelError, "cannot be the name of a class"),
         ("rename MODEL ab", None, "expected OLD=NEW"),

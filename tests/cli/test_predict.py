@@ -15,7 +15,7 @@ from clinit.cli.commands.predict import COLUMNS, OF_REJECTION, predict
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.facts import ModelFacts
 from clinit.headtrain.model.model import load_model
-from clinit.headtrain.model.predict import Guess, Prediction, find_images
+from clinit.headtrain.model.predict import Guess, Prediction, find_images, near
 from tests.snapshots import check_snapshot
 
 app = typer.Typer()
@@ -59,14 +59,28 @@ def test_a_table_has_a_line_for_each_class(
     images = [seen("a/b/1.png", 0.9, 0.06, 0.04), seen("a/c.png", 0.5, score=-2.5, unknown=True)]
     rows = [seen("x.npy", 0.75, row=row) for row in range(22)]
     facts = ModelFacts(class_names=(), tasks=())
-    predict_output._show(images, "images", facts)
+    predict_output._show(images, "image", facts)
     squared = replace(facts, record={"config": {"loss": "mse"}})
-    predict_output._show(images[:1], "images", squared)
-    predict_output._show(rows, "rows", facts)
+    predict_output._show(images[:1], "image", squared)
+    predict_output._show(rows, "row", facts)
     shown = capsys.readouterr()
     check_snapshot("predict", shown.out)
     assert "Note: 2 more rows" in shown.err
     assert "Note: the head was trained with squared error" in shown.err
+
+
+def test_a_missing_image_is_answered_by_an_image_and_a_long_path_keeps_its_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    for name in ("wheer.txt", "where.jpg"):
+        (tmp_path / name).touch()
+    assert near(tmp_path / "wheer.jpg", "Give.").endswith("/where.jpg?")
+    assert near(tmp_path / "othre", "Give.").endswith("/other?")
+    assert near(tmp_path / "othre.tif", "Give.") == "Give."
+    monkeypatch.setattr(predict_output, "out", Console(width=80))
+    assert predict_output._shortened("a/b.jpg") == "a/b.jpg"
+    assert predict_output._shortened(f"{'ab/' * 20}c.jpg") == "ab/ab/a…ab/ab/ab/ab/ab/c.jpg"
 
 
 def test_bad_images_are_reported_the_others_are_shown_and_the_code_is_1(
@@ -127,7 +141,7 @@ def test_csv_has_a_line_an_image_and_class(
             assert float(line[name]) == pytest.approx(value, rel=1e-5)
     assert len(lines) == len(told) + 1 == 17
     said = invoke(remembering, images[0], "--csv", tmp_path / "plain.csv").stdout
-    assert f"1 images at {tmp_path / 'plain.csv'}" in said
+    assert f"1 image at {tmp_path / 'plain.csv'}" in said
 
 
 @pytest.mark.parametrize(

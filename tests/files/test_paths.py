@@ -119,7 +119,7 @@ def test_a_missing_path_is_answered_by_a_similar_one_of_its_kind(tmp_path: Path)
     (tmp_path / "scene.txt").touch()
     assert instead_of(tmp_path / "scene", "Other.", Path.is_dir).endswith("/scenes?")
     assert instead_of(tmp_path / "scene", "Other.", Path.is_symlink) == "Other."
-    assert instead_of(tmp_path / "nowhere" / "scenes", "Other.") == "Other."
+    assert instead_of(tmp_path / "nowhere" / "scenes", "Other.", Path.exists) == "Other."
 
 
 @pytest.mark.parametrize("hostile", ["none", "open", "link", "above", "file", "no home"])

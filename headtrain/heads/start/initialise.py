@@ -95,7 +95,11 @@ def initialise(
         assert sample is not None
         assert statistics is not None
         with watch.phase("lambda"):
-            lam, curve = choose_lambda(start, sample, statistics, path, near)
+            path, judges = path or LambdaPath.of(statistics), judges_of(start, sample, statistics)
+            if bool((judges.target >= 0).any()):
+                curve = loss_curve(judges, path, with_bias=start.bias == "write", near=near)
+            # If no row can judge, or rows of zeros beat every lambda, there is no curve.
+            lam = curve.best if curve is not None else safe_lambda(path)
     elif start.reads_lambda:
         lam = float(start.ridge_parameter)
     with watch.phase("solve"):
@@ -121,32 +125,6 @@ def initialise(
         return LeftOut(data, judged.drawn, computed_again(judged, again, PARTS))
 
     return replace(found, left_out=left_out, **end._asdict())
-
-
-def choose_lambda(
-    start: Start,
-    sample: CalibrationSet,
-    statistics: ClassStatistics,
-    path: LambdaPath | None = None,
-    near: float | None = None,
-) -> tuple[float, LambdaCurve | None]:
-    """Choose lambda; return it with the curve of its choice.
-
-    If no row can judge (`judges_of`), or if rows of zeros beat every lambda, return `safe_lambda`
-    and no curve.
-
-    Args:
-        start: Settings; `lam` is `auto`.
-        sample: The data, and all fixed logits.
-        statistics: Statistics of the data.
-        path: As in `initialise`.
-        near: As in `initialise`.
-    """
-    path, curve = path or LambdaPath.of(statistics), None
-    judges = judges_of(start, sample, statistics)
-    if bool((judges.target >= 0).any()):
-        curve = loss_curve(judges, path, with_bias=start.bias == "write", near=near)
-    return curve.best if curve is not None else safe_lambda(path), curve
 
 
 def loss_curve(

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Required, TypedDict
 
@@ -157,17 +157,12 @@ def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
     )
 
 
-def joined_names(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the classes of all parts: sorted if all parts are, else in order of appearance."""
-    names = [*dict.fromkeys(name for part in parts for name in part)]
-    if all(one < two for part in parts for one, two in pairwise(part)):
-        names.sort()
-    return tuple(names)
-
-
 def _concatenated(parts: Sequence[FeatureSet]) -> FeatureSet:
     """Return all rows; classes are sorted if all parts are, else in order of appearance."""
-    names = joined_names([part.class_names for part in parts])
+    lists = [part.class_names for part in parts]
+    names = tuple(dict.fromkeys(chain(*lists)))
+    if all(one < two for each in lists for one, two in pairwise(each)):
+        names = tuple(sorted(names))
     number = {name: label for label, name in enumerate(names)}
     pool = Pool(
         *(

@@ -147,11 +147,6 @@ class Lesson:
     schedule: Schedule
     stream: Stream
 
-    @property
-    def starts_on_all(self) -> bool:
-        """Whether the start uses exactly the rows to train on."""
-        return self.seen is self.rows
-
 
 class TaskPlan:
     """Rows and batches of the tasks of a scenario, as a resolved study defines them."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -84,10 +85,8 @@ def parse(field: Setting, text: str) -> Value:
         return own
     for kind in (int, float):
         if kind in field.types:
-            try:
+            with suppress(ValueError):
                 return kind(text)
-            except ValueError:
-                continue
     if str in field.types:
         return text
     raise ExperimentError(

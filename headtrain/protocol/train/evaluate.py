@@ -129,10 +129,15 @@ def _judge(
             own, rival, rival_in_task = compared(logits, labels, inside)
             right[part, heads], in_task[part, heads] = own > rival, own > rival_in_task
             equal = (own == rival) | (own == rival_in_task)
-            if equal.any():
-                _first_of_equals(
-                    (right[part, heads], in_task[part, heads]), equal, logits, own, labels, inside
-                )
+            if equal.any():  # another class ties with the label: the first of equals is the answer
+                label = labels[:, None].expand(own.shape)
+                logits.scatter_(2, label[..., None], own[..., None])
+                for rows, classes in inside:
+                    which = equal[rows]
+                    tied, of_tied = logits[rows][which], label[rows][which]
+                    right[part, heads][rows][which] = tied.argmax(1) == of_tied
+                    first = tied[:, classes].argmax(1) + classes.start
+                    in_task[part, heads][rows][which] = first == of_tied
     return right, in_task
 
 
@@ -158,25 +163,6 @@ def compared(
                 inside = torch.maximum(inside, logits[rows, :, others].amax(2))
         rival[rows] = inside
     return own, rival, in_task
-
-
-def _first_of_equals(
-    found: tuple[Bool[Tensor, "rows heads"], Bool[Tensor, "rows heads"]],
-    equal: Bool[Tensor, "rows heads"],
-    logits: Float[Tensor, "rows heads classes"],
-    own: Float[Tensor, "rows heads"],
-    labels: Int[Tensor, " rows"],
-    groups: Sequence[Group],
-) -> None:
-    """Correct `found`, in place, for rows in which another class ties with the label."""
-    label = labels[:, None].expand(own.shape)
-    logits.scatter_(2, label[..., None], own[..., None])
-    right, in_task = found
-    for rows, classes in groups:
-        which = equal[rows]
-        tied, of_tied = logits[rows][which], label[rows][which]
-        right[rows][which] = tied.argmax(1) == of_tied
-        in_task[rows][which] = tied[:, classes].argmax(1) + classes.start == of_tied
 
 
 def _groups(labels: Int[Tensor, " rows"], ends: Sequence[int], num_classes: int) -> list[Group]:

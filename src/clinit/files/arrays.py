@@ -303,7 +303,9 @@ def open_arrays(path: Path) -> ArrayFile:
             " `numpy.save(path, tensor.numpy())` or `safetensors.torch.save_file`.",
         )
     if not exists(path):
-        raise CacheError(f"no file at {path}", remedy=instead_of(path, "Check the spelling."))
+        raise CacheError(
+            f"no file at {path}", remedy=instead_of(path, "Check the spelling.", Path.is_file)
+        )
     check_readable(path, CacheError)
     return ArrayFile(path, suffix)
 

@@ -109,7 +109,7 @@ def check_readable(path: Path, error: type[ClinitError]) -> None:
         )
 
 
-def instead_of(path: Path, remedy: str, is_right: Callable[[Path], bool] = lambda _: True) -> str:
+def instead_of(path: Path, remedy: str, is_right: Callable[[Path], bool]) -> str:
     """Return a question with the most similar path of the same folder that is right, or the remedy.
 
     Args:

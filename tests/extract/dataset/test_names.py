@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clinit.extract.dataset.names import alike, names_in, near_names
+from clinit.extract.dataset.names import alike, meant, names_in, near_names
 from clinit.files.text import TextFileError
 
 # A list of names, what is read; `\n` and `\t` are signs.
@@ -91,6 +91,13 @@ def test_names_in_another_spelling_are_near(name: str, other: str) -> None:
     told = near_names(["ant", name], ["ant", other], "val", "train")
     assert told.endswith(f": val has {name}, train has {other}")
     assert near_names([name, other], [other, name], "val", "train") is None
+
+
+def test_a_word_means_the_class_of_this_name_or_all_of_which_it_is_a_word() -> None:
+    known = ("n01440764", "n02012849", "n03126707", "boat_deck")
+    told = {name: name for name in known} | {"Tench": known[0], "tench (n01440764)": known[0]}
+    told |= {"crane": f"{known[1]} {known[2]}", "boat-deck": known[3], "iceberg": ""}
+    assert {word: " ".join(meant(word, known)) for word in told} == told
 
 
 def test_other_signs_make_other_names() -> None:

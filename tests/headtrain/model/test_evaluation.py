@@ -71,6 +71,10 @@ def test_measures_are_those_of_their_definitions() -> None:
     away = {"known": int((energy[known] < 4).sum()), "strangers": int((others < 4).sum())}
     assert content["rejection"]["turned_away"] == away
     assert content["unreadable"] == [{"image": "a/59.png", "error": "the file is empty"}]
+    shares = [away["strangers"] / 11, away["known"] / 48]
+    caught, refused = (f"({100 * share:.0f} %)" for share in shares)
+    assert f"unknown caught {caught}, {away['known']} of 48 known refused {refused}" in str(found)
+    assert {"Worst classes", *found.lines()} <= {*str(found).splitlines()}
 
 
 @pytest.mark.untyped  # the questions are a stand-in

@@ -233,7 +233,7 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     answer = added.lines()[0]
     assert f"Classes added before: of 20 rows learnt, {right} right, " in answer
     assert "Other old classes: not tested (`clinit remember`), estimated loss " in answer
-    assert {"images": ["a row of dog", "elk 21"], "where": PLACES[3]} in added.audit.repeated
+    assert {"images": ["a known row of dog", "elk 21"], "where": PLACES[0]} in added.audit.repeated
 
 
 def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:
@@ -246,7 +246,7 @@ def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:
     held_out = found.memory.held_out.features
     np.testing.assert_array_equal(np.sort(held_out, axis=0), np.sort(fresh.features, axis=0))
     assert found.facts.history[-1].data["notes"] == [
-        "40 of 50 rows were learnt or held out before: they stay so, and test nothing"
+        "40 of 50 rows known already: learnt or held out as before; they test nothing"
     ]
     assert found.add(drawn(NEW, 5, 8), more=True).change.images == {"dog": 25, "elk": 25}
 
