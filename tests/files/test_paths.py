@@ -1,6 +1,7 @@
 """"""
 
 import ctypes
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,7 +123,7 @@ def test_a_missing_path_is_answered_by_a_similar_one_of_its_kind(tmp_path: Path)
     assert instead_of(tmp_path / "nowhere" / "scenes", "Other.") == "Other."
 
 
-@pytest.mark.parametrize("hostile", ["none", "open", "link", "above", "file", "no home"])
+@pytest.mark.parametrize("hostile", ["none", "open", "link", "above", "group", "file", "no home"])
 def test_programs_are_kept_only_where_no_other_user_can_have_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: str
 ) -> None:
@@ -139,6 +140,11 @@ def test_programs_are_kept_only_where_no_other_user_can_have_written(
             folder.symlink_to(cache / "elsewhere")
         case "above":
             cache.chmod(0o777)
+        case "group":
+            if os.geteuid():
+                pytest.skip("only root may give a folder to another group")
+            os.chown(cache, 0, 1)
+            cache.chmod(0o775)
         case "file":
             folder.touch()
     found = own_folder("programs")

@@ -150,11 +150,13 @@ def _is_own(folder: Path) -> bool:
     """Return whether only this user may write to a folder, or exchange a folder above it."""
     made, above = folder.lstat(), [each.lstat() for each in folder.parents]
     is_private = stat.S_ISDIR(made.st_mode) and not made.st_mode & 0o077
+    # In a group with the number of a user is this user alone.
+    shared = [each.st_mode & (0o02 if each.st_gid == each.st_uid else 0o22) for each in above]
     return (made.st_uid, is_private) == (os.geteuid(), True) and all(
         stat.S_ISDIR(each.st_mode)
         and each.st_uid in (0, os.geteuid())
-        and (not each.st_mode & stat.S_IWOTH or each.st_mode & stat.S_ISVTX)
-        for each in above
+        and (not by_others or each.st_mode & stat.S_ISVTX)
+        for each, by_others in zip(above, shared, strict=True)
     )
 
 
