@@ -34,7 +34,7 @@ from tests.extract.work.made import tiny_backbone
         (None, "contains no names with tensors, but epoch, optimizer"),
         ([torch.zeros(3)], "contains no names with tensors, but list"),
         ({"weight": torch.zeros(365, 384), "bias": torch.zeros(365)}, "2 tensors such as weight"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "as weights: it begins with b'version h'"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "as weights: it begins with b'v"),
         (b"\n<!DOCTYPE html>", "cannot be read as weights: it begins"),
     ],
 )
