@@ -44,10 +44,7 @@ LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
 }
 """Layouts of data sets on disk, by their names in the TOML files."""
 
-CONVERT = (
-    "Convert these photographs to JPEG, such as with ImageMagick:"
-    " `magick mogrify -format jpg FILE…`."
-)
+CONVERT = "Convert these photographs to JPEG (ImageMagick: `magick mogrify -format jpg FILE…`)."
 _EXPECTED = {
     FOLDER: "Give a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class"
     " folders alone, taken as train; archives unpacked, images ending in .jpg, .png or the like",

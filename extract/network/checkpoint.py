@@ -102,7 +102,7 @@ def read_checkpoint(path: Path, source: Path | None = None) -> WeightFile:
         if begin[:2] == b"\x80\x02":
             remedy += f" If you trust the file, save it anew: {_line(path, _TRUSTED, '')}"
         # PyTorch then proposes to run the code.
-        why = ValueError(f"it begins with {begin!r}") if "Weights only" in str(error) else error
+        why = ValueError(f"it begins with {begin!r}") if "weights_only" in str(error) else error
         raise failure(why, f"{path} cannot be read as weights", remedy) from error
     key, tensors = _weights_in(path, found)
     size = opened.stat().st_size
