@@ -172,13 +172,16 @@ def test_only_one_function_asks_what_is_at_a_path() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("read", [read_facts, open_cache, read_record, read_manifest, read_head])
+OF_FOLDERS = (open_cache, read_record, check_writable, check)
+
+
+@pytest.mark.parametrize("read", [read_facts, read_manifest, read_head, *OF_FOLDERS])
 def test_a_file_that_may_not_be_read_is_not_told_absent(
     tmp_path: Path, read: Callable[[Path], object]
 ) -> None:
     file = tmp_path / "closed" / "file.safetensors"
     write_head(HEAD, file)
-    for closed in (file, file.parent)[read in (open_cache, read_record) :]:
+    for closed in (file, file.parent)[read in OF_FOLDERS :]:
         with without_rights(closed), pytest.raises(StorageError) as caught:
             read(file)
         assert "Permission denied" in str(caught.value)
