@@ -144,17 +144,20 @@ def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
 
 
 def _print_top1(result: SplitResult) -> None:
+    from clinit.extract.work.recorded import ASSUMED
+
     head = result.split.summary.head
-    names, percent = head.class_names, head.top1.percent
+    names = head.class_names.replace(ASSUMED, f"the weights name none, taken for {ASSUMED}")
     if head.tensors is None:
         told = result.plan.fingerprint
         say(f"  no head: {told.output or 'pooled'} features of {told.backbone}")
-    elif percent is not None:
-        say(f"  stored head: top-1 {percent:.2f} % of {head.total:,} images (its classes: {names})")
     elif names == "unknown":
         note(
             "the rows of the stored head have no class names, so its accuracy is unknown and"
             " `clinit train-head` cannot use it: name the rows with --head-classes"
         )
     else:
-        say(f"  stored head: has none of these classes (its classes: {names})")
+        found = "has none of these classes"
+        if (percent := head.top1.percent) is not None:
+            found = f"top-1 {percent:.2f} % of {head.total:,} images"
+        say(f"  stored head: {found} (its classes: {names})")

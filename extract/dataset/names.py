@@ -44,11 +44,11 @@ def usual_columns(names: Sequence[str], usual: Iterable[str]) -> list[int]:
 _Lines = list[tuple[int, str]]
 """Numbers of lines (or of entries of JSON) from 1, and their texts."""
 _NUMBERED = (
-    (re.compile(r"(?P<number>\d+)(?P<sign>\s*[:,;)\t]\s*|\.\s+|\s+)(?P<name>\S.*)")),
-    (re.compile(r"(?P<name>.*\S)(?P<sign>\s*[:,;\t]\s*|\s+)(?P<number>\d+)")),
+    re.compile(r"\(?(?P<number>\d+)(?P<sign>\s*[:,;)|=\t]\s*|\.\s+|\s+(-\s+)?)(?P<name>\S.*)"),
+    re.compile(r"(?P<name>.*\S)(?P<sign>\s*[:,;|=\t]\s*|\s+(-\s+)?)(?P<number>\d+)"),
 )
-_SYNSET_AND_WORDS = re.compile(r"(n\d{8})[\s,:;]+\S.*")
-_BULLET = re.compile(r"[-*•]\s+(\S.*)")
+_SYNSET_AND_WORDS = re.compile(r"(n\d{8})[\s,:;|=]+\S.*|.*\S[\s,:;|=]+(n\d{8})")
+_BULLET = re.compile(r"""[-*•]\s+(\S.*)|"([^"]+)",?|'([^']+)',?""")
 _PLACE = re.compile(r"/([a-z])/(\1.*)")
 _PATH = re.compile(r"/|\.{1,2}/|~|[A-Za-z]:\\")
 
@@ -79,7 +79,7 @@ def names_in(path: Path) -> tuple[str, ...]:
     text = read_text(path)
     # Not `splitlines`, which also splits at characters that a name may contain.
     split = enumerate(re.split(r"\r\n?|\n", text), start=1)
-    lines = [(number, line.strip()) for number, line in split if line.strip()]
+    lines = [(n, line.strip()) for n, line in split if line.strip() and not line.startswith("# ")]
     if not lines:
         raise TextFileError("the file contains no name")
     first = f"line {lines[0][0]} is {cut_short(lines[0][1])}"
@@ -124,7 +124,7 @@ def _from_lines(lines: _Lines, first: str, *, is_table: bool) -> _Lines:
         lines = lines[1:]
     bullets = [_BULLET.fullmatch(line) for _, line in lines]
     if all(bullets):
-        lines = [(n, each[1]) for (n, _), each in zip(lines, bullets, strict=True) if each]
+        lines = [(n, b[b.lastindex or 0]) for (n, _), b in zip(lines, bullets, strict=True) if b]
     sign = next((sign for sign in "\t;," if sign in lines[0][1]), "")
     if is_table or sign:
         head, *rows = csv.reader((line for _, line in lines), delimiter=sign or ",")
@@ -137,14 +137,12 @@ def _from_lines(lines: _Lines, first: str, *, is_table: bool) -> _Lines:
             return next(filter(None, (_in_order(each, named) for each in numbers)), named)
     for pattern in _NUMBERED:
         for skipped in (0, 1) if sign else (0,):  # perhaps a header
-            matches = [pattern.fullmatch(line) for _, line in lines[skipped:]]
+            kept = lines[skipped:]
+            matches = [pattern.fullmatch(line) for _, line in kept]
             if len(matches) < 2 or not all(matches):
                 continue
             told = [match.groupdict() for match in matches if match is not None]
-            named = [
-                (n, each["name"].strip('"'))
-                for (n, _), each in zip(lines[skipped:], told, strict=True)
-            ]
+            named = [(n, t["name"].strip('"')) for (n, _), t in zip(kept, told, strict=True)]
             ordered = _in_order([each["number"] for each in told], named)
             # `model 1`, `model 2` are names with numbers, not numbered names.
             are_several = 2 * len({name for _, name in named}) > len(named)
@@ -158,8 +156,7 @@ def _from_lines(lines: _Lines, first: str, *, is_table: bool) -> _Lines:
             raise TextFileError(f"{first}: the numbers of the lines do not count from 0 or 1")
     synsets = [_SYNSET_AND_WORDS.fullmatch(line) for _, line in lines]
     if all(synsets):
-        pairs = zip(lines, synsets, strict=True)
-        return [(number, match[1]) for (number, _), match in pairs if match is not None]
+        return [(n, s[1] or s[2]) for (n, _), s in zip(lines, synsets, strict=True) if s]
     return _without_paths(lines, first)
 
 
@@ -176,8 +173,7 @@ def _in_order(numbers: Sequence[str], names: _Lines) -> _Lines | None:
 def _without_paths(lines: _Lines, first: str) -> _Lines:
     places = [_PLACE.fullmatch(name) for _, name in lines]
     if all(places):
-        pairs = zip(lines, places, strict=True)
-        return [(number, match[2]) for (number, _), match in pairs if match is not None]
+        return [(n, place[2]) for (n, _), place in zip(lines, places, strict=True) if place]
     if all(_PATH.match(name) for _, name in lines):
         raise TextFileError(f"{first}: a path, not a name")
     return lines

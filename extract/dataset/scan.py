@@ -44,13 +44,10 @@ LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
 }
 """Layouts of data sets on disk, by their names in the TOML files."""
 
-CONVERT = (
-    "Convert these photographs to JPEG, such as with ImageMagick:"
-    " `magick mogrify -format jpg CLASS/*.jxl`."
-)
+CONVERT = "Convert these photographs to JPEG (ImageMagick: `magick mogrify -format jpg FILE…`)."
 _EXPECTED = {
     FOLDER: "Give a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class"
-    " folders alone, which are taken as train; archives must be unpacked",
+    " folders alone, taken as train; archives unpacked, images ending in .jpg, .png or the like",
     WEBDATASET: "Give a folder with .tar files, not compressed, and each image in them a class:"
     " next to key.jpg a key.cls with a number or a name, a key.json with `label`, or a key.txt",
     HUGGINGFACE: "Give a folder with .parquet files of images (`Dataset.to_parquet` writes them),"

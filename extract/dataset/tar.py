@@ -117,8 +117,8 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
         if not images:
             others.append(key)
             continue
-        image, *more = images
-        second += map(_name, more)
+        image = images[0]
+        second += [_name(m) for n, m in parts.items() if _last(n) in _IMAGES and m is not image]
         told = {name: _told(file, parts[name], name) for name in _LABELS if name in parts}
         rows.append((_name(image), image.offset_data, image.size, *_label(told)))
     return Contents(

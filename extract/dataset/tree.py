@@ -39,8 +39,8 @@ UNREAD_SUFFIXES = (
 _LEFT_BY_OTHERS = re.compile(
     r"\.(?!\.?$).+|@eadir|#recycle|#snapshot|@recycle|@recently-snapshot|\$recycle\.bin|recycler"
     r"|system volume information|network trash folder|temporary items|lost\+found|__macosx"
-    r"|thumbs\.db|ehthumbs\w*\.db|desktop\.ini|picasa\.ini|zbthumbnail\.info|pspbrwse\.jbf"
-    r"|.*\.lrdata|__pycache__|icon\r",
+    r"|thumbs\.db|ehthumbs\w*\.db|desktop\.ini|picasa\.ini|zbthumbnail\.info|pspbrwse\.jbf|@tmp"
+    r"|.*\.lrdata|__pycache__|icon\r|lost\.dir|found\.\d{3}",
     re.IGNORECASE,
 )
 """Files and folders that are hidden, or that file servers (Synology, QNAP), desktops (macOS,

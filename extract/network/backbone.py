@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.extract.cache.head import Head
-from clinit.extract.network.checkpoint import GRAY_REMEDY, WeightFile, failure, read_checkpoint
+from clinit.extract.network.checkpoint import CHANNELS_REMEDY, WeightFile, failure, read_checkpoint
 from clinit.extract.network.compiled import Forward
 from clinit.extract.network.weights import (
     TimmFolder,
@@ -83,10 +83,8 @@ def check_model_args(arguments: Mapping[str, Any]) -> None:
 
 @cache
 def _of_timm() -> frozenset[str]:
-    named = {
-        *signature(timm.create_model).parameters,
-        *signature(timm.models.build_model_with_cfg).parameters,
-    }
+    of = (timm.create_model, timm.models.build_model_with_cfg)
+    named = {name for each in of for name in signature(each).parameters}
     # These functions read them from **kwargs, so no signature contains them.
     more = {"device", "dtype", "feature_cls", "features_only", "out_indices", "pruned"}
     return frozenset(named | more)
@@ -323,12 +321,12 @@ def load_backbone(
         network, note = network_of_file(config.name, checkpoint, config.model_args)
     network.eval().requires_grad_(False)
     first = next((each for each in network.modules() if isinstance(each, nn.Conv2d)), None)
-    if first is not None and first.in_channels == 1:
+    if first is not None and (first.in_channels == 1 or config.model_args.get("in_chans", 3) != 3):
         raise BackboneError(
-            f"the first layer of {config.name} takes images of one channel, clinit reads three",
+            f"the input channels of {config.name} are {first.in_channels}, but clinit reads 3",
             remedy="Leave out `in_chans`: timm converts its pretrained weights."
             if checkpoint is None
-            else GRAY_REMEDY,
+            else CHANNELS_REMEDY,
         )
     names = None if folder is None else folder.label_names
     last = _last_layer(config, network, _stored_names(checkpoint, names))
@@ -340,8 +338,9 @@ def load_backbone(
     )
     if (config.output == "projected" and not is_projection) or (named and last is None):
         raise BackboneError(
-            f"{config.name} ends in {'a classifier' if last else 'its pooled features'}",
-            remedy="Leave out `--features projected` and `--head-classes`.",
+            f"{config.name} ends in {'a classifier' if last else 'its pooled features'}"
+            + (f"; {note}" if note else ""),
+            remedy=f"Leave out `{'--head-classes' if named else '--features projected'}`.",
         )
     sha256 = state_sha256(network.state_dict())
     # Channels last makes convolutions 1.3 to 1.6 times as fast, on a CPU too, and slows nothing.
@@ -455,9 +454,8 @@ def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height widt
     scale = float(expected.abs().max().clamp(min=1))
     # Autocast rounds the model's own logits, but not this product.
     tolerance = 1e-3 if backbone.config.autocast == "off" else 3e-2
-    if found.shape != expected.shape or not (
-        float((found - expected).abs().max()) <= tolerance * scale  # not true of NaN either
-    ):
+    is_same = found.shape == expected.shape
+    if not (is_same and float((found - expected).abs().max()) <= tolerance * scale):  # nor NaN
         raise BackboneError(
             f"the classifier of {backbone.config.name}, applied to its features, does not give the"
             " model's own logits, so the model computes more than this classifier",

@@ -32,6 +32,7 @@ from clinit.words import examples, size_text
 
 _KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
 """Keys of the weights, in timm's order."""
+_TRUSTED = ", weights_only=False)"
 _DEEPEST = 2
 """Levels of mappings in which the weights are searched."""
 
@@ -98,9 +99,11 @@ def read_checkpoint(path: Path, source: Path | None = None) -> WeightFile:
             "Give a safetensors file, or a .pth file with the weights: clinit never runs code in a"
             " checkpoint; a web page or a Git LFS pointer is not a checkpoint."
         )
-        if begin[:2] in (b"PK", b"\x80\x02"):
-            remedy += f" {_convert(path, '.state_dict()')}"
-        raise failure(error, f"{path} cannot be read as weights", remedy) from error
+        if begin[:2] == b"\x80\x02":
+            remedy += f" If you trust the file, save it anew: {_line(path, _TRUSTED, '')}"
+        # PyTorch then proposes to run the code.
+        why = ValueError(f"it begins with {begin!r}") if "weights_only" in str(error) else error
+        raise failure(why, f"{path} cannot be read as weights", remedy) from error
     key, tensors = _weights_in(path, found)
     size = opened.stat().st_size
     for name, tensor in tensors.items():
@@ -115,6 +118,8 @@ def _unpickled(path: Path, source: Path) -> Any:
     if is_zip:
         with zipfile.ZipFile(source) as archive:
             told = sum(each.file_size for each in archive.infolist())
+            if any(name.endswith("/constants.pkl") for name in archive.namelist()):  # TorchScript
+                raise _object(path, "")
         if told > (size := source.stat().st_size):
             raise _hollow(path, f"{size_text(told)} of compressed parts", size)
         unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(source))
@@ -143,21 +148,20 @@ def _weights_in(path: Path, found: Any) -> tuple[str, dict[str, Tensor]]:
     if sets and (len(sets) == 1 or len(sets[0][1]) > len(sets[1][1])):
         return sets[0]
     if sets:
+        index = "".join(f"[{name!r}]" for name in sets[0][0].split("."))
         raise BackboneError(
             f"{path} contains several networks: {', '.join(key for key, _ in sets)}",
-            remedy=f"Keep one: {_line(path, f'){_index(sets[0][0])}', '')}",
+            remedy=f"Keep one: {_line(path, f'){index}', '')}",
         )
     objects = [""] if isinstance(found, _Inert) else []
     if isinstance(found, Mapping):
-        objects = [_index(key) for key, value in found.items() if isinstance(value, _Inert)]
+        inert = {k: type(v).__name__ for k, v in found.items() if isinstance(v, _Inert)}
+        objects = ["" if kind == "_reconstruct" else f"[{key!r}]" for key, kind in inert.items()]
     if objects:
-        raise BackboneError(
-            f"{path} contains a network as an object of its program, which clinit never runs",
-            remedy=_convert(path, f"{objects[0]}.state_dict()"),
-        )
-    told = examples(list(map(str, found))) if isinstance(found, Mapping) and found else "nothing"
+        raise _object(path, objects[0])
+    told = examples(list(map(str, found))) if isinstance(found, Mapping) else type(found).__name__
     raise BackboneError(
-        f"{path} contains no tensor, but {told}",
+        f"{path} contains no names with tensors, but {told or 'nothing'}",
         remedy="Save only the weights: a mapping of names to tensors.",
     )
 
@@ -174,13 +178,15 @@ def _mappings(found: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, 
             yield from _mappings(value, f"{key}.{name}" if key else name, depth + 1)
 
 
-def _index(key: str) -> str:
-    return "".join(f"[{name!r}]" for name in key.split("."))
-
-
-def _convert(path: Path, index: str) -> str:
-    line = _line(path, f", weights_only=False){index}", "")
-    return f"If you trust the file, take its weights out: {line}"
+def _object(path: Path, index: str) -> BackboneError:
+    """Return the error for a network, or arrays of NumPy, that only their program can read."""
+    change = "w = w.state_dict() if hasattr(w, 'state_dict') else w; "
+    change += "w = {n: torch.as_tensor(t) for n, t in w.items()}; "
+    return BackboneError(
+        f"{path} contains no tensors, but objects of its program, which clinit never runs",
+        remedy="If you trust the file, take its weights out:"
+        f" {_line(path, f'{_TRUSTED}{index}', change)}",
+    )
 
 
 def _line(path: Path, load: str, change: str) -> str:
@@ -194,9 +200,9 @@ def _line(path: Path, load: str, change: str) -> str:
     return f'python -c "{code}"' if plain else f"python -c {shlex.quote(code)}"
 
 
-GRAY_REMEDY = (
-    "Convert the weights w of its first layer, without `in_chans`; gray images then give the same:"
-    " w.repeat(1, 3, 1, 1) / 3"
+CHANNELS_REMEDY = (
+    "Convert the weights w of its first layer, without `in_chans`: w[:, :3], or if it has one"
+    " channel w.repeat(1, 3, 1, 1) / 3, with which gray images give the same."
 )
 
 

@@ -170,7 +170,9 @@ def compiled(forward: Forward, batch: Float[Tensor, "batch 3 _ _"]) -> Callable[
     # On a CPU this module warns that it finds no CUDA.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # Freezing folds weights. It is set only here, because weights in training must not be folded.
-    with torch._inductor.config.patch(freezing=True), warnings.catch_warnings():
+    # PyTorch keeps precompiled headers in its own folder in /tmp, whatever `_PROGRAMS` is.
+    private = {"freezing": True, "cpp_cache_precompile_headers": False}
+    with torch._inductor.config.patch(private), warnings.catch_warnings():
         # The precision is chosen; deprecated or empty settings are PyTorch's own.
         for known in ("TensorFloat32 tensor", ".*torch.jit.script_method", "The CUDA Graph is emp"):
             warnings.filterwarnings("ignore", known)

@@ -20,7 +20,7 @@ import timm
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
-from clinit.extract.network.checkpoint import GRAY_REMEDY, WeightFile, failure
+from clinit.extract.network.checkpoint import CHANNELS_REMEDY, WeightFile, failure
 from clinit.extract.network.hub import hub_or_cache, not_there
 from clinit.files.paths import is_file
 from clinit.files.text import TextFileError, read_text
@@ -85,8 +85,7 @@ def _as_today(content: dict[str, Any]) -> dict[str, Any]:
     """
     config = content.get("pretrained_cfg", content)
     places = ((content, "label_names"), (config, "label_names"), (config, "labels"))
-    named = [place[name] for place, name in places if isinstance(place, dict) and place.get(name)]
-    names = named[0] if named else None
+    names = next((p[name] for p, name in places if isinstance(p, dict) and p.get(name)), None)
     if isinstance(names, dict) and set(names) == set(map(str, range(len(names)))):
         names = [names[str(number)] for number in range(len(names))]
     return {**content, "pretrained_cfg": config, "label_names": names}
@@ -171,9 +170,7 @@ def _of_classifier(name: str, checkpoint: WeightFile) -> dict[str, Any]:
     if weight is not None and tensors[weight].ndim:
         return {"num_classes": int(tensors[weight].shape[0])}
     first = getattr(config, "first_conv", None)
-    own_names = isinstance(first, str) and any(
-        f".{key}".endswith(f".{first}.weight") for key in tensors
-    )
+    own_names = any(f".{key}".endswith(f".{first}.weight") for key in tensors)
     last = list(tensors.values())[-1]
     if own_names:
         return {"num_classes": 0}
@@ -197,33 +194,32 @@ def _renamed(checkpoint: WeightFile, own: Mapping[str, Tensor]) -> tuple[Mapping
     if checkpoint.is_pickle and [each.numel() for each in state.values()] == sizes:
         ordered = zip(own.items(), state.values(), strict=True)
         taken = {name: found.reshape(like.shape) for (name, like), found in ordered}
-        return (
-            taken,
-            f"{checkpoint.path}: its tensors have other names and are taken by their order",
-        )
+        note = f"{checkpoint.path}: its tensors have other names and are taken by their order"
+        return taken, note
     return state, ""
 
 
 def _remedy(state: Mapping[str, Tensor], network: nn.Module) -> str:
     """Return what to do with weights that do not fit a network, by the tensors that differ."""
     own = network.state_dict()
-    for name in (name for name, one in state.items() if one.shape != own.get(name, one).shape):
+    differ = [name for name, one in state.items() if one.shape != own.get(name, one).shape]
+    for name in differ:
         found, wanted = state[name], own[name]
-        if found.ndim == 4 == wanted.ndim and {found.shape[1], wanted.shape[1]} == {1, 3}:
-            return f"Its first layer takes gray images. {GRAY_REMEDY}"
-        if name.endswith("pos_embed") and (size := _image_size(found, wanted, network)):
-            return (
-                f"It is for images of {size} pixels: add `--model-arg img_size={size}"
-                f" --input-size {size}`."
-            )
+        if found.ndim == 4 == wanted.ndim and found.shape[1] != wanted.shape[1] == 3:
+            channels = number_of(found.shape[1], "channel")
+            return f"Its first layer takes images of {channels}. {CHANNELS_REMEDY}"
+        is_place = differ == [name] and name.endswith("pos_embed")
+        if is_place and (size := _image_size(found, wanted, network)):
+            more = f"--model-arg img_size={size} --input-size {size}"
+            return f"It is for images of {size} pixels: add `{more}`."
         if found.shape[1:] == wanted.shape[1:]:
             rows = f"{name} has {found.shape[0]:,} rows, the network {wanted.shape[0]:,}"
             return f"{rows}: leave out or correct `--model-arg num_classes`."
     absent = [name for name in own if name not in state]
-    more = [name for name in state if name not in own]
+    others = [name for name in state if name not in own]
     told = [f"the file lacks {examples(absent)}"] if absent else []
-    told += [f"the network lacks {examples(more)}"] if more else []
-    told = told or ["shapes differ"]
+    told += [f"the network lacks {examples(others)}"] if others else []
+    told = told or [f"other shapes has {examples(differ)}"]
     return f"Give the `--backbone` and `--model-arg` of the saved network: {'; '.join(told)}."
 
 

@@ -297,11 +297,11 @@ def _check_names(model: Model, names: Sequence[str], kind: ArrivalKind) -> None:
     known = [name for name in names if name in {*model.class_names}]
     new = [name for name in names if name not in {*known}]
     if kind == "more" and new:
+        near = near_names(new, model.class_names, "the folder", "the model")
         raise ModelError(
             f"new to the model: {len(new):,} of these {number_of(len(names), 'class')}"
-            f" ({examples(new)})",
-            remedy="Add new classes separately, without `--more`: `clinit add MODEL IMAGES --out"
-            " NEW`.",
+            f" ({examples(new)})" + (f"; {near}" if near else ""),
+            remedy="Add new classes without `--more`: `clinit add MODEL IMAGES --out NEW`.",
         )
     if kind == "add" and known:
         raise ModelError(

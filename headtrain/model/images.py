@@ -96,6 +96,8 @@ class ImageFolder(Inputs):
                 f"{self.root} contains images to test, in {aside}, but none to learn from",
                 remedy=f"To learn from them, give `{aside}` as IMAGES, or name the folder train.",
             )
+        for scanned in listing.values():
+            scanned.tell(*tellers(self.observe))
         train = listing["train"].manifest
         counts = train.class_counts()
         if empty := counts.filter(pl.col("images") == 0)["class_name"].to_list():
@@ -105,8 +107,6 @@ class ImageFolder(Inputs):
                 remedy="Add images to their folders, rename the folders as in train, or remove"
                 " them.",
             )
-        for scanned in listing.values():
-            scanned.tell(*tellers(self.observe))
         return listing
 
     @property

@@ -198,7 +198,7 @@ def _read(path: Path, held: Mapping[str, Path]) -> tuple[ModelFacts, dict[str, A
         with safe_open(held.get(MODEL_FILE, file), framework="numpy") as opened:
             text = (opened.metadata() or {}).get(METADATA)
     except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise _no_model(f"{file} is not a model file: {error}") from error
+        raise _no_model(f"{file} is not a model file, or damaged: {error}") from error
     if text is None:
         raise _no_model(f"{file} does not name its classes: it is no file of `clinit export`")
     return parse_facts(text, file)

@@ -77,8 +77,8 @@ class Imported(str):
             try:
                 with _here():
                     return function(*arguments)
-            except (Exception, SystemExit) as error:
-                if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):
+            except BaseException as error:  # whatever its author has derived it from
+                if type(error).__name__ in ("MemoryError", "OutOfMemoryError", "KeyboardInterrupt"):
                     raise
                 raise ExperimentError(
                     f"{self.path} fails: {_in_words(error)}",

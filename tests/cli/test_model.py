@@ -406,6 +406,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL IMAGES --without LIST", ManifestError, "1 line of LIST not the path of an"),
         ("add MODEL IMAGES --html x.csv", None, "--html needs a file that ends in .html, got x"),
         ("add MODEL IMAGES --more", ModelError, "new to the model: 2 of these 2 classes (f, g)"),
+        ("add MODEL A1 --more", ModelError, "the folder has A, the model has a"),
         ("add MODEL a1 --more", ModelError, "of all training images of 1 class (a)"),
         ("add MODEL f1 --out= --overwrite", None, "--overwrite needs --out"),
         ("add --backbone=resnet18 IMAGES --out=", None, "--backbone needs --out"),
@@ -441,7 +442,7 @@ def test_what_does_not_fit_is_refused(
     if arguments[1:2] and command in ("add", "remember") and arguments[1] not in places.values():
         root = tmp_path / arguments[1]
         root.mkdir()
-        for names, count in re.findall(r"([a-z]+)(\d)", root.name):
+        for names, count in re.findall(r"([A-Za-z]+)(\d)", root.name):
             draw(root, names, int(count))
         arguments[1] = str(root)
     out = () if "--out" in words else ("--out", tmp_path / "out")

@@ -1,6 +1,7 @@
 """"""
 
 import ctypes
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,7 +123,7 @@ def test_a_missing_path_is_answered_by_a_similar_one_of_its_kind(tmp_path: Path)
     assert instead_of(tmp_path / "nowhere" / "scenes", "Other.", Path.exists) == "Other."
 
 
-@pytest.mark.parametrize("hostile", ["none", "open", "link", "above", "file", "no home"])
+@pytest.mark.parametrize("hostile", ["none", "open", "link", "above", "group", "file", "no home"])
 def test_programs_are_kept_only_where_no_other_user_can_have_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: str
 ) -> None:
@@ -139,6 +140,11 @@ def test_programs_are_kept_only_where_no_other_user_can_have_written(
             folder.symlink_to(cache / "elsewhere")
         case "above":
             cache.chmod(0o777)
+        case "group":
+            if os.geteuid():
+                pytest.skip("only root may give a folder to another group")
+            os.chown(cache, 0, 1)
+            cache.chmod(0o775)
         case "file":
             folder.touch()
     found = own_folder("programs")
@@ -166,13 +172,16 @@ def test_only_one_function_asks_what_is_at_a_path() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("read", [read_facts, open_cache, read_record, read_manifest, read_head])
+OF_FOLDERS = (open_cache, read_record, check_writable, check)
+
+
+@pytest.mark.parametrize("read", [read_facts, read_manifest, read_head, *OF_FOLDERS])
 def test_a_file_that_may_not_be_read_is_not_told_absent(
     tmp_path: Path, read: Callable[[Path], object]
 ) -> None:
     file = tmp_path / "closed" / "file.safetensors"
     write_head(HEAD, file)
-    for closed in (file, file.parent)[read in (open_cache, read_record) :]:
+    for closed in (file, file.parent)[read in OF_FOLDERS :]:
         with without_rights(closed), pytest.raises(StorageError) as caught:
             read(file)
         assert "Permission denied" in str(caught.value)

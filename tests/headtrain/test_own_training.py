@@ -155,6 +155,14 @@ def exits(logits: Tensor, labels: Tensor) -> Any:
     raise SystemExit(0)
 
 
+class _Stopped(BaseException):
+    """An error that is no `Exception`."""
+
+
+def stops(logits: Tensor, labels: Tensor) -> Any:
+    raise _Stopped("enough")
+
+
 def fails(logits: Tensor, labels: Tensor) -> Any:
     return [][0]
 
@@ -165,7 +173,12 @@ def writes(logits: Tensor, labels: Tensor) -> Any:
 
 @pytest.mark.parametrize(
     ("own", "fact"),
-    [(exits, "SystemExit: 0"), (fails, "return [][0])"), (writes, "in-place operation")],
+    [
+        (exits, "SystemExit: 0"),
+        (stops, "_Stopped: enough"),
+        (fails, "return [][0])"),
+        (writes, "in-place operation"),
+    ],
 )
 def test_a_loss_that_fails_is_named_with_its_own_line(own: Any, fact: str) -> None:
     with pytest.raises(ExperimentError) as caught:

@@ -92,7 +92,8 @@ class Discriminants:
         means, centre, within = moments
         system = (1 - shrinkage) * within
         level = np.trace(within) / len(within)
-        system[np.diag_indices_from(system)] += shrinkage * level if level else 1.0
+        least = 1e-12 * (means**2).mean()  # below, rounding errors in place of zeros
+        system[np.diag_indices_from(system)] += shrinkage * level if level > least else 1.0
         factor = cholesky(system, lower=True, overwrite_a=True, check_finite=False)
         half = solve_triangular(factor, (means - centre).T, lower=True, check_finite=False)
         weight = solve_triangular(factor, half, lower=True, trans="T", check_finite=False)
@@ -242,12 +243,11 @@ class Problem:
             sides.append(rows[kept])
         old, new = sides
         groups = np.arange(len(data.labels)) if data.groups is None else data.groups
-        shares = data.shares
         return cls(
             old=_judges(data, old, np.arange(len(old)) % FOLDS),
             new=_judges(data, new, _folds(data.labels[new], groups[new])),
             numbers=np.concatenate(sides),
-            shares=np.ones(len(new)) if shares is None else shares[new],
+            shares=np.ones(len(new)) if data.shares is None else data.shares[new],
             counts=totals[data.start :],
             means=means[data.start :],
             others=means[: data.start].sum(0),

@@ -36,7 +36,7 @@ from clinit.errors import ClinitError, RecordError
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.files import paths as occupied
 from clinit.files.commit import commit_folder
-from clinit.files.paths import exists, is_file, obstacle
+from clinit.files.paths import exists, instead_of, is_file, obstacle
 from clinit.headtrain.protocol.record.info import (
     DOCUMENT,
     LATER_TABLES,
@@ -254,10 +254,9 @@ def read_records(paths: Sequence[Path]) -> list[RunRecord]:
         folders = find_records(path) if exists(path) else []
         if not folders:
             looked = f"no folder contains {INFO}" if exists(path) else "no such path"
+            first = "Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`."
             raise RecordError(
-                f"no run record at or below {path}: {looked}",
-                remedy="Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`,"
-                " then `clinit report runs`.",
+                f"no run record at or below {path}: {looked}", remedy=instead_of(path, first)
             )
         found |= dict.fromkeys(folder.resolve() for folder in folders)
     return [read_record(folder) for folder in found]

@@ -32,7 +32,7 @@ from clinit.words import printable, size_text
 
 DAMAGE = (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """Errors that polars raises for a damaged file."""
-_FREE_ROWS, _ROWS_PER_BYTE = 2**20, 8
+_FREE_ROWS, _ROWS_PER_BYTE, _MOST_TEXT = 2**20, 8, 2**30
 """A file may declare `_FREE_ROWS` rows, or `_ROWS_PER_BYTE` rows per byte if that is more."""
 
 
@@ -68,8 +68,12 @@ def read_table(path: Path) -> pl.DataFrame:
         OSError: If the file cannot be read.
         PolarsError, ValueError: If it is not such a table (`DAMAGE`).
     """
+    size = path.stat().st_size
     if path.suffix.lower() == ".parquet":
-        return scan_parquet(path).collect()
+        table = scan_parquet(path)
+        return table.head(row_count(table, size)).collect()
+    if size > _MOST_TEXT:
+        raise ValueError(f"it is larger than {size_text(_MOST_TEXT)}")
     with path.open("rb") as file:
         head = file.readline(2**16)
     sign = next((sign for sign in ("\t", ",", ";") if sign.encode() in head), ",")
@@ -127,12 +131,10 @@ def _npz(path: Path, name: str) -> np.ndarray:
     with zipfile.ZipFile(path) as archive:
         told = archive.getinfo(f"{name}.npy")
         if told.file_size > max(_MOST_TIMES * size, _SMALL) or told.compress_size > size:
-            raise ValueError(
-                f"it declares {size_text(told.file_size)} in a file of {size_text(size)}"
-            )
+            declared = size_text(told.file_size)
+            raise ValueError(f"it declares {declared} in a file of {size_text(size)}")
         with archive.open(told) as file:
-            array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
-            return array
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:

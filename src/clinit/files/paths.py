@@ -28,7 +28,7 @@ def check_writable(path: Path, option: str = "--out") -> None:
     Raises:
         ClinitError: If `path` cannot be written.
     """
-    if why := _part_of(path) or obstacle(path):
+    if why := obstacle(path) or _part_of(path):
         raise ClinitError(
             f"cannot write {path}: {why}",
             remedy=f"Choose another place with `{option}`, one that you can write to.",
@@ -37,7 +37,7 @@ def check_writable(path: Path, option: str = "--out") -> None:
 
 def obstacle(path: Path) -> str | None:
     """Return why a file or folder cannot be written; None if no reason is found."""
-    above = (path, *path.absolute().parents) if path.is_dir() else path.absolute().parents
+    above = (path, *path.absolute().parents) if is_folder(path) else path.absolute().parents
     nearest = next(each for each in above if os.path.lexists(each))
     try:
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
@@ -150,11 +150,13 @@ def _is_own(folder: Path) -> bool:
     """Return whether only this user may write to a folder, or exchange a folder above it."""
     made, above = folder.lstat(), [each.lstat() for each in folder.parents]
     is_private = stat.S_ISDIR(made.st_mode) and not made.st_mode & 0o077
+    # In a group with the number of a user is this user alone.
+    shared = [each.st_mode & (0o02 if each.st_gid == each.st_uid else 0o22) for each in above]
     return (made.st_uid, is_private) == (os.geteuid(), True) and all(
         stat.S_ISDIR(each.st_mode)
         and each.st_uid in (0, os.geteuid())
-        and (not each.st_mode & stat.S_IWOTH or each.st_mode & stat.S_ISVTX)
-        for each in above
+        and (not by_others or each.st_mode & stat.S_ISVTX)
+        for each, by_others in zip(above, shared, strict=True)
     )
 
 
@@ -184,9 +186,9 @@ def check_free(
     Raises:
         ClinitError: If an existing file or folder may not be replaced.
     """
-    if path.is_dir() and not path.is_symlink():
+    if is_folder(path) and not path.is_symlink():
         remove_left_locks(path)
-    if not (path.exists() or path.is_symlink()):
+    if not (exists(path) or path.is_symlink()):
         return
     if why := "it is a link" if path.is_symlink() else _part_of(path) or foreign(path):
         raise error(
@@ -206,7 +208,7 @@ def _part_of(path: Path) -> str | None:
     """Return a message if a path is in the folder of a result; None otherwise."""
     for folder in path.resolve().parents:
         for what, markers in _WHOLES.items():
-            if any((folder / marker).is_file() for marker in markers):
+            if any(is_file(folder / marker) for marker in markers):
                 return f"it is part of the {what} {folder}"
         if _is_model_folder(folder):
             return f"it is part of the model folder {folder}"
@@ -215,7 +217,7 @@ def _part_of(path: Path) -> str | None:
 
 def _is_model_folder(folder: Path) -> bool:
     """Return whether clinit has written a model folder: a user may keep single models anywhere."""
-    if not (folder / "config.json").is_file():
+    if not is_file(folder / "config.json"):
         return False
     with suppress(OSError), (folder / "model.safetensors").open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

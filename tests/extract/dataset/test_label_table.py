@@ -7,6 +7,7 @@ import pytest
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset.scan import Scan, available_splits, scan
+from clinit.files import arrays
 
 IMAGES = ("1.jpg", "2.jpg", "deep/3.v2.png")
 
@@ -81,11 +82,13 @@ def test_splits_and_groups_are_columns_and_folders_may_name_splits(tmp_path: Pat
         ("file,label\n9.jpg,a", "", "labels no train image in"),
         ("file,label\n1.jpg,a,b", "", "cannot be read as a table of labels"),
         ("", "", "cannot be read as a table of labels"),
+        ("file,label\n" * 2**20, "", "it is larger than 8.39 MB"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(
-    tmp_path: Path, table: str, choice: str, fact: str
+    tmp_path: Path, table: str, choice: str, fact: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(arrays, "_MOST_TEXT", 2**23)
     with pytest.raises(ManifestError) as refusal:
         labelled(tmp_path / "images", table, choice)
     assert fact in str(refusal.value)

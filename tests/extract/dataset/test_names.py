@@ -30,6 +30,12 @@ model-1\nmodel-2 | model-1 model-2
 names:\n  0: ant\n  1: bee | ant bee
 classes:\n- ant\n- bee | ant bee
 * ant\n* bee | ant bee
+0 - ant\n1 - bee | ant bee
+ant=0\nbee=1 | ant bee
+0|ant\n1|bee | ant bee
+(1) ant\n(2) bee | ant bee
+# names\n"ant",\n"bee" | ant bee
+tench n01440764\ngoldfish n01443537 | n01440764 n01443537
 """
 
 

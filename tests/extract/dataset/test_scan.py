@@ -110,7 +110,7 @@ def test_other_files_are_left_out_and_counted(tmp_path: Path) -> None:
     put(tmp_path, "train/a/1.png", "train/a/notes.txt", "train/a/archive.tar", "train/a/png")
     put(tmp_path, "train/a/2.HEIC", "train/a/3.heic", "train/2.png", "train/read me.txt")
     put(tmp_path, "train/a/._1.png", "train/.cache/1.png", ".DS_Store", "train/a/.thumbs/1.png")
-    put(tmp_path, "train/@eaDir/a.png", "train/a/Thumbs.db", "#recycle/a/1.png", "train/b.LRDATA/x")
+    put(tmp_path, "train/@eaDir/a.png", "train/a/Thumbs.db", "#recycle/a/1.png", "train/LOST.DIR/x")
     os.mkfifo(tmp_path / "train/a/pipe.png")
     (tmp_path / "train/a/broken.png").symlink_to("gone.png")
     scanned = scan("folder", tmp_path, "train")

@@ -97,7 +97,7 @@ def test_the_key_ends_at_the_first_dot_of_the_base_name(tmp_path: Path) -> None:
         ("d.png", 1),
     ]
     assert found.left_out[OTHERS] == ["README", ".hidden.jpg", "c"]
-    assert found.left_out[SECOND] == ["d.jpg"]
+    assert found.left_out[SECOND] == ["b.seg.png", "d.jpg"]
 
 
 def test_images_with_several_dots_alone_are_split_at_the_last(tmp_path: Path) -> None:

@@ -31,14 +31,15 @@ from tests.extract.work.made import tiny_backbone
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (None, "contains no tensor, but epoch, optimizer"),
+        (None, "contains no names with tensors, but epoch, optimizer"),
+        ([torch.zeros(3)], "contains no names with tensors, but list"),
         ({"weight": torch.zeros(365, 384), "bias": torch.zeros(365)}, "2 tensors such as weight"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "cannot be read as weights"),
-        (b"\n<!DOCTYPE html>", "cannot be read as weights"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "as weights: it begins with b'v"),
+        (b"\n<!DOCTYPE html>", "cannot be read as weights: it begins"),
     ],
 )
 def test_a_file_that_holds_no_such_network_is_refused(
-    tmp_path: Path, content: dict[str, Tensor] | bytes | None, match: str
+    tmp_path: Path, content: dict[str, Tensor] | list[Tensor] | bytes | None, match: str
 ) -> None:
     path = tmp_path / "weights.pth"
     if isinstance(content, bytes):
@@ -90,11 +91,13 @@ def _expanded(state: dict[str, Any]) -> dict[str, Any]:
     [
         (_expanded, {}, "declares head.fc.weight (2000000, 12), 96.00 MB", "t.clone()"),
         (lambda s: s | {"head.fc.bias": torch.empty(3, device="meta")}, {}, "declares", "clone"),
-        (lambda s: nn.Linear(2, 3), {}, "a network as an object", ").state_dict()"),
-        (lambda s: {"ema": nn.Linear(2, 3)}, {}, "a network as an object", "['ema'].state_dict()"),
+        (lambda s: nn.Linear(2, 3), {}, "objects of its program", "False); w = w.state_dict()"),
+        (lambda s: {"a.b": nn.Linear(2, 3)}, {}, "objects of its", "False)['a.b']; w = w.st"),
+        (lambda s: {n: t.numpy() for n, t in s.items()}, {}, "objects of its", "False); w = w"),
         (lambda s: {"a": s, "b": dict(s)}, {}, "several networks: a, b", "['a']"),
         (_gray, {}, "size mismatch", "w.repeat(1, 3, 1, 1) / 3"),
-        (_gray, {"in_chans": 1}, "images of one channel", "w.repeat(1, 3, 1, 1)"),
+        (_gray, {"in_chans": 1}, "input channels", "w.repeat(1, 3, 1, 1)"),
+        (dict, {"in_chans": 4}, "does not fit", "other shapes has stem.0.weight"),
         (dict, {"num_classes": 9}, "does not fit", "has 3 rows, the network 9"),
         (lambda s: {"stem.0.weight": s["stem.0.weight"]}, {}, "does not fit", "file lacks stem"),
     ],

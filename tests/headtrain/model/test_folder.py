@@ -269,7 +269,7 @@ def test_what_is_no_model_file_is_refused(folder: Path, tiny_run: Path, tmp_path
         (tmp_path / "damaged.safetensors", "SHA-256"),
         (tmp_path / "plain.safetensors", "does not name its classes"),
         (tmp_path / "absent.safetensors", "no model at "),
-        (tmp_path / "text.safetensors", "is not a model file"),
+        (tmp_path / "text.safetensors", "is not a model file, or damaged"),
         (tiny_run, r"without a model\.safetensors"),
     ):
         with pytest.raises(ModelError, match=message):
