@@ -37,10 +37,6 @@ from clinit.words import examples, number_of
 
 PRICES = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Values of `--max-old-loss` that are compared with the requested value."""
-LEAST_TO_CHOOSE = 100
-"""Number of tested new images from which a point is an image or more, so that prices with equal
-accuracies are equal: with 30 to 60, accuracy on other photographs fell by 3.6 points at the smaller
-one of equal prices, with 120 by none (ViT-tiny, scenes)."""
 
 
 def add(
@@ -152,31 +148,22 @@ def grow(growth: Growth, observe: Observer) -> Addition:
         started = GrownHead(head, None, kind)
     answers = _left_out(growth, started)
     own = Examined.of(started.head, answers, growth.tested, images.val)
-    started, own, prices = _priced(growth, started, own)
+    prices = _prices(growth, started, own)
     observe(Doing(f"Looking for odd {images.listed.noun}s …"))
     found = _audit(growth, started.head)
     added = _added(growth, started, own, found, is_left_out=answers is not None)
     return replace(added, prices=prices)
 
 
-def _priced(
-    growth: Growth, started: GrownHead, own: Examined
-) -> tuple[GrownHead, Examined, tuple[Price, ...]]:
-    """Return head and images at the smallest price within a point of the most, and all prices."""
+def _prices(growth: Growth, started: GrownHead, own: Examined) -> tuple[Price, ...]:
+    """Return what old and new classes would have at other prices; none if no old image is held."""
     start, most = started.start, growth.config.max_old_loss
     balance = None if start is None else start.balance
     if balance is None or not len(growth.tested.labels):
-        return started, own, ()
-    new = len(growth.images.class_names)
-    now, points = balance.shift(most), sorted({*PRICES, most})
-    shifts = {each: balance.shift(each) - now for each in points}
-    prices = [own.shifted(new, shift).price(each) for each, shift in shifts.items()]
-    best = prices[points.index(most)].new
-    least = best.correct - best.total / 100 if best.total >= LEAST_TO_CHOOSE else np.inf
-    used = next(e.points for e in prices if e.points == most or e.new.correct >= least)
-    own = own.shifted(new, shifts[used])
-    head = replace(started.head, bias=own.head.bias)
-    return started._replace(head=head, price=used), own, tuple(prices)
+        return ()
+    new, now = len(growth.images.class_names), balance.shift(most)
+    points = sorted({*PRICES, most})
+    return tuple(own.shifted(new, balance.shift(each) - now).price(each) for each in points)
 
 
 def _left_out(growth: Growth, started: GrownHead) -> LeftOut | None:
@@ -231,7 +218,7 @@ def _added(
     growth: Growth, started: GrownHead, own: Examined, found: Audit, *, is_left_out: bool
 ) -> Addition:
     model, left, images, config = growth.model, growth.left, growth.images, growth.config
-    (head, start, kind, taken, price), tested = started, growth.tested
+    (head, start, kind, taken), tested = started, growth.tested
     assert head.class_names is not None
     # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
@@ -256,7 +243,6 @@ def _added(
         data={
             **images.data,
             "old_rows": kind,
-            **({} if price is None else {"price": price}),
             "left_out": is_left_out and not len(images.val.labels),
             **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
             "repeats": count_repeats(images.train.labels, groups_of(images.train)),

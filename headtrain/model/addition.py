@@ -275,10 +275,7 @@ class Addition:
             return []
         lines = []
         for each in self.prices:
-            most = self.change.settings["max_old_loss"]
-            price = self.change.data.get("price", most)
-            why = f" (used: within a point of {most:g})" if price < most else " (used)"
-            used = why if each.points == price else ""
+            used = " (used)" if each.points == self.change.settings["max_old_loss"] else ""
             cells = map(accuracy_in_words, (each.old, each.new))
             lines.append([f"--max-old-loss {each.points:g}{used}", *cells])
         return [(["points that old classes may lose", "old classes", "added classes"], lines)]

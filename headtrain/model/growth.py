@@ -118,8 +118,6 @@ class GrownHead(NamedTuple):
     """What stood in for old images, in words."""
     taken: Top1 = Top1(0, 0)
     """How many of the features that stand in for old images new classes take."""
-    price: float | None = None
-    """The points that old classes may lose, if fewer than requested are enough."""
 
 
 def grown_head(growth: Growth, observer: Observer) -> GrownHead:

@@ -36,7 +36,7 @@ from clinit.errors import ClinitError, RecordError
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.files import paths as occupied
 from clinit.files.commit import commit_folder
-from clinit.files.paths import exists, instead_of, is_file, obstacle
+from clinit.files.paths import exists, instead_of, is_file, is_folder, obstacle
 from clinit.headtrain.protocol.record.info import (
     DOCUMENT,
     LATER_TABLES,
@@ -256,7 +256,8 @@ def read_records(paths: Sequence[Path]) -> list[RunRecord]:
             looked = f"no folder contains {INFO}" if exists(path) else "no such path"
             first = "Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`."
             raise RecordError(
-                f"no run record at or below {path}: {looked}", remedy=instead_of(path, first)
+                f"no run record at or below {path}: {looked}",
+                remedy=instead_of(path, first, is_folder),
             )
         found |= dict.fromkeys(folder.resolve() for folder in folders)
     return [read_record(folder) for folder in found]

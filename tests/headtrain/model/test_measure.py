@@ -108,22 +108,6 @@ def test_a_larger_price_never_costs_new_classes_and_never_exceeds_itself(
     assert {*record.data["start"]} == {"shrinkage", "quadratic", "scale"}
 
 
-def test_with_enough_images_the_smallest_price_within_a_point_is_paid(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = load_model(export_model(tiny_run, tmp_path / "model").path, device="cpu")
-    monkeypatch.setattr("clinit.headtrain.model.add.LEAST_TO_CHOOSE", 1)
-    monkeypatch.setattr("clinit.headtrain.model.add.PRICES", (0.0, 10.0))
-    new = photographs()
-    added = addition(model, Source(new, new.nothing()), AddConfig(max_old_loss=80.0))
-    most = added.prices[-1].new
-    enough = [p for p in added.prices if 100 * (most.correct - p.new.correct) <= most.total]
-    assert enough[0].points == added.change.data["price"] < 80
-    assert (enough[0].old, enough[0].new) == (added.old, added.new)
-    held_out = model.memory.held_out.named(added.model.class_names)
-    assert accuracy(added.model.head, held_out) == added.old
-
-
 def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
     images = photographs()
     assert images.groups is not None
