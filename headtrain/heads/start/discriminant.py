@@ -17,14 +17,25 @@ One objective chooses g, rho, the scale s and the shift t of the logits s (u_c.h
 
 in nats. Each new class with several independent images is judged by images that its row was
 computed without (five folds). The only image of a class is judged by the expected logit of another
-image, u_c.(h - m) - tr(A^-1 S): with h = mu + e and u_c = A^-1 (mu + e - m), the expectation of
-e.A^-1 e is what the image owes to itself. New classes weigh as many images as were judged, and all
-old images together the same. So one image more moves the sum by the share of one image, and with
-few images the priors decide: g_0 / (1 - g_0) = 1 + 5 d / f with f the degrees of freedom of S,
-rho_0 = n / (n + 2) with n images per new class, and s_0, with which the new logits of old images
-vary as much as their old logits.
+image, u_c.(h - m) - o: with h = mu + e and u_c = A^-1 (mu + e - m), it owes e.A^-1 e to itself. Of
+an image that is part of S, the mean is t = tr(A^-1 S). An image that is not owes more,
 
-From there, the rows are refined: with x = L^-1 (h - m), A = L L^T, rows v minimise the same cross
+    o_0 = t / (1 - (1 - g) t / f)
+
+with f the degrees of freedom of S: a deviation left out of S raises its square like this. And new
+classes may vary more than old ones. With T the mean square of L^-1 h, A = L L^T, about the mean of
+the old images, (T - t) K / (K - 1) of it lies between the K old classes. The share within classes
+is taken to be that of old classes, but no smaller than S has it: with T' the same as T of the new
+images, and one of their C classes spread as old ones,
+
+    o = o_0 max(1, 1 / C + T' / (o_0 + (T - t) K / (K - 1))).
+
+New classes weigh as many images as were judged, and all old images together the same. So one image
+more moves the sum by the share of one image, and with few images the priors decide:
+g_0 / (1 - g_0) = 1 + 5 d / f, rho_0 = n / (n + 2) with n images per new class, and s_0, with which
+the new logits of old images vary as much as their old logits.
+
+From there, the rows are refined: with x = L^-1 (h - m), rows v minimise the same cross
 entropy plus `KEPT` / 2 |v - v_0|^2 per new image. This is the maximum a posteriori of a logistic
 model whose prior has the discriminants as mean and A^-1 as shape of its covariance.
 
@@ -45,7 +56,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
 
@@ -105,9 +116,8 @@ class Discriminants:
         return Rows(self.weight, -self.weight @ self.moments.centre - quadratic / 2 * squares)
 
     def own_part(self) -> float:
-        """Return tr(A^-1 S): what the logit of the only image of a class owes to itself."""
-        half = solve_triangular(self.factor, self.moments.within, lower=True)
-        return float(np.trace(solve_triangular(self.factor, half, lower=True, trans="T")))
+        """Return tr(A^-1 S): what the logit of an image that is part of S owes to itself."""
+        return float(np.trace(cho_solve((self.factor, True), self.moments.within)))
 
     def whitened(self, features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
         """Return L^-1 (h - m)."""
@@ -309,7 +319,7 @@ class Problem:
         """Return the least value of the objective at one shrinkage, the cost of which is given."""
         full = Discriminants.of(self.moments(None), shrinkage)
         parts = [(fold, Discriminants.of(left, shrinkage)) for fold, left in self.remaining]
-        owes = full.own_part() if (self.new.fold < 0).any() else 0.0
+        owes = self._owes(full, shrinkage) if (self.new.fold < 0).any() else 0.0
         found = []
         for quadratic in QUADRATICS:
             prior = cost + _half_square(quadratic - self.usual[1], 0.35)
@@ -318,6 +328,20 @@ class Problem:
             value, scale, shift = self._calibrated(old, new)
             found.append(Optimum(value + prior, shrinkage, quadratic, scale, shift))
         return min(found)
+
+    def _owes(self, full: Discriminants, shrinkage: float) -> float:
+        """Return o: what the logit of the only image of a class owes to itself.
+
+        A single old class has no spread between classes, so that it tells no share.
+        """
+        within, known = full.own_part(), len(np.unique(self.old.labels))
+        unseen = within / (1 - (1 - shrinkage) * within / max(self.freedom, 0.5))
+        if known < 2 or not within:
+            return unseen
+        sides = ((side.weight, full.whitened(side.features)) for side in (self.old, self.new))
+        old, new = (float((weight @ x**2 - (weight @ x) ** 2).sum()) for weight, x in sides)
+        between = max(old - within, 0.0) * known / (known - 1)
+        return unseen * max(1.0, 1 / len(self.counts) + new / (unseen + between))
 
     def _judged(
         self,
@@ -328,7 +352,7 @@ class Problem:
     ) -> Float[np.ndarray, "rows new"]:
         """Return the logits of new rows by rows that were computed without them.
 
-        `owes` is `own_part`, by which the logit of the only image of a class is lowered.
+        `owes` is that of `_owes`, by which the logit of the only image of a class is lowered.
         """
         new = self.new
         found = _logits(full.rows(quadratic), new.features)

@@ -210,6 +210,38 @@ def test_every_row_is_judged_by_rows_of_the_folds_without_it() -> None:
     assert judged[0, 0] == pytest.approx(own, rel=1e-9)
 
 
+@pytest.mark.parametrize("apart", [0.1, 1.0, 10.0])
+def test_the_only_image_of_a_class_owes_what_the_formula_says(apart: float) -> None:
+    data = made([1, 1, 3], seed=6)
+    data.features[data.labels >= OLD] *= apart
+    _means, centre, within = naive_moments(data, np.ones(len(data.labels), dtype=bool))
+    system = np.linalg.inv(0.7 * within + 0.3 * np.trace(within) / DIM * np.eye(DIM))
+    spreads = []
+    for sides in (range(OLD), range(OLD, OLD + 3)):
+        images = [data.features[data.labels == each] - centre for each in sides]
+        middle = np.mean([rows.mean(0) for rows in images], axis=0)
+        squares = [[(row - middle) @ system @ (row - middle) for row in rows] for rows in images]
+        spreads.append(np.mean([np.mean(each) for each in squares]))
+    seen = np.trace(system @ within)
+    unseen = seen / (1 - 0.7 * seen / (OLD * 11 + 2))
+    share = unseen / (unseen + (spreads[0] - seen) * OLD / (OLD - 1))
+    wanted = max(unseen, unseen / 3 + share * spreads[1])
+    assert (wanted > unseen) == (apart == 10.0)
+    problem = Problem.of(data)
+    found = problem._owes(Discriminants.of(problem.moments(None), 0.3), 0.3)
+    assert found == pytest.approx(wanted, rel=1e-9)
+
+
+def test_one_old_class_tells_no_share_of_its_spread() -> None:
+    data = made([1, 1], seed=6)
+    kept = (data.labels == 0) | (data.labels >= OLD)
+    data = replace(data, features=data.features[kept], labels=data.labels[kept])
+    problem = Problem.of(data)
+    whole = Discriminants.of(problem.moments(None), 0.3)
+    seen = whole.own_part()
+    assert problem._owes(whole, 0.3) == pytest.approx(seen / (1 - 0.7 * seen / 11), rel=1e-9)
+
+
 def test_rows_of_a_fold_do_not_read_its_old_images() -> None:
     problem = Problem.of(made([2, 6], seed=5))
     choice, out = problem.chosen(), problem.old.fold == 2
