@@ -253,12 +253,11 @@ def read_records(paths: Sequence[Path]) -> list[RunRecord]:
     for path in paths:
         folders = find_records(path) if exists(path) else []
         if not folders:
-            looked = f"no folder contains {INFO}" if exists(path) else "no such path"
             first = "Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`."
-            raise RecordError(
-                f"no run record at or below {path}: {looked}",
-                remedy=instead_of(path, first, is_folder),
-            )
+            looked = f"no folder contains {INFO}"
+            if not exists(path):
+                looked, first = "no such path", instead_of(path, first, is_folder)
+            raise RecordError(f"no run record at or below {path}: {looked}", remedy=first)
         found |= dict.fromkeys(folder.resolve() for folder in folders)
     return [read_record(folder) for folder in found]
 
