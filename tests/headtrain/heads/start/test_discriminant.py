@@ -181,6 +181,17 @@ def test_old_classes_lose_no_more_than_the_price_on_images_that_were_left_out() 
         assert len(left.drawn) == len(left.logits)
 
 
+def test_a_higher_price_raises_the_biases_as_it_raises_the_left_out_logits() -> None:
+    data = made([5, 6], spread=3.0)
+    low, high = (discriminant_rows(data, points) for points in (0.0, 20.0))
+    raised = high.shift - low.shift
+    assert raised > 0.1
+    np.testing.assert_allclose(high.rows.bias - low.rows.bias, raised)
+    assert low.left_out is not None
+    assert high.left_out is not None
+    np.testing.assert_allclose(high.left_out().logits - low.left_out().logits, raised)
+
+
 @pytest.mark.parametrize("classes", [1, 2, 3])
 @pytest.mark.parametrize("images", [1, 2, 3])
 @pytest.mark.parametrize("old_images", [0, 1, 4])
