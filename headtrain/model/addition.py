@@ -261,7 +261,7 @@ class Addition:
             which, classes = "Other old", classes + learnt["classes"]
         if classes < self.model.facts.num_classes:
             lost = self.change.data.get("estimated_loss")
-            told = ", estimated loss {correct:,} of {total:,} old {noun}s"
+            told = ", estimated loss {correct:,} in {total:,} of their {noun}s"
             loss = "" if lost is None else told.format(**lost, noun=self.audit.noun)
             if lost is not None and lost["correct"] > GUESSED * lost["total"]:
                 loss = ", and perhaps much lost: give old ones (`--old`), or more new ones"

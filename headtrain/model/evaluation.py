@@ -203,8 +203,8 @@ class Evaluation:
             lines["right"] = f"{right} ({one.percent:.2f} %)"
             lines["top-5"] = f"{five.correct:,} right ({five.percent:.2f} %)"
             lines["calibration"] = (
-                f"expected error {100 * found['calibration_error']:.1f} %,"
-                f" mean probability {100 * found['mean_probability']:.1f} %"
+                f"mean probability {100 * found['mean_probability']:.1f} %, right"
+                f" {one.percent:.1f} %; expected error {100 * found['calibration_error']:.1f} %"
             )
         if learnt := found["learnt"]:
             of = number_of(len(self.table), noun)

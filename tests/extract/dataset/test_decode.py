@@ -10,7 +10,7 @@ from PIL import Image, ImageFile, ImageOps
 from torchcodec.decoders import decode_image
 
 from clinit.errors import ImageError, MachineError, ManifestError
-from clinit.extract.dataset.decode import decode, read_image_file
+from clinit.extract.dataset.decode import decode, differs, read_image_file
 from clinit.extract.dataset.tree import READS_HEIC
 
 
@@ -243,3 +243,12 @@ def test_a_shortage_of_memory_is_no_bad_image(
         monkeypatch.setattr(Image, "open", fail)
     with pytest.raises(MemoryError):
         decode(content)
+
+
+@pytest.mark.parametrize(("colours", "expected"), [((19, 0, -50), False), ((0, 0, 50), True)])
+def test_decoders_may_differ_in_colour_but_not_in_lightness(
+    colours: tuple[int, ...], expected: bool
+) -> None:
+    one = torch.full((3, 8, 8), 100, dtype=torch.uint8)
+    other = (one.int() + torch.tensor(colours)[:, None, None]).to(torch.uint8)
+    assert differs(one, other) == expected
