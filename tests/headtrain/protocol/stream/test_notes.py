@@ -57,6 +57,7 @@ LACKING = "classes have no validation image: not evaluated"
         ({"shots": 5}, []),
         ({"shots": 6}, ["--shots 6: 4 of 4 new classes have fewer training images, 5 or more"]),
         ({"buffer": 5}, ["--buffer 5 is less than one image for each of the 6 classes"]),
+        ({"anchor": "moments"}, ["C d + d^2 = 40 numbers for the 6 classes before the last task"]),
         ({"eval_every": 7, "iterations": 7}, []),
         ({"eval_every": 8, "iterations": 7}, ["--eval-every 8 is more than the 7 updates of a"]),
     ],
