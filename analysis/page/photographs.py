@@ -44,12 +44,15 @@ class Shot:
     words: str = ""
     nearest: str | None = None
     """The class that it seems to belong to."""
+    moves: bool = True
+    """Whether moving it there is the better guess; if not, leaving it out."""
 
     @property
     def to(self) -> str:
         """The folder of the class `nearest`; empty if class folders do not name the classes."""
         path = Path(self.image)
-        return "" if self.nearest is None else str(path.parent.with_name(self.nearest))
+        is_flat = self.nearest is None or not path.parent.name
+        return "" if is_flat else str(path.parent.with_name(str(self.nearest)))
 
 
 Sections = Mapping[str, Sequence[Shot]]
@@ -72,7 +75,7 @@ def evaluation_page(
         line = of_image[image]
         scores = (line["answer"], line["probability"]), (line["class"], line["own"])
         words = ", ".join(f"{in_words(name)} {100 * score:.1f} %" for name, score in scores)
-        return Shot(image, words, line["answer"])
+        return Shot(image, words, line["answer"], moves=False)  # the label is seldom wrong
 
     shots: dict[str, list[Shot]] = {}
     if (lost := found.tables.get("Lost")) is not None:
@@ -108,12 +111,14 @@ def model_page(title: str, facts: ModelFacts) -> str:
 
 def _of_audit(audit: Mapping[str, Any]) -> Sections:
     """Return the photographs of an audit by section."""
+    across = [each["images"] for each in audit["repeated"] if "across" in each["where"]]
+    copies = {image for images in across for image in images}  # the class has it already
 
     def compared(each: Mapping[str, Any]) -> Shot:
         nearest, scores = each["nearest"], each.get("scores", ())  # none in earlier models
         words = f"nearer to {in_words(nearest)}" if nearest else "like no class"
         words += "".join(f"{sep}{n:g}" for sep, n in zip((": ", " (own), "), scores, strict=False))
-        return Shot(each["image"], words, nearest)
+        return Shot(each["image"], words, nearest, each["image"] not in copies)
 
     return {
         "May not belong to their class": [compared(each) for each in audit["misfits"]],
@@ -213,7 +218,8 @@ def _figure(root: Path, shot: Shot) -> str:
     if "\n" not in shot.image:  # a line of the list
         told = f'<input type="checkbox" class="chosen" value="{path}"> {told}'
     if shot.nearest is not None:
-        box = f'<input type="checkbox" class="to" value="{html.escape(shot.to)}" checked>'
+        box = f'<input type="checkbox" class="to" value="{html.escape(shot.to)}"'
+        box += " checked>" if shot.moves else ">"
         move = f'<label class="move">{box} to {_text(in_words(shot.nearest))}</label>'
     picture = _thumbnail(root / shot.image, name)
     return f"<figure><label>{picture}<figcaption>{told}</figcaption></label>{move}</figure>"

@@ -287,12 +287,14 @@ def _check_names(model: Model, names: Sequence[str], kind: ArrivalKind) -> None:
         raise ModelError(
             f"new to the model: {len(new):,} of these {number_of(len(names), 'class')}"
             f" ({examples(new)})" + (f"; {near}" if near else ""),
-            remedy="Add new classes without `--more`: `clinit add MODEL IMAGES --out NEW`.",
+            remedy="Rename a misspelt folder; add new classes without `--more`: `clinit add MODEL"
+            " IMAGES --out NEW`.",
         )
     if kind == "add" and known:
         raise ModelError(
             f"{len(known):,} of these {number_of(len(names), 'class')} already among the"
-            f" {model.facts.num_classes:,} of the model ({examples(known)})",
+            f" {model.facts.num_classes:,} of the model ({examples(known)})"
+            + (f"; new: {examples(new)}" if new else ""),
             remedy="To add images to existing classes, use `--more`; to compute their rows from"
             " other images, remove them first (`clinit remove`). Otherwise rename or remove their"
             " folders; `clinit model show MODEL` lists the classes.",

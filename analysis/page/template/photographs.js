@@ -19,13 +19,14 @@ function show() {
   }
   const dropped = [...given.without, ...[...chosen].filter(([, to]) => !to).map(([file]) => file)];
   // Cameras use a name in every folder, and `mv -n` is silent about a name that is taken.
+  const folders = [...new Set([...chosen.values()].filter((to) => to))].map((to) => `mkdir -p ${quoted(`${given.root}/${to}`)}`);
   const moves = [...chosen].filter(([, to]) => to).map(([file, to]) =>
     `mv -n ${[file, `${to}/${file.replaceAll("/", "-")}`].map((each) => quoted(`${given.root}/${each}`)).join(" ")}`);
   const command = given.command.map(quoted).join(" ");
   const list = ["cat > without.txt <<'END OF LIST'", ...dropped, "END OF LIST", `${command} --without without.txt`];
   place.hidden = chosen.size === 0;
   place.querySelector("output").value = chosen.size;
-  document.getElementById("script").textContent = [...moves, ...(dropped.length ? list : [command])].join("\n");
+  document.getElementById("script").textContent = [...folders, ...moves, ...(dropped.length ? list : [command])].join("\n");
 }
 
 // A photograph may be in several sections: it is ticked in all, and moved to one class at most.
