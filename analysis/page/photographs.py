@@ -217,7 +217,7 @@ def _figure(root: Path, shot: Shot) -> str:
     told, move = f"{name}<br>{_text(shot.words)}", ""
     if "\n" not in shot.image:  # a line of the list
         told = f'<input type="checkbox" class="chosen" value="{path}"> {told}'
-    if shot.nearest is not None:
+    if shot.nearest is not None and shot.to:
         box = f'<input type="checkbox" class="to" value="{html.escape(shot.to)}"'
         box += " checked>" if shot.moves else ">"
         move = f'<label class="move">{box} to {_text(in_words(shot.nearest))}</label>'

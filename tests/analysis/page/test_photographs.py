@@ -9,6 +9,7 @@ from clinit.analysis.page.photographs import Shot, _figure, _of_audit
 def test_a_photograph_moves_to_the_folder_of_another_class_if_folders_name_classes() -> None:
     assert Shot("val/ant/1.jpg", nearest="bee").to == "val/bee"
     assert Shot("1.jpg", nearest="bee").to == ""
+    assert 'class="to"' not in _figure(Path("photographs"), Shot("1.jpg", nearest="bee"))
     assert Shot("ant/1.jpg").to == ""
 
 

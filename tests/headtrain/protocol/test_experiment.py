@@ -98,10 +98,10 @@ def test_banks_of_one_stream_start_its_first_task_once_and_go_on_as_they_would_a
         return initialise(start, rows, *given, **settings)
 
     monkeypatch.setattr(task_start, "initialise", counted)
-    changes: list[dict[str, Any]] = [{}, {"batch_size": 8}, {"seed": 1}]
+    changes: list[dict[str, Any]] = [{}, {"batch_size": 8}, {"seed": 1}, {"shots": 5}]
     studies = [Study.of({**CONFIG, "init": "least-square", **change}) for change in changes]
     together = [run_experiment(data, [study])[0] for study in studies]
-    assert firsts.count(BASE) == 2  # the seed orders the classes anew
+    assert firsts.count(BASE) == 3  # seed and shots change the rows
     for record, change in zip(together, changes, strict=True):
         (alone,) = run({**CONFIG, **change}, HEADS[2:])
         for table, expected in zip(tables(record), tables(alone), strict=True):
