@@ -29,7 +29,6 @@ from clinit.cli.frame.run_data import (
     read_data,
     read_images,
 )
-from clinit.files.paths import check_writable
 from clinit.headtrain.top.images import TopImages
 from clinit.words import number_of
 
@@ -105,7 +104,6 @@ def sweep(
     runs = _runs(grids, top=top)
     check_base(base, head, runs)
     check_caches(*new, *(base or ()))
-    check_writable(out)
     heads = head or []
     with claimed_folder(out):
         if top:

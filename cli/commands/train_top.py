@@ -11,7 +11,6 @@ from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import show_runs
 from clinit.cli.frame.run_data import check_caches, read_images, tell_left
 from clinit.cli.frame.study_options import takes_studies
-from clinit.files.paths import check_writable
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.images import TopImages
 
@@ -40,10 +39,9 @@ def train_top(
     the same command again.
     """
     check_caches(base, new, head=head)
-    check_writable(out)
-    from clinit.headtrain.protocol import runs
-
     with claimed_folder(out):
+        from clinit.headtrain.protocol import runs
+
         places = runs.places_of(studies, out, overwrite=overwrite)
         data = read_images(images, {"": head})
         # Refuse existing records before the slow computation of activations.
