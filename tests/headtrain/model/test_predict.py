@@ -15,12 +15,12 @@ from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.engine import Reading
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.predict import RULES, Rejection, find_images, predict, scores
+from clinit.headtrain.model.settings import Reading
 from clinit.headtrain.protocol.record.format import read_record
 
 
