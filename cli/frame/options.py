@@ -13,17 +13,13 @@ from clinit.setting import fields_of
 from clinit.words import byte_count
 
 
-def size_of(option: str, text: str) -> int:
-    """Return the number of bytes for the text of an option, such as 8GB."""
-    try:
-        return byte_count(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{option} {error}") from error
-
-
 def memory_size(text: str) -> int:
     """Return the number of bytes for the text of --memory."""
-    if not (size := size_of("--memory", text)):
+    try:
+        size = byte_count(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--memory {error}") from error
+    if not size:
         raise typer.BadParameter("--memory must be a size above 0, such as 8GB")
     return size
 

@@ -103,11 +103,6 @@ class NewClasses:
         """Whether an earlier class has a row of data."""
         return bool((self.labels < self.start).any())
 
-    @property
-    def is_comparable(self) -> bool:
-        """Whether the data show which scale is right: old classes have rows, or none is old."""
-        return not self.start or self.has_old_rows
-
     def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
         """Return the statistics of old and new rows; all heads of a task share them."""
         return ClassStatistics.of(

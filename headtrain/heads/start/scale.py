@@ -199,9 +199,9 @@ def scaled(
     """
     rows = raw.rows
     kept = data.stale.bias if start.bias == "keep" else None
-    # `is_comparable` because, if no old class has a row, the loss is least with a shift so large
-    # that a new class wins every image.
-    if start.is_calibrated and data.is_comparable:
+    # If no old class has a row, the loss is least with a shift so large that a new class wins
+    # every image.
+    if start.is_calibrated and (data.has_old_rows or not data.start):
         assert sample is not None
         found, left_out = _calibrated(raw, start, sample, statistics, kept)
         if found is not None:
