@@ -8,6 +8,7 @@ import pytest
 
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.heads.start.calibrate import calibrate, norm_factor
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.left_out import leave_one_out
@@ -77,6 +78,15 @@ def test_scores_along_a_path_of_lambdas_are_those_of_one_lambda() -> None:
         expected = leave_one_out(start, rows, sample, statistics, lam).numpy()[-NEW:]
         scores, owed = path.of_other_rows(path.coordinates(alone), lam, new)
         np.testing.assert_allclose(scores - np.diag(owed), expected, rtol=1e-9)
+
+
+def test_the_only_images_are_judged_by_the_statistics_that_gave_the_rows() -> None:
+    data, start = arrival(3), Start(init="least-square", lam=0.3, weighting="sample")
+    statistics = data.statistics("sample")
+    rows, sample = raw_rows(start, data, statistics, 0.3), CalibrationSet.of(data, LOSSES["ce"])
+    logits = leave_one_out(start, rows, sample, statistics, 0.3)
+    expected = calibrate(sample, logits, guess=norm_factor(rows, data))
+    assert initialise(start, data).factor == pytest.approx(expected.factor, rel=1e-6)
 
 
 @pytest.mark.parametrize("init", ["least-square", "class-mean", "imprint", "lda"])
