@@ -39,7 +39,7 @@ NAMES = {"lam": "lambda", "lr": "learning rate"}
 
 def title(runs: Sequence[RunSummary]) -> str:
     """Return the title of the page: the data sets that the runs share, and the number of runs."""
-    names = [shown(runs[0], side) for side in runs[0].sides]
+    names = [shown(runs[0], side) for side in runs[0].record.sides]
     shared = all(len({shown(run, side) for run in runs}) == 1 for side in ("base", "new"))
     count = number_of(len(runs), "run")
     return f"{' → '.join(names)}, {count}" if shared and NOTHING not in names else count
@@ -52,7 +52,7 @@ def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     texts = {name: [run.texts[name] for run in runs] for name in runs[0].texts}
     shared = {name: t for name, own in texts.items() for t in own if name not in varying and t}
     data = {
-        f"{side} classes": {_described(run, side) for run in runs if side in run.sides}
+        f"{side} classes": {_described(run, side) for run in runs if side in run.record.sides}
         for side in SIDES
     }
     transforms = [run.record.info["new"]["fingerprint"].get("transform") for run in runs]
@@ -78,7 +78,7 @@ def _described(run: RunSummary, side: Literal["base", "new"]) -> str:
         words[0] += f" in {classes['task'].n_unique():,} tasks"
         words.append(f"{classes['train_rows'].sum():,} training images")
     words.append(f"{classes['val_rows'].sum():,} test images")
-    path = run.sides[side]["path"]
+    path = run.record.sides[side]["path"]
     return ", ".join(words) + (f" ({path})" if path else "")
 
 

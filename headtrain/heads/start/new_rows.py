@@ -89,11 +89,6 @@ class NewClasses:
         return self.start if self.base is None else min(self.base, self.start)
 
     @property
-    def pretrained(self) -> Rows:
-        """The rows that came with the head."""
-        return self.head.between(0, self.came_with)
-
-    @property
     def stale(self) -> Rows:
         """The new rows before their initialisation: a random draw."""
         return self.head.between(self.start, self.stop)

@@ -42,6 +42,7 @@ from clinit.headtrain.protocol.record.info import (
     LATER_TABLES,
     TABLES,
     RunInfo,
+    SideInfo,
     check_info,
     content_of,
     damaged,
@@ -84,6 +85,12 @@ class RunRecord:
     Programs read the settings in run.json."""
     digests: Mapping[str, str] | None = None
     """SHA-256 of the files by name; None in records of earlier versions or not yet written."""
+
+    @property
+    def sides(self) -> dict[str, SideInfo]:
+        """Facts about base and new data; only about new data if there are no base classes."""
+        base, new = self.info["base"], self.info["new"]
+        return {"new": new} if base is None else {"base": base, "new": new}
 
     def __repr__(self) -> str:
         size = f"{len(self.info['tasks'])} tasks, {len(self.classes):,} classes"

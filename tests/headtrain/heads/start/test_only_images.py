@@ -116,11 +116,12 @@ def test_a_second_image_of_one_class_moves_accuracies_by_little(init: Any) -> No
 
 def test_without_two_rows_of_any_class_new_rows_have_the_norm_of_old_ones() -> None:
     data = arrival(0, old=1)
+    old = np.linalg.norm(data.head.weight[: data.came_with], axis=1).mean()
     assert not ClassStatistics.of(data.features, data.labels).freedom
     for init in ("least-square", "class-mean"):
         found = initialise(Start(init=init), data)  # type: ignore[arg-type]
         lengths = np.linalg.norm(found.rows.weight, axis=1).mean()
-        assert lengths == pytest.approx(np.linalg.norm(data.pretrained.weight, axis=1).mean())
+        assert lengths == pytest.approx(old)
         assert found.loss_after is None
     # Nothing judges lambda either: it is about the largest eigenvalue.
     top = np.linalg.eigvalsh(data.statistics().total_covariance)[-1]
