@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -31,6 +30,7 @@ from clinit.analysis.report.run import SIDES, Row, RunSummary
 from clinit.analysis.report.settings import Names, by_data, common, labels, shown
 from clinit.analysis.report.table import NOTHING, Cell, Column
 from clinit.analysis.report.tables import collapse_table, ranking, run_table
+from clinit.headtrain.protocol.record.format import finite
 from clinit.words import duration, number_of, visible
 
 NAMES = {"lam": "lambda", "lr": "learning rate"}
@@ -125,7 +125,7 @@ def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
         ],
         "notes": list(notes),
     }
-    printed: PageData = _printable(content)
+    printed: PageData = finite(content, visible)
     return printed
 
 
@@ -135,19 +135,6 @@ def _means(runs: Sequence[RunSummary]) -> str:
 
     content = base64.b64encode(picture(runs, "curves", "png", dpi=150)).decode()
     return f"data:image/png;base64,{content}"
-
-
-def _printable(value: Any) -> Any:
-    """Return `value` with control characters written out, and None for NaN and infinity."""
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: _printable(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_printable(each) for each in value]
-    return value
 
 
 _ABOUT = {"device": "device", "started": "started", "git_commit": "commit of clinit"}
