@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from clinit.errors import ImageError
+from clinit.errors import ImageError, StorageError
 from clinit.extract.dataset.decode import (
     MISSING,
     check_pixels,
@@ -141,5 +141,5 @@ def load_files(
 def _exists(path: Path) -> bool:
     try:
         return exists(path)
-    except OSError:  # a name that is too long, a folder that may not be read
-        return False
+    except StorageError:  # a folder above may not be entered: the reader says so
+        return True
