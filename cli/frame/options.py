@@ -102,6 +102,8 @@ CompileOption = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    described(_WORK["workers"].help, None, "usable CPUs", min=1, rich_help_panel="Computation"),
+    described(
+        _WORK["workers"].help, None, "usable CPUs, at most 8", min=1, rich_help_panel="Computation"
+    ),
 ]
 MaxPixels = Annotated[int, described(_WORK["max_pixels"].help, min=1, rich_help_panel="Data")]
