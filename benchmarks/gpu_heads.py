@@ -98,7 +98,7 @@ def measure_protocol(setting: Setting) -> Lines:
     own = {"full_iterations": scale.iterations, "eval_every": 50, "init": "least-square"}
     for precision, grid, seeds in [
         ("float32", {}, 1),
-        *((each, many, 3) for each in setting.precisions),
+        *((each, many, 3) for each in reversed(setting.precisions)),
     ]:
         options = setting.heads_options(grid=grid, seeds=seeds, precision=precision, **own)
         runs = seeds * math.prod(map(len, grid.values()))
