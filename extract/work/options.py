@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from clinit.extract.dataset.manifest import Manifest
     from clinit.extract.dataset.scan import Scan
 
+MOST_THREADS = 8
+"""Maximum default number of threads: they wait for the interpreter lock. On 16 cores, 16 threads
+decode 0.74 times as many images/s as 8, which decode 4.8 times as many as one."""
 COMPUTATION, DATA, NETWORK, OUTPUT = "Computation", "Data", "Network", "Output"
 """Headings of the help."""
 
@@ -74,7 +77,10 @@ class _Computation(SettingGroup):
         " times as fast; auto: as before if the cache exists, otherwise if it saves time.",
     )
     workers: int | None = setting(
-        None, "Threads that read and decode.", least=1, otherwise="usable CPUs"
+        None,
+        "Threads that read and decode.",
+        least=1,
+        otherwise=f"usable CPUs, at most {MOST_THREADS}",
     )
     decoder: Literal["cpu", "cuda"] = setting(
         "cpu",
@@ -146,7 +152,7 @@ class Settings(_Views, _Images, _Output, _Computation, _Transform):
     @property
     def threads(self) -> int:
         """Number of threads that read and decode."""
-        return self.workers or cpu_count()
+        return self.workers or min(cpu_count(), MOST_THREADS)
 
 
 LABELS = (

@@ -24,7 +24,6 @@ from clinit.files.paths import exists
 from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.model.engine import AnsweredBatch
 from clinit.headtrain.model.settings import Reading
-from clinit.machine import cpu_count
 
 P = TypeVar("P")
 
@@ -130,7 +129,7 @@ def load_files(
     decoder = Decoder(
         images=images,
         transform=transform,
-        workers=reading.workers or cpu_count(),
+        workers=reading.threads,
         max_pixels=reading.max_pixels,
         pin_memory=pin_memory,
     )

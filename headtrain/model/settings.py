@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from clinit.extract.work.options import COMPUTATION, DATA, NetworkOptions
+from clinit.extract.work.options import COMPUTATION, DATA, MOST_THREADS, NetworkOptions
 from clinit.headtrain.heads.start.settings import MAX_OLD_LOSS, NEW_SHARE, NewShare
+from clinit.machine import cpu_count
 from clinit.setting import SettingGroup, fields_of, setting
 
 AddInit = Literal["auto", "discriminant", "fitted", "least-square", "class-mean", "imprint"]
@@ -67,7 +68,7 @@ class Reading(SettingGroup):
     panel: ClassVar[str] = COMPUTATION
     batch_size: int = setting(64, "Images per forward pass.", least=1)
     workers: int | None = setting(
-        None, _OF_EXTRACT["workers"].help, least=1, otherwise="usable CPUs"
+        None, _OF_EXTRACT["workers"].help, least=1, otherwise=_OF_EXTRACT["workers"].otherwise
     )
     compile: Literal["auto", "on", "off"] = setting("auto", _OF_EXTRACT["compile"].help)
     max_pixels: int = setting(
@@ -77,6 +78,11 @@ class Reading(SettingGroup):
     """Called after every batch with the number of finished images."""
     on_note: Callable[[str], object] = lambda note: None
     """Called with a note on `compile`, if it is `auto`."""
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that read and decode."""
+        return self.workers or min(cpu_count(), MOST_THREADS)
 
 
 AS_USUAL = Reading()
