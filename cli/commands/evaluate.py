@@ -24,7 +24,7 @@ from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import in_words
-from clinit.headtrain.model.settings import Reading
+from clinit.headtrain.model.reading import Reading
 from clinit.observer import Doing, Noted, Progressed
 from clinit.setting import fields_of
 from clinit.words import examples, number_of

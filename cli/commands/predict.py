@@ -22,7 +22,7 @@ from clinit.cli.frame.study_options import takes
 from clinit.errors import ImageError
 from clinit.extract.dataset.tree import HEIC_READER, HEIC_SUFFIXES
 from clinit.files.paths import exists
-from clinit.headtrain.model.settings import Reading
+from clinit.headtrain.model.reading import Reading
 from clinit.setting import fields_of
 from clinit.words import DIGEST_LETTERS, examples, number_of, printable, visible
 

@@ -35,7 +35,7 @@ from clinit.headtrain.model.engine import AnsweredBatch, Logits, refused_size
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, parse_facts
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import Rejection, default_rule
-from clinit.headtrain.model.settings import Reading
+from clinit.headtrain.model.reading import Reading
 from clinit.machine import cpu_count, out_of_memory
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.predict import RULES, Rejection, find_images, predict, scores
-from clinit.headtrain.model.settings import Reading
+from clinit.headtrain.model.reading import Reading
 from clinit.headtrain.protocol.record.format import read_record
 from tests.files.test_paths import without_rights
 
