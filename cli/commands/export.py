@@ -15,7 +15,7 @@ from clinit.cli.frame.options import Overwrite, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.errors import RecordError
-from clinit.files.paths import check_writable, exists, instead_of, is_folder
+from clinit.files.paths import exists, instead_of, is_folder
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ def export(
     is_model = looks_like_model(run)
     if not is_model:
         _check_run(run)
-    check_writable(out)
     if out.absolute().resolve().is_relative_to(run.resolve()):
         raise typer.BadParameter(f"--out must be outside the run record, got {out}")
     _check_options(context, out, is_model=is_model)

@@ -53,11 +53,6 @@ STEPS_AT_ONCE = 25
 """Updates whose rows are gathered together if they are not on the device."""
 
 
-def copied_bytes(memory: int) -> int:
-    """Return the maximum size in bytes of one copy of rows if features are on disk."""
-    return int(COPIED_SHARE * memory)
-
-
 def is_resident(size_bytes: int, device: torch.device) -> bool:
     """Return whether features of this size are kept on `device`."""
     return device.type != "cuda" or size_bytes <= DEVICE_SHARE * free_memory(device)
