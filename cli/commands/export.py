@@ -55,8 +55,9 @@ def export(
     as a file, with ONNX, or its head alone.
     """
     is_model = looks_like_model(run)
-    if not is_model:
-        _check_run(run)
+    if not exists(run):
+        remedy = "Give a model, or a folder that `clinit train-head ... --out FOLDER` has written."
+        raise RecordError(f"nothing at {run}", remedy=instead_of(run, remedy, exists))
     check_writable(out)
     if out.absolute().resolve().is_relative_to(run.resolve()):
         raise typer.BadParameter(f"--out must be outside the run record, got {out}")
@@ -75,18 +76,6 @@ def export(
             for text in exported.notes:
                 note(text)
     _show(written, top1)
-
-
-def _check_run(path: Path) -> None:
-    if not exists(path):
-        raise RecordError(
-            f"no run record at {path}: there is no such folder",
-            remedy=instead_of(
-                path,
-                "Give a folder that `clinit train-head ... --out FOLDER` has written.",
-                is_folder,
-            ),
-        )
 
 
 def _check_options(context: Context, out: Path, *, is_model: bool) -> None:

@@ -77,10 +77,8 @@ def add(
     ] = False,
     old: Annotated[
         Path | None,
-        typer.Option(
-            help="Feature cache of old classes, with the model's class names.",
-            metavar="PATH",
-            show_default="the model's memory",
+        described(
+            "Feature cache of old classes, named as in the model.", "PATH", "the model's memory"
         ),
     ] = None,
     html: HtmlFile = None,

@@ -21,7 +21,7 @@ from clinit.cli.frame.options import (
 )
 from clinit.cli.frame.process import claimed_folder, keeps
 from clinit.cli.frame.progress import sweep_progress, training_progress
-from clinit.cli.frame.results import show_ranking
+from clinit.cli.frame.results import show_records
 from clinit.cli.frame.run_data import (
     check_base,
     check_caches,
@@ -117,7 +117,7 @@ def sweep(
                 rows = len(data.base.val.labels) + len(data.new.val.labels)
                 say(f"Measured on {rows:,} held-out training rows ({held_out:g}), not on test rows")
             records = _sweep(runs, data, out, bank_size)
-    show_ranking(records)
+    show_records(records, records, means=True)  # every run may have notes
     where = f"at {out}; each run: clinit report --by-seed {out}"
     say(f"{number_of(len(runs), 'run record')} {where}")
 

@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from clinit.cli.frame.options import MaxPixels, size_of
+from clinit.cli.frame.options import MaxPixels, described, size_of
 from clinit.cli.frame.study_options import Command, expand
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.headtrain.top.images import Storage, TopImages
 
-
-def _option(help: str, *names: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel="Activations", **settings)
-
-
+_option = partial(described, rich_help_panel="Activations")
 Weights = Annotated[
-    Path | None,
-    _option(
-        "Weights of the backbone; they must be the weights that computed the features.",
-        metavar="FILE",
-        show_default="their path at extraction",
-    ),
+    Path | None, _option("Weights that computed the features.", "FILE", "their path at extraction")
 ]
 BaseRoot = Annotated[
-    Path | None,
-    _option("Folder of the base images.", metavar="FOLDER", show_default="as at extraction"),
+    Path | None, _option("Folder of the base images.", "FOLDER", "as at extraction")
 ]
-NewRoot = Annotated[
-    Path | None,
-    _option("Folder of the new images.", metavar="FOLDER", show_default="as at extraction"),
-]
+NewRoot = Annotated[Path | None, _option("Folder of the new images.", "FOLDER", "as at extraction")]
 TrunkCacheFolder = Annotated[
     Path | None,
-    _option(
-        "Folder of stored activations; runs may share it.",
-        metavar="FOLDER",
-        show_default="OUT/trunk-cache",
-    ),
+    _option("Folder of stored activations; runs may share it.", "FOLDER", "OUT/trunk-cache"),
 ]
 TrunkBudget = Annotated[
     str,
-    _option(
-        "Maximum bytes to store (0: none); other activations are computed from images each time.",
-        metavar="SIZE",
-    ),
+    _option("Maximum bytes to store (0: none); the rest is computed again from images.", "SIZE"),
 ]
 Workers = Annotated[
-    int | None, _option("Threads that read and decode images.", min=1, show_default="usable CPUs")
+    int | None, _option("Threads that read and decode images.", None, "usable CPUs", min=1)
 ]
 CheckpointEvery = Annotated[
     int, _option("Updates between two checkpoints; 0: only after each task.", min=0)

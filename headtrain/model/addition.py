@@ -239,13 +239,11 @@ class Addition:
         if not self.left_out:
             return f"Of {number_of(self.new.total, self._noun)} held out, {_right(self.new)}."
         more, repeats = count - self.new.total, sum(e["given"] for e in self.audit.repeated)
-        why = (
-            f"{self.new.total:,} tested ({more:,} more repeat these or are alone in a class), each"
-        )
-        each = why if more else "each tested"
+        others = f"({more:,} more repeat these or are alone in a class)"
+        each = f"{self.new.total:,} tested {others}, each" if more else "each tested"
         other = "other places, cameras or days" if self._noun == "photograph" else "other sources"
         found = f"{_right(self.new)}; {other} may be harder"
-        found += f", and {repeats:,} repeat others or are of one series (below)" if repeats else ""
+        found += f" ({repeats:,} named below as repeats or series)" if repeats else ""
         return f"Your {given}, {each} without itself: {found}."
 
     @property

@@ -35,6 +35,7 @@ from jaxtyping import Bool, Float, Int
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import by_word, in_words, plain, synonyms
+from clinit.headtrain.heads.temperature import PROBABILITIES, logits_of
 from clinit.words import SHOWN, examples, number_of
 
 KNOWN = 2 / 3
@@ -194,7 +195,9 @@ def audit(
     def shown(row: int, other: str) -> dict[str, Any]:
         scores, unit = distances[row, [rows.labels[row], place[row]]], UNIT
         if other not in rows.class_names:
-            scores, unit = shares(after, rows.features[row], (own[row], other)), "probability"
+            chances = PROBABILITIES["softmax"](logits_of(after, rows, np.array([row])))[0]
+            of = (after.class_names or ()).index
+            scores, unit = chances[[of(own[row]), of(other)]], "probability"
         found = {"image": images.paths[row], "class": str(own[row]), "nearest": other}
         return {**found, "unit": unit, "scores": [round(float(each), 3) for each in scores]}
 
@@ -232,16 +235,6 @@ def answered(head: Head, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
     ]
     found: np.ndarray = np.array(head.class_names)[np.concatenate([*rows, np.empty(0, np.int64)])]
     return found
-
-
-def shares(
-    head: Head, row: Float[np.ndarray, " dim"], names: tuple[str, str]
-) -> Float[np.ndarray, " names"]:
-    """Return the softmax of the logits of two classes for one row."""
-    logits = head.weight.astype(np.float64) @ row.astype(np.float64) + head.bias
-    chances = np.exp(logits - logits.max())
-    places = [(head.class_names or ()).index(name) for name in names]
-    return np.asarray(chances[places] / chances.sum())
 
 
 def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[dict[str, Any]]:

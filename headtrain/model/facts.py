@@ -186,7 +186,8 @@ class ModelFacts:
         old, new = (last.accuracy.get(n, Top1(0, 0)).total for n in ("old", "new"))
         is_first = len(last.classes) == self.num_classes
         if old + new >= LEAST_ROWS and (old or is_first):
-            return f"not calibrated: no temperature fits the {old + new:,} tested images best"
+            why = f"fits {old + new:,} tested images, all right or no better than chance"
+            return f"not calibrated: no temperature {why}"
         if is_first:
             return f"not calibrated, which takes {takes}: there are {new:,}"
         there = f"there are {old:,} of old and {new:,} of new ones (`clinit remember`)"
