@@ -122,9 +122,8 @@ def test_a_missing_path_is_answered_by_a_similar_one_of_its_kind(tmp_path: Path)
     assert instead_of(tmp_path / "scene", "Other.", Path.is_symlink) == "Other."
     assert instead_of(tmp_path / "nowhere" / "scenes", "Other.", Path.exists) == "Other."
     (tmp_path / "scenes" / "train").mkdir()
-    typed = tmp_path / "scnes" / "train"
-    assert instead_of(typed, "", Path.is_dir).endswith("/scenes/train?")
-    assert instead_of(typed / "ant", "", Path.is_dir) == ""
+    assert instead_of(tmp_path / "scnes" / "train", "", Path.is_dir).endswith("/scenes/train?")
+    assert instead_of(tmp_path / "scnes" / "ant", "", Path.is_dir) == ""
 
 
 @pytest.mark.parametrize("hostile", ["none", "open", "link", "above", "group", "file", "no home"])
