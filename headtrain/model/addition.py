@@ -243,7 +243,7 @@ class Addition:
         each = f"{self.new.total:,} tested {others}, each" if more else "each tested"
         other = "other places, cameras or days" if self._noun == "photograph" else "other sources"
         found = f"{_right(self.new)}; {other} may be harder"
-        found += f" ({repeats:,} named below as repeats or series)" if repeats else ""
+        found += f" ({repeats:,} in repeats or series, see below)" if repeats else ""
         return f"Your {given}, {each} without itself: {found}."
 
     @property

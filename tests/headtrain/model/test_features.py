@@ -234,7 +234,7 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     assert f"before, of 20 rows that the model learnt, an easier test: {right} right, " in answer
     assert "Other old classes: not tested (`clinit remember`), estimated loss by this " in answer
     assert ["a known row of dog", "elk 21"] in [each["images"] for each in added.audit.repeated]
-    assert "(7 named below as repeats or series)" in answer
+    assert "(7 in repeats or series, see below)" in answer
     assert "there are 0 of old and 21 of new ones" in added.model.facts.probabilities
     assert "`clinit add` does it" in added.model.rename({"elk": "moose"}).facts.probabilities
     assert [*questions(("sunflower", "sunflowr"), model, "")] == ["sunflowr: is it sunflower?"]
