@@ -113,7 +113,7 @@ def _show(written: Written, top1: Top1 | None) -> None:
     if model.memory is not None:
         say(model.memory.describe())
     if written.onnx is not None:
-        say(written.onnx)
+        say(f"{written.path / 'model.onnx'}: {written.onnx}")
     if engine is not None:
         from clinit.headtrain.model.network import loading_line
 

@@ -297,12 +297,14 @@ class Addition:
             notes.append(f"never tested: {which}; a class takes {takes}")
         for one, after in pairwise(self.model.facts.history if change.action == "more" else ()):
             found, then = one.data.get("audit", {}), shlex.quote(after.data.get("model", "MODEL"))
-            odd = len(found.get("misfits", ())) + len(found.get("repeated", ()))
+            odd = [each["image"] for each in found.get("misfits", ())]
+            odd += [name for each in found.get("repeated", ()) for name in each["images"]]
             if odd and not {*one.classes}.isdisjoint(change.classes):
                 notes.append(
-                    f"{self._noun}s that clinit found odd when it made {then} are still learnt. To"
-                    f" take some out, go back and add again: `clinit model show {then} --html"
-                    " PAGE.html` shows them and writes the command"
+                    f"odd {self._noun}s of an earlier step are still learnt ({examples(odd)}). To"
+                    " take some out, repeat that step with `--without LIST` (`clinit model show"
+                    f" {then} --html PAGE.html` writes the command, if it is still that model), and"
+                    " then this one"
                 )
         return notes
 
