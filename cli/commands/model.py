@@ -180,8 +180,7 @@ def remember(
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} held out")
     if left := int((memory.held_out.counts() + memory.learnt.counts() == 0).sum()):
-        why = "no image of them is held out, which takes five of a class"
-        say(f"Untested: {left:,} of {number_of(facts.num_classes, 'class')}; {why}")
+        say(f"Untested: {number_of(left, 'class')}, without a held-out image: it takes five each")
     say(memory.describe())
     say(f"Next: clinit add {shlex.quote(str(out))} {'FOLDER' if model.engine else 'FEATURES'}")
 

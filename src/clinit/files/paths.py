@@ -120,11 +120,11 @@ def instead_of(path: Path, remedy: str, is_right: Callable[[Path], bool]) -> str
         is_right: Whether a path is of the required kind.
     """
     try:
-        here = next((each for each in reversed(path.parents) if not exists(each)), path)
+        here = next(each for each in (*reversed(path.parents), path) if not exists(each))
         rest = path.relative_to(here)
         others = (each for each in here.parent.iterdir() if exists(each / rest))
         names = sorted(each.name for each in others if each != here and is_right(each / rest))
-    except OSError:
+    except (OSError, StopIteration):  # it exists, and is of another kind
         return remedy
     found = closest(here.name, names)
     return remedy if found is None else f"Did you mean {printable(here.with_name(found) / rest)}?"
