@@ -180,7 +180,7 @@ def remember(
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} held out")
     if left := int((memory.held_out.counts() + memory.learnt.counts() == 0).sum()):
-        say(f"Untested: {number_of(left, 'class')}, without a held-out image: it takes five each")
+        say(f"Untested: {number_of(left, 'class')}; of five images or more, one is held out")
     say(memory.describe())
     say(f"Next: clinit add {shlex.quote(str(out))} {'FOLDER' if model.engine else 'FEATURES'}")
 

@@ -132,7 +132,7 @@ class Audit:
                 f"{in_words(each['class'])} has the name of {in_words(each['old'])}"
                 if each["images"] is None
                 else f"{each['images']:,} of {number_of(each['of'], noun)} given as"
-                f" {in_words(each['class'])}, classified as {in_words(each['old'])}"
+                f" {in_words(each['class'])} taken for {in_words(each['old'])}"
                 for each in self.known
             ],
             "pairs of classes that look alike": [

@@ -74,7 +74,7 @@ def test_a_known_class_is_found_by_its_answers_or_its_name() -> None:
     mixed = clean(np.stack([CENTRES[:3].mean(axis=0)] * 3), ("Boats"[:4], "Tinca_tinca", "tent"))
     known = {each["class"]: each["old"] for each in audited(mixed).known if not each["images"]}
     assert known == {"Boat": "boat", "Tinca_tinca": "n01440764"}
-    before, rows = nearest_mean(centres, ("pier", "dock", "tent")), old_rows().part(np.arange(0))
+    before, rows = nearest_mean(centres, ("pier", "dock", "tent")), old_rows().nothing(OLD)
     for row, found in ((1, []), (0, [expected])):  # more images of `dock`, and images of `pier`
         more = clean(centres[[row]], ("dock",))
         assert audit(more, before, before, rows, rows).known == found
