@@ -95,11 +95,11 @@ class Temperature:
         text = f"temperature {self.value:.3g}, fitted on {self.fitted_rows:,} held-out images"
         if self.ece_before is None or self.ece_after is None:
             return f"{text} before the classes last changed"
-        without = f"expected calibration error on {self.measured_rows:,} others"
-        without += f" {100 * self.ece_before:.1f} % without"
+        error = f"expected calibration error {100 * self.ece_before:.1f} %"
         if self.value == 1:
-            return f"no temperature; {without} one, and no smaller with one"
-        return f"{text}; {without} it, {100 * self.ece_after:.1f} % with it"
+            return f"{error} on {self.measured_rows:,} tested images; no temperature lowers it"
+        others = f"on {self.measured_rows:,} others, {100 * self.ece_after:.1f} % with it"
+        return f"{text}; {error} without it {others}"
 
 
 def divided(head: Head, temperature: Temperature | None) -> Head:

@@ -260,10 +260,10 @@ class Evaluation:
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Tables by title: worst classes, most confused pairs, and lost images."""
+        """Tables by title: classes with mistakes, most confused pairs, and lost images."""
         taken = self.confused.select("class", pl.col("answer").alias("taken for"), "images")
         worst = self.classes.filter(pl.col("top1") < 100)
-        found = {"Worst classes": worst, "Most confused": taken}
+        found = {"Classes with mistakes": worst, "Most confused": taken}
         if "change" in self.table.columns:
             found["Lost"] = self.changed("lost").rename({"answer": "now", "other": "before"})
         return {title: rows for title, rows in found.items() if len(rows)}

@@ -20,7 +20,10 @@ class Reading(SettingGroup):
     panel: ClassVar[str] = COMPUTATION
     batch_size: int = setting(64, "Images per forward pass.", least=1)
     workers: int | None = setting(
-        None, _OF_EXTRACT["workers"].help, least=1, otherwise=_OF_EXTRACT["workers"].otherwise
+        None,
+        _OF_EXTRACT["workers"].help,
+        least=1,
+        otherwise=f"usable CPUs, at most {MOST_THREADS['cpu']}",
     )
     compile: Literal["auto", "on", "off"] = setting("auto", _OF_EXTRACT["compile"].help)
     max_pixels: int = setting(
@@ -34,7 +37,7 @@ class Reading(SettingGroup):
     @property
     def threads(self) -> int:
         """Number of threads that read and decode."""
-        return self.workers or min(cpu_count(), MOST_THREADS)
+        return self.workers or min(cpu_count(), MOST_THREADS["cpu"])
 
 
 AS_USUAL = Reading()

@@ -100,7 +100,7 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     for part in (
         f"{out} knows 7 classes. Your 16 photographs, each tested without itself: ",
         "Old classes: of 5 held out, ",  # one of six images of each
-        f"Features: {out}-features (",
+        f"Kept in {out}-features: ",
         f"Next: clinit predict {out} PHOTOGRAPH…",
     ):
         assert part in printed
@@ -186,6 +186,7 @@ def test_more_images_solve_rows_anew_and_two_models_become_one(
     told = {"a known image of g", "f/moved.png"}
     assert "across classes" in {each["where"] for each in found if told <= {*each["images"]}}
     assert "5 more photographs of 1 class, 2 classes computed anew" in printed
+    assert f"`clinit model show {grown[0]} --html PAGE.html` writes the command" in printed
     done("add", remembering, draw(tmp_path / "other", "hi", 6), "--out", tmp_path / "hi", *cpu)
     words = ("model", "merge", tmp_path / "more-of-f", tmp_path / "hi", "--out")
     printed = done(*words, tmp_path / "both")
@@ -356,8 +357,8 @@ def test_a_network_of_timm_is_a_model_too(
     tiny_weights: Path, tiny_run: Path, remembering: Path, images: Path, tmp_path: Path
 ) -> None:
     network = (*NETWORK, "--weights", tiny_weights)
-    old = draw(tmp_path / "old", "abc", 6)
-    done("remember", old, "--out", tmp_path / "remembers", *network)
+    old, out = draw(tmp_path / "old", "ab", 6), tmp_path / "remembers"
+    assert "Untested: 1 class; " in done("remember", old, "--out", out, *network)
     facts = read_facts(tmp_path / "remembers" / "model.safetensors")
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)

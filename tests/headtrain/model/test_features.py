@@ -14,7 +14,7 @@ import clinit
 from clinit.errors import ClinitError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head, write_head
-from clinit.headtrain.model.audit import PLACES
+from clinit.headtrain.model.inputs import questions
 from clinit.headtrain.model.model import Model, load_model
 from tests.cli.calls import call, done, refused
 
@@ -225,9 +225,13 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     right = int((added.model.logits(first.features).argmax(axis=1) == 3).sum())
     assert (learnt["classes"], learnt["correct"], learnt["total"]) == (1, right, 20)
     answer = added.lines()[0]
-    assert f"Classes added before: of 20 rows learnt, {right} right, " in answer
-    assert "Other old classes: not tested (`clinit remember`), estimated loss " in answer
-    assert {"images": ["a known row of dog", "elk 21"], "where": PLACES[0]} in added.audit.repeated
+    assert f"before, of 20 rows that the model learnt, an easier test: {right} right, " in answer
+    assert "Other old classes: not tested (`clinit remember`), estimated loss by this " in answer
+    assert ["a known row of dog", "elk 21"] in [each["images"] for each in added.audit.repeated]
+    assert "(7 in repeats or series, see below)" in answer
+    assert "there are 0 of old and 21 of new ones" in added.model.facts.probabilities
+    assert "`clinit add` does it" in added.model.rename({"elk": "moose"}).facts.probabilities
+    assert [*questions(("sunflower", "sunflowr"), model, "")] == ["sunflowr: is it sunflower?"]
 
 
 def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:
