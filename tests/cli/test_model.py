@@ -288,9 +288,9 @@ def test_each_image_is_read_once(
     read: list[str] = []
     opened = os.open
 
-    def counted(path: Any, *flags: int) -> int:
+    def counted(path: Any, *flags: int, **rest: Any) -> int:
         read.append(str(path))
-        return opened(path, *flags)
+        return opened(path, *flags, **rest)
 
     monkeypatch.setattr(os, "open", counted)
     files = sorted(str(each) for each in images.rglob("*.png"))
