@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.evaluation import Evaluation, Questions
 
 
-@takes("reading", Reading)
 @keeps("No partial file is left: a file is written completely or not at all.")
+@takes("reading", Reading)
 def evaluate(
     context: Context,
     model: ModelArgument,

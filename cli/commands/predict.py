@@ -36,8 +36,8 @@ RejectRule = Literal["auto", "energy", "max-logit", "probability"]
 """Score that decides whether an image belongs to none of the classes."""
 
 
-@takes("reading", Reading)
 @keeps("No partial file is left: the file is written completely or not at all.")
+@takes("reading", Reading)
 def predict(
     context: Context,
     model: Annotated[
