@@ -51,7 +51,7 @@ from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.step import Updates
 from clinit.headtrain.protocol.train.task_start import TaskStart
 from clinit.headtrain.top.activations import PoolActivations, TaskReader, cut
-from clinit.headtrain.top.checkpoint import Checkpoint
+from clinit.headtrain.top.checkpoint import Checkpoint, damaged
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import (
@@ -349,4 +349,4 @@ class TopBlocks(Method):
             self.model.restore(found.model)
             self._method.memory = found.method
         except (RuntimeError, AssertionError, KeyError) as error:  # of another version of timm
-            raise found.misfit("its tensors belong to another run") from error
+            raise damaged(found.path, "its tensors belong to another run") from error

@@ -57,10 +57,6 @@ class Checkpoint:
     groups: Sequence[Mapping[str, Any]] = ()
     """Rates of the schedule."""
 
-    def misfit(self, why: object) -> CheckpointError:
-        """Return the error of a checkpoint that a run cannot resume from."""
-        return _damaged(self.path, why)
-
     def write(self) -> None:
         """Write or replace the checkpoint, atomically.
 
@@ -90,10 +86,10 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
             text = (file.metadata() or {}).get(_KEY, "")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError, TypeError) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     content = _document(path).parse(text, origin=str(path))
     if content["tensors"] != state_sha256(tensors):
-        raise _damaged(path, "its tensors have changed since they were written")
+        raise damaged(path, "its tensors have changed since they were written")
     if content["run"] != run:
         raise CheckpointError(
             f"{path} is the checkpoint of a run with other settings, data or weights",
@@ -122,7 +118,8 @@ def _remedy(path: Path) -> str:
     return f"Remove {path} to start the run again, or choose another --out."
 
 
-def _damaged(path: Path, why: object) -> CheckpointError:
+def damaged(path: Path, why: object) -> CheckpointError:
+    """Return the error of a checkpoint that a run cannot resume from."""
     return CheckpointError(f"{path} is damaged: {why}", remedy=_remedy(path))
 
 
