@@ -75,8 +75,7 @@ def evaluate(
         check_model(path, [images])
     written = {"csv": csv, "html": html}
     for kind, file in written.items():
-        if file is not None:
-            check_file(file, kind)
+        check_file(file, kind)
     from clinit.headtrain.model.engine import Reading
     from clinit.headtrain.model.evaluation import Questions
     from clinit.headtrain.model.evaluation import evaluate as evaluated
