@@ -15,7 +15,7 @@ from clinit.cli.frame.options import Overwrite, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.errors import RecordError
-from clinit.files.paths import check_writable, exists, instead_of, is_folder
+from clinit.files.paths import exists, instead_of, is_folder
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ def export(
         remedy = "Give a model, or a folder that `clinit train-head ... --out FOLDER` has written."
         raise RecordError(f"nothing at {run}", remedy=instead_of(run, remedy, exists))
     out = out or target(None, run, overwrite=overwrite)
-    check_writable(out)
     if out.absolute().resolve().is_relative_to(run.resolve()):
         raise typer.BadParameter(f"--out must be outside the run record, got {out}")
     _check_options(context, out, is_model=is_model)

@@ -38,10 +38,7 @@ def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
 
 
 def show_records(places: Collection[Path], told: Collection[Path], *, means: bool) -> None:
-    """Print the table of records, without the notes of those in `told`.
-
-    With `means`, it has mean and deviation over seeds, the best settings first.
-    """
+    """Print the table of records, or of their means over seeds, without the notes of `told`."""
     from clinit.analysis.runs import load_runs
 
     runs = load_runs(*places)

@@ -140,9 +140,8 @@ def temperature_of(
     value = fit_temperature(fit, of_fit, activation=activation)
     if value is None or float(np.diff(np.partition(fit, -2)[:, -2:]).max()) < LEAST_LEAD * value:
         return None
-    before, after = (
-        expected_calibration_error(judge / by, of_judge, activation=activation) for by in (1, value)
-    )
+    chances = [PROBABILITIES[activation](judge / by) for by in (1, value)]
+    before, after = (calibration_error(p.max(1), p.argmax(1) == of_judge) for p in chances)
     if after > before:
         value, after = 1.0, before
     return Temperature(
@@ -195,19 +194,6 @@ def fit_temperature(
 
             return 1.0 / float(brentq(slope, low, high, xtol=1e-10 * low, rtol=1e-10))
     return None
-
-
-def expected_calibration_error(
-    logits: Float[np.ndarray, "rows classes"],
-    labels: Int[np.ndarray, " rows"],
-    *,
-    bins: int = BINS,
-    activation: Activation = "softmax",
-) -> float:
-    """Return the expected calibration error of the probabilities of logits, in [0, 1]."""
-    probabilities = PROBABILITIES[activation](logits)
-    right = probabilities.argmax(axis=1) == labels
-    return calibration_error(probabilities.max(axis=1), right, bins=bins)
 
 
 def calibration_error(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +19,7 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Top1
 from clinit.files.documents import Count, DocumentKind, content_sha256
 from clinit.headtrain.heads.temperature import LEAST_ROWS, Activation, Temperature
+from clinit.machine import now
 
 Word = Annotated[str, Meta(max_length=64)]
 Action = Literal["run", "add", "replace", "more", "merge", "remove", "rename", "remember"]
@@ -65,7 +65,7 @@ class Change:
         """Return a change made now, by this version of clinit."""
         return cls(
             action=action,
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            date=now(),
             clinit=version("clinit"),
             classes=tuple(classes),
             accuracy={name: part for name, part in (accuracy or {}).items() if part.total},

@@ -1,7 +1,9 @@
 import json
+import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -284,13 +286,13 @@ def test_each_image_is_read_once(
     model: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    content = Path.read_bytes
+    opened = os.open
 
-    def counted(path: Path) -> bytes:
+    def counted(path: Any, *flags: int, **rest: Any) -> int:
         read.append(str(path))
-        return content(path)
+        return opened(path, *flags, **rest)
 
-    monkeypatch.setattr(Path, "read_bytes", counted)
+    monkeypatch.setattr(os, "open", counted)
     files = sorted(str(each) for each in images.rglob("*.png"))
     done("add", model, images, "--out", tmp_path / "out", "--device", "cpu")
     assert sorted(each for each in read if each.endswith(".png")) == files
