@@ -28,15 +28,12 @@ from clinit.cli.frame.study_options import takes
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
 from clinit.extract.work.options import COMPUTATION, DATA, NETWORK
-from clinit.files.lock import claim_file
 from clinit.files.paths import check_writable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.model.settings import WRITES_MODELS
 from clinit.observer import Doing, Noted, Observer
 from clinit.setting import fields_of, setting
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from clinit.headtrain.model.inputs import Inputs
     from clinit.headtrain.model.model import Model
 
@@ -195,14 +192,6 @@ def check_file(path: Path | None, kind: str, *suffixes: str) -> None:
             f"--{kind} needs a file that ends in {' or '.join(ends)}, got {path}"
         )
     check_writable(path, f"--{kind}")
-
-
-def save_csv(path: Path, table: pl.DataFrame) -> None:
-    """Write a table as CSV, atomically; Polars also quotes carriage returns in names."""
-    from clinit.files.commit import commit_file
-
-    with claim_file(path, on_busy=lambda: None):
-        commit_file(path, table.write_csv)
 
 
 def check_images(path: Path) -> None:
