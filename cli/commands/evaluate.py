@@ -79,8 +79,7 @@ def evaluate(
         check_model(path, [images])
     written = {"csv": csv, "html": html}
     for kind, file in written.items():
-        if file is not None:
-            check_file(file, kind)
+        check_file(file, kind)
     from clinit.headtrain.model.evaluation import Questions
     from clinit.headtrain.model.evaluation import evaluate as evaluated
     from clinit.headtrain.model.model import load_model

@@ -102,8 +102,7 @@ def predict(
 
         remedy = near(images[0], "Give files or folders.")
         raise ImageError(f"nothing at {printable(images[0])}", remedy=remedy)
-    if csv_file is not None:
-        check_file(csv_file, "csv")
+    check_file(csv_file, "csv")
     with loading():
         from clinit.headtrain.model.inputs import features_in, is_features
         from clinit.headtrain.model.model import load_model

@@ -176,10 +176,21 @@ def check_source(paths: Sequence[Path], network: GivenNetwork) -> None:
         check_download(network.backbone, network.weights)
 
 
-def check_file(path: Path, kind: str) -> None:
-    """Check that a file of this kind, such as `csv`, can be written to `path`."""
-    if path.suffix != f".{kind}":
-        raise typer.BadParameter(f"--{kind} needs a file that ends in .{kind}, got {path}")
+def check_file(path: Path | None, kind: str, *suffixes: str) -> None:
+    """Check that a file, if one is wanted, can be written to `path`.
+
+    Args:
+        path: The value of an option.
+        kind: Name of the option, and suffix of the file.
+        suffixes: Suffixes in its place.
+    """
+    if path is None:
+        return
+    ends = suffixes or (f".{kind}",)
+    if path.suffix not in ends:
+        raise typer.BadParameter(
+            f"--{kind} needs a file that ends in {' or '.join(ends)}, got {path}"
+        )
     check_writable(path, f"--{kind}")
 
 

@@ -115,13 +115,12 @@ def test_a_folder_is_replaced_as_a_whole_or_stays_as_it_was(
 
 
 def test_a_missing_path_is_answered_by_a_similar_one_of_its_kind(tmp_path: Path) -> None:
-    for name in ("scenes", "scenes-features", "closed"):
-        (tmp_path / name).mkdir()
+    for name in ("scenes/train", "scenes-features", "closed"):
+        (tmp_path / name).mkdir(parents=True)
     (tmp_path / "scene.txt").touch()
     assert instead_of(tmp_path / "scene", "Other.", Path.is_dir).endswith("/scenes?")
     assert instead_of(tmp_path / "scene", "Other.", Path.is_symlink) == "Other."
     assert instead_of(tmp_path / "nowhere" / "scenes", "Other.", Path.exists) == "Other."
-    (tmp_path / "scenes" / "train").mkdir()
     with without_rights(tmp_path / "closed"):
         assert instead_of(tmp_path / "scnes" / "train", "", is_folder).endswith("/scenes/train?")
     assert instead_of(tmp_path / "scnes" / "ant", "", Path.is_dir) == ""
