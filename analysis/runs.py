@@ -193,17 +193,16 @@ class Runs:
     def as_text(self, view: ReportView) -> str:
         """Return the runs or their means over seeds as JSON, CSV, Markdown or LaTeX."""
         if view.format == "json":
-            rows = means(self.data) if view.means else self.rows()
-            return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False)
+            told = means(self.data) if view.means else self.rows()
+            return json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False)
         if view.format == "csv":
             if view.means:
                 table = means_table(self.runs, self.data)
             else:
+                rows = (r | {f"final_{n}": v for n, v in r["final"].items()} for r in self.rows())
+                plain = (str, int, float, type(None))  # what fits into columns of a table
                 table = frame_of(
-                    [
-                        _flat(row | {f"final_{name}": v for name, v in row["final"].items()})
-                        for row in self.rows()
-                    ]
+                    [{n: v for n, v in row.items() if isinstance(v, plain)} for row in rows]
                 )
             return self._narrowed(table, view.columns).write_csv()
         tables = [ranking(part, view.columns) for part in self.data.values()]
@@ -314,8 +313,3 @@ def _compared(runs: Sequence[RunSummary], notes: Sequence[str]) -> Runs:
 def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
     scale = SCALE_ORDER.index(run.scale) if run.scale in SCALE_ORDER else len(SCALE_ORDER)
     return run.init != "random", run.init, scale, run.path
-
-
-def _flat(row: Row) -> Row:
-    """Return the values of a row that fit into columns of a table."""
-    return {n: v for n, v in row.items() if v is None or isinstance(v, str | int | float)}

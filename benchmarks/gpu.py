@@ -99,14 +99,14 @@ def parts() -> list[Table]:
 
     return [
         Table("Limits", gpu_limits.HEADINGS, gpu_limits.NOTE, gpu_limits.measure, 40),
-        Table("Heads", gpu_heads.HEADINGS, gpu_heads.NOTE, gpu_heads.measure, 130),
         Table(
-            "Protocol", gpu_heads.OF_PROTOCOL, gpu_heads.PROTOCOL, gpu_heads.measure_protocol, 90
+            "Protocol", gpu_heads.OF_PROTOCOL, gpu_heads.PROTOCOL, gpu_heads.measure_protocol, 150
         ),
         Table("Least squares", gpu_heads.OF_SOLVE, gpu_heads.SOLVE, gpu_heads.measure_solve, 20),
         Table("Workload", (), "", gpu_top.prepare, 40),
-        Table("Extraction", gpu_extract.HEADINGS, gpu_extract.NOTE, gpu_extract.measure, 120),
+        Table("Extraction", gpu_extract.HEADINGS, gpu_extract.NOTE, gpu_extract.measure, 150),
         Table("Top blocks", gpu_top.HEADINGS, gpu_top.NOTE, gpu_top.measure, 60),
+        Table("Heads", gpu_heads.HEADINGS, gpu_heads.NOTE, gpu_heads.measure, 130),
     ]
 
 
@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument("--tests", action="store_true", help="First run the tests that need a GPU.")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="What all may take.")
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, help="Threads that decode images."
+        "--workers", type=int, default=min(8, os.cpu_count() or 1), help="Threads that decode."
     )
     options = parser.parse_args()
     device = choose_device(options.device)

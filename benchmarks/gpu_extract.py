@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from gpu_setting import Lines, Setting
@@ -33,6 +37,7 @@ NOTE = """\
 memory through the pipeline of `clinit extract`, which overlaps copies and forward passes on a CUDA
 device. *JPEG files*: the command itself, from files to shards, decoded by threads or by the device,
 with the bound that it prints. *decoding alone*: reading, decoding and resizing without a network.
+*parts*: processes with a part of the images each (`--part`), decoded by the device if it is a GPU.
 *off* is float32."""
 
 
@@ -40,13 +45,9 @@ def measure(setting: Setting) -> Lines:
     """Yield a line for each source, precision and pipeline, then for each decoder."""
     if setting.device.type == "cpu":
         torch.set_num_threads(1)  # as in the pipeline, for which a program is compiled
+    root = _linked(setting)
     for autocast, compile in itertools.product(_precisions(setting), ("off", "on")):
-        config = BackboneConfig(
-            name=setting.scale.model,
-            weights=setting.folder / "weights.safetensors",
-            device=str(setting.device),
-            autocast=autocast,
-        )
+        config = _config(setting, autocast)
         backbone = load_backbone(config)
         transform = make_transform("timm", backbone.data_config)
         flop = flop_of(partial(_step(backbone, transform, setting.device), _pixels(1, transform)))
@@ -60,13 +61,63 @@ def measure(setting: Setting) -> Lines:
             on_note=setting.say,
         )
         alone = _alone(setting, backbone, transform)
-        for name, rate, bound in _rates(setting, backbone, transform):
+        for name, rate, bound in _rates(setting, backbone, transform, root):
             copied = setting.limits["host to device"] / (3 * transform.crop[0] * transform.crop[1])
             shares = [f"{rate / alone:.0%}", f"{rate / copied:.0%}", f"{rate * flop / 1e12:.3g}"]
             yield [name, autocast, compile, f"{rate:,.0f}", *shares, bound]
-    for decoder in _decoders(setting):
-        rate = _decoding(setting, transform, for_device=decoder == "cuda")
-        yield [f"decoding alone, {decoder}", "", "", f"{rate:,.0f}", "", "", "", ""]
+    for decoder, workers in itertools.product(_decoders(setting), _threads(setting)):
+        rate = _decoding(setting, transform, root, decoder, workers)
+        yield [f"decoding alone, {decoder}, {workers} threads", "", "", f"{rate:,.0f}", *[""] * 4]
+    for parts in (2, 4):
+        rate = _parts(setting, root, parts)
+        yield [f"JPEG files, {parts} parts", "off", "off", f"{rate:,.0f}", *[""] * 4]
+
+
+def _config(setting: Setting, autocast: Any) -> BackboneConfig:
+    return BackboneConfig(
+        name=setting.scale.model,
+        weights=setting.folder / "weights.safetensors",
+        device=str(setting.device),
+        autocast=autocast,
+    )
+
+
+def _linked(setting: Setting) -> Path:
+    """Return a folder of as many images as `setting` names: links to the photographs."""
+    files = sorted((setting.folder / "base" / "train").rglob("*.jpg"))
+    for number in range(setting.scale.images):
+        file = files[number % len(files)]
+        link = setting.folder / "many" / "train" / file.parent.name / f"{number}.jpg"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.hardlink_to(file)
+    return setting.folder / "many"
+
+
+def _threads(setting: Setting) -> tuple[int, ...]:
+    return tuple(sorted({1, setting.workers, os.cpu_count() or 1}))
+
+
+def _parts(setting: Setting, root: Path, parts: int) -> float:
+    """Return the images/s of processes that share the device, each with a part of the images.
+
+    They start Python at different speeds, so the time is from the first shard to the last.
+    """
+    setting.say(f"JPEG files, {parts} parts")
+    out = setting.folder / f"{parts} parts"
+    rows = max(1, setting.scale.images // 32)
+    command = [sys.executable, "-m", "clinit", "extract", "--root", str(root), "--out", str(out)]
+    command += ["--dataset", "folder", "--backbone", setting.scale.model]
+    command += ["--weights", str(setting.folder / "weights.safetensors"), "--shard-rows", str(rows)]
+    command += ["--decoder", _decoders(setting)[-1], "--compile", "off"]
+    command += ["--device", str(setting.device)]
+    started = [
+        subprocess.Popen([*command, "--part", f"{part}/{parts}"], stdout=subprocess.DEVNULL)
+        for part in range(1, parts + 1)
+    ]
+    codes = [each.wait() for each in started]
+    assert not any(codes)
+    times = sorted(each.stat().st_mtime for each in out.rglob("shard-*.h5"))
+    return rows * (len(times) - 1) / (times[-1] - times[0])
 
 
 def _precisions(setting: Setting) -> tuple[str, ...]:
@@ -77,39 +128,44 @@ def _decoders(setting: Setting) -> tuple[Literal["cpu", "cuda"], ...]:
     return ("cpu", "cuda") if setting.device.type == "cuda" else ("cpu",)
 
 
-def _decoding(setting: Setting, transform: Transform, *, for_device: bool) -> float:
+def _decoding(
+    setting: Setting, transform: Transform, root: Path, decoder: str, workers: int
+) -> float:
     """Return the images/s of reading, decoding and resizing."""
-    table = scan("folder", setting.folder / "base", "train").manifest.table
+    table = scan("folder", root, "train").manifest.table
     size = setting.scale.batch
     rows = [range(start, min(start + size, len(table))) for start in range(0, len(table), size)]
+    rows = rows[: -(-len(rows) * min(workers, 8) // 8)]  # few threads get fewer images
     started = time.perf_counter()
-    decoder = Decoder(
-        images=images_of(table, setting.folder / "base"),
+    loaded = Decoder(
+        images=images_of(table, root),
         transform=transform,
-        workers=setting.workers,
-        for_device=for_device,
+        workers=workers,
+        pin_memory=setting.device.type == "cuda",
+        for_device=decoder == "cuda",
     )
-    for batch in decoder.batches(rows):
+    for batch in loaded.batches(rows):
         if batch.finish is not None:
             batch.finish(batch.pixels.to(setting.device))
     settle(str(setting.device))
-    return len(table) / (time.perf_counter() - started)
+    return sum(map(len, rows)) / (time.perf_counter() - started)
 
 
 def _rates(
-    setting: Setting, backbone: Backbone, transform: Transform
+    setting: Setting, backbone: Backbone, transform: Transform, root: Path
 ) -> Iterator[tuple[str, float, str]]:
     """Yield the name of a measurement, its images/s and its bound."""
     setting.say(f"pixels, autocast {backbone.config.autocast}")
-    compute = _step(backbone, transform, setting.device)
+    compute, batches = _step(backbone, transform, setting.device), [*_batches(setting, transform)]
     for counted in (False, True):  # the first pass warms up
         timing, started = Timing(), time.perf_counter()
         images = 0
-        for batch, _ in features_of(_batches(setting, transform), compute, setting.device, timing):
+        for batch, _ in features_of(batches, compute, setting.device, timing):
             images += len(batch.rows)
         if counted:
             yield "pixels", images / (time.perf_counter() - started), timing.bound
-    root = setting.folder / "base"
+    if backbone.program is None:  # files are slower than both
+        return
     manifests = {"train": scan("folder", root, "train").manifest}
     for decoder in _decoders(setting):
         setting.say(f"JPEG files, decoder {decoder}, autocast {backbone.config.autocast}")

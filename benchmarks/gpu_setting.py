@@ -50,7 +50,7 @@ class Extent:
 PAPER = Extent(
     model="convnextv2_femto",
     images=16_384,
-    batch=64,
+    batch=256,
     photographs=top_blocks_workload.Size(
         base=1000, new=365, base_train=4, base_val=1, new_train=2, new_val=1, distinct=64
     ),

@@ -13,8 +13,10 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +148,10 @@ def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str
 
 
 def protocol(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
-    """Run one head through the whole protocol, including evaluations on all test rows."""
+    """Run heads through the whole protocol, including evaluations on all test rows.
+
+    `grid` has values of settings, each combination of which is a run; `seeds` is their number.
+    """
     from clinit.headtrain.protocol.experiment import RunData, run_experiment
     from clinit.headtrain.protocol.study.study import Study
 
@@ -156,18 +161,21 @@ def protocol(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[s
         "eval_every": options["eval_every"],
         "buffer": work.buffer,
         "batch_size": work.batch,
-        "seed": work.seed,
         "precision": options["precision"],
         "device": options["device"],
         "init": options["init"],
         "lr": work.lr,
         "weight_decay": work.decay,
     }
-    base, new, head = sides(work)
+    grid = options.get("grid", {})
+    runs = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    data, timings = RunData(*sides(work)), Counter[str]()
     pace.wait()
     started = clock()
-    (record,) = run_experiment(RunData(base, new, head), [Study.of(settings)])
-    return {"protocol_s": clock() - started, "timings_s": record.info["timings_s"]}
+    for seed in range(work.seed, work.seed + options.get("seeds", 1)):
+        studies = [Study.of({**settings, **own, "seed": seed}) for own in runs]
+        timings.update(run_experiment(data, studies)[0].info["timings_s"])
+    return {"protocol_s": clock() - started, "timings_s": dict(timings)}
 
 
 def plain(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:

@@ -136,22 +136,24 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
     return made
 
 
-@pytest.fixture(scope="session")
-def tiny_weights(once: Once) -> Path:
-    """Weights of a ConvNeXtV2 of 12 features and the three classes a, b, c."""
+def write_weights(path: Path, noise: float = 0.3) -> None:
+    """Write weights of a ConvNeXtV2 of 12 features and the three classes a, b, c."""
     import timm
     from safetensors.torch import save_file
 
-    def make(folder: Path) -> None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(7)
-            network = timm.create_model(TINY_MODEL, num_classes=3, **TINY_ARGS)
-            for parameter in network.parameters():
-                parameter.data += 0.3 * torch.randn_like(parameter)
-        metadata = {"class_names": '["a", "b", "c"]'}
-        save_file(network.state_dict(), folder / "tiny.safetensors", metadata=metadata)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        network = timm.create_model(TINY_MODEL, num_classes=3, **TINY_ARGS)
+        for parameter in network.parameters():
+            parameter.data += noise * torch.randn_like(parameter)
+    save_file(network.state_dict(), path, metadata={"class_names": '["a", "b", "c"]'})
 
-    return once("weights", make) / "tiny.safetensors"
+
+@pytest.fixture(scope="session")
+def tiny_weights(once: Once) -> Path:
+    """The file of `write_weights`."""
+    folder = once("weights", lambda folder: write_weights(folder / "tiny.safetensors"))
+    return folder / "tiny.safetensors"
 
 
 @pytest.fixture(scope="session")

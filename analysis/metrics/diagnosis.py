@@ -99,7 +99,12 @@ def diagnose_splits(
     numbers = [matching_rows(head, split) for split in splits]
     labels = [n[s.labels[s.valid]] for n, s in zip(numbers, splits, strict=True)]
     totals = count(np.concatenate([own[own >= 0] for own in labels]), head.num_classes)
-    _check_several(head, splits[0], totals)
+    if np.count_nonzero(totals) < 2:
+        raise HeadError(
+            f"fewer than two classes of {splits[0].path} are among the {head.num_classes:,} classes"
+            " of the head",
+            remedy="Give a head that was trained on these classes with `--head FILE`.",
+        )
 
     def blocks() -> Iterator[Block]:
         for split, rows in zip(splits, numbers, strict=True):
@@ -147,12 +152,3 @@ def matching_rows(head: Head, of: CacheSplit) -> Int[np.ndarray, " classes"]:
             " `clinit extract`), or give another head with `--head FILE`.",
         )
     return np.arange(head.num_classes)
-
-
-def _check_several(head: Head, of: CacheSplit, totals: Int[np.ndarray, " classes"]) -> None:
-    if np.count_nonzero(totals) < 2:
-        raise HeadError(
-            f"fewer than two classes of {of.path} are among the"
-            f" {head.num_classes:,} classes of the head",
-            remedy="Give a head that was trained on these classes with `--head FILE`.",
-        )

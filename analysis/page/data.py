@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -31,6 +30,7 @@ from clinit.analysis.report.run import SIDES, Row, RunSummary
 from clinit.analysis.report.settings import Names, by_data, common, labels, shown
 from clinit.analysis.report.table import NOTHING, Cell, Column
 from clinit.analysis.report.tables import collapse_table, ranking, run_table
+from clinit.headtrain.protocol.record.format import finite
 from clinit.words import duration, number_of, visible
 
 NAMES = {"lam": "lambda", "lr": "learning rate"}
@@ -39,7 +39,7 @@ NAMES = {"lam": "lambda", "lr": "learning rate"}
 
 def title(runs: Sequence[RunSummary]) -> str:
     """Return the title of the page: the data sets that the runs share, and the number of runs."""
-    names = [shown(runs[0], side) for side in runs[0].sides]
+    names = [shown(runs[0], side) for side in runs[0].record.sides]
     shared = all(len({shown(run, side) for run in runs}) == 1 for side in ("base", "new"))
     count = number_of(len(runs), "run")
     return f"{' → '.join(names)}, {count}" if shared and NOTHING not in names else count
@@ -52,7 +52,7 @@ def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     texts = {name: [run.texts[name] for run in runs] for name in runs[0].texts}
     shared = {name: t for name, own in texts.items() for t in own if name not in varying and t}
     data = {
-        f"{side} classes": {_described(run, side) for run in runs if side in run.sides}
+        f"{side} classes": {_described(run, side) for run in runs if side in run.record.sides}
         for side in SIDES
     }
     transforms = [run.record.info["new"]["fingerprint"].get("transform") for run in runs]
@@ -78,7 +78,7 @@ def _described(run: RunSummary, side: Literal["base", "new"]) -> str:
         words[0] += f" in {classes['task'].n_unique():,} tasks"
         words.append(f"{classes['train_rows'].sum():,} training images")
     words.append(f"{classes['val_rows'].sum():,} test images")
-    path = run.sides[side]["path"]
+    path = run.record.sides[side]["path"]
     return ", ".join(words) + (f" ({path})" if path else "")
 
 
@@ -125,7 +125,7 @@ def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
         ],
         "notes": list(notes),
     }
-    printed: PageData = _printable(content)
+    printed: PageData = finite(content, visible)
     return printed
 
 
@@ -135,19 +135,6 @@ def _means(runs: Sequence[RunSummary]) -> str:
 
     content = base64.b64encode(picture(runs, "curves", "png", dpi=150)).decode()
     return f"data:image/png;base64,{content}"
-
-
-def _printable(value: Any) -> Any:
-    """Return `value` with control characters written out, and None for NaN and infinity."""
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: _printable(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_printable(each) for each in value]
-    return value
 
 
 _ABOUT = {"device": "device", "started": "started", "git_commit": "commit of clinit"}

@@ -25,6 +25,7 @@ from clinit.analysis.page.page import escaped_json, fill, policy, read
 from clinit.errors import ImageError
 from clinit.extract.dataset.decode import decode_with_pillow, read_whole
 from clinit.extract.dataset.names import in_words
+from clinit.headtrain.model.audit import UNIT
 from clinit.headtrain.model.evaluation import Evaluation, cells_of
 from clinit.headtrain.model.facts import ModelFacts
 from clinit.words import number_of, visible
@@ -75,7 +76,8 @@ def evaluation_page(
         line = of_image[image]
         scores = (line["answer"], line["probability"]), (line["class"], line["own"])
         words = ", ".join(f"{in_words(name)} {100 * score:.1f} %" for name, score in scores)
-        return Shot(image, words, line["answer"], moves=False)  # the label is seldom wrong
+        # Not moved there unasked: the label is seldom wrong.
+        return Shot(image, f"probability: {words}", line["answer"], moves=False)
 
     shots: dict[str, list[Shot]] = {}
     if (lost := found.tables.get("Lost")) is not None:
@@ -103,8 +105,8 @@ def model_page(title: str, facts: ModelFacts) -> str:
     root = Path(data["images"]) if data.get("images") else None
     told |= {"photographs": str(root or data.get("features", "features"))}
     shots = {above: shots for above, shots in _of_audit(data["audit"]).items() if shots}
-    if not shots:
-        told["found"] = "nothing odd"
+    unit = "0 at the mean of a class, 1 and more: unlike it"
+    told |= {UNIT: unit} if shots else {"found": "nothing odd"}
     without = data.get("without", {}).get("images", ())
     return _page(title, told, shots, root, command=data.get("command", ()), without=without)
 
@@ -117,7 +119,9 @@ def _of_audit(audit: Mapping[str, Any]) -> Sections:
     def compared(each: Mapping[str, Any]) -> Shot:
         nearest, scores = each["nearest"], each.get("scores", ())  # none in earlier models
         words = f"nearer to {in_words(nearest)}" if nearest else "like no class"
-        words += "".join(f"{sep}{n:g}" for sep, n in zip((": ", " (own), "), scores, strict=False))
+        names = map(in_words, (each.get("class", "own"), nearest or "nearest other"))
+        told = [f"{n:.2f} ({name})" for n, name in zip(scores, names, strict=False)]
+        words += f": {each.get('unit', UNIT)} {', '.join(told)}" if told else ""
         return Shot(each["image"], words, nearest, each["image"] not in copies)
 
     return {

@@ -31,12 +31,7 @@ from clinit.errors import RecordError
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.protocol.record.format import RunRecord, final_head, finite
-from clinit.headtrain.protocol.record.info import (
-    SideInfo,
-    held_out_share,
-    settings_of,
-    study_of_run,
-)
+from clinit.headtrain.protocol.record.info import held_out_share, settings_of, study_of_run
 from clinit.headtrain.protocol.study.parts import AUTO_EVERY, evaluation_points
 from clinit.headtrain.protocol.study.rules import PLACES
 from clinit.setting import fields_of
@@ -242,14 +237,9 @@ class RunSummary:
 
     def data_name(self, side: Literal["base", "new"]) -> str | None:
         """Return the name of the folder of a feature cache."""
-        path = self.sides[side]["path"] if side in self.sides else ""
+        sides = self.record.sides
+        path = sides[side]["path"] if side in sides else ""
         return Path(path).name if path else None
-
-    @property
-    def sides(self) -> dict[str, SideInfo]:
-        """Facts about base and new data; only about new data if there are no base classes."""
-        base, new = self.record.info["base"], self.record.info["new"]
-        return {"new": new} if base is None else {"base": base, "new": new}
 
     @cached_property
     def joined(self) -> pl.DataFrame:
@@ -257,7 +247,7 @@ class RunSummary:
 
         Without base classes, the first task is left out, because least squares computes its head.
         """
-        return self.points if "base" in self.sides else self.points.filter(pl.col("task") > 1)
+        return self.points if self.record.info["base"] else self.points.filter(pl.col("task") > 1)
 
     @cached_property
     def averaged(self) -> pl.DataFrame:

@@ -159,7 +159,7 @@ def by_data(runs: Sequence[RunSummary]) -> ByData:
 
 
 def _data_words(run: RunSummary) -> str:
-    names = [Path(side["path"]).name for side in run.sides.values() if side["path"]]
+    names = [Path(side["path"]).name for side in run.record.sides.values() if side["path"]]
     return ", on ".join(filter(None, [" → ".join(names), run.measured_on]))
 
 

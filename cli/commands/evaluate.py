@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,12 +18,15 @@ from clinit.cli.frame.model_source import (
     command_data,
     save_csv,
 )
-from clinit.cli.frame.options import AsJson, CompileOption, DeviceOption, Labels, Workers, described
+from clinit.cli.frame.options import AsJson, DeviceOption, Labels, described
 from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import print_content
+from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import in_words
+from clinit.headtrain.model.settings import Reading
 from clinit.observer import Doing, Noted, Progressed
+from clinit.setting import fields_of
 from clinit.words import examples, number_of
 
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
 
 @keeps("No partial file is left: a file is written completely or not at all.")
+@takes("reading", Reading)
 def evaluate(
     context: Context,
     model: ModelArgument,
@@ -57,9 +62,8 @@ def evaluate(
         Path | None,
         described("File that lists images to leave out: their paths below IMAGES, one per line."),
     ] = None,
-    batch_size: Annotated[int, described("Images per forward pass.", min=1)] = 64,
-    compile: CompileOption = "auto",
-    workers: Workers = None,
+    *,
+    reading: Reading,
 ) -> None:
     """Measure a model on labelled images: accuracy, confusions, calibration, rejection.
 
@@ -77,7 +81,6 @@ def evaluate(
     for kind, file in written.items():
         if file is not None:
             check_file(file, kind)
-    from clinit.headtrain.model.engine import Reading
     from clinit.headtrain.model.evaluation import Questions
     from clinit.headtrain.model.evaluation import evaluate as evaluated
     from clinit.headtrain.model.model import load_model
@@ -86,9 +89,7 @@ def evaluate(
     with training_progress() as observe:
         asked = Questions.of(images, labels, observe, without)
         if asked.rows is not None:
-            idle = dict.fromkeys(
-                ("batch_size", "compile", "workers", "without"), "has no effect on features"
-            )
+            idle = dict.fromkeys((*fields_of(Reading), "without"), "has no effect on features")
             refuse_idle(context, idle)
         if against is None:
             against, gone = parent_of(model)
@@ -101,10 +102,8 @@ def evaluate(
         asked.check(one, observe)
         other = None if against is None else load_model(against, device=device)
         what, total = f"{asked.noun}s", len(asked.classes)
-        reading = Reading(
-            batch_size=batch_size,
-            workers=workers,
-            compile=compile,
+        reading = replace(
+            reading,
             on_note=note,
             on_images=lambda done: observe(Progressed("Evaluating", done, total, what)),
         )

@@ -15,7 +15,7 @@ from clinit.cli.frame.options import Overwrite, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.errors import RecordError
-from clinit.files.paths import check_writable, exists, instead_of, is_folder
+from clinit.files.paths import exists, instead_of, is_folder
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def export(
     as a file, with ONNX, or its head alone.
     """
     is_model = looks_like_model(run)
-    if not is_model:
-        _check_run(run)
-    check_writable(out)
+    if not exists(run):
+        remedy = "Give a model, or a folder that `clinit train-head ... --out FOLDER` has written."
+        raise RecordError(f"nothing at {run}", remedy=instead_of(run, remedy, exists))
     if out.absolute().resolve().is_relative_to(run.resolve()):
         raise typer.BadParameter(f"--out must be outside the run record, got {out}")
     _check_options(context, out, is_model=is_model)
@@ -75,18 +75,6 @@ def export(
             for text in exported.notes:
                 note(text)
     _show(written, top1)
-
-
-def _check_run(path: Path) -> None:
-    if not exists(path):
-        raise RecordError(
-            f"no run record at {path}: there is no such folder",
-            remedy=instead_of(
-                path,
-                "Give a folder that `clinit train-head ... --out FOLDER` has written.",
-                is_folder,
-            ),
-        )
 
 
 def _check_options(context: Context, out: Path, *, is_model: bool) -> None:
@@ -124,7 +112,7 @@ def _show(written: Written, top1: Top1 | None) -> None:
     if model.memory is not None:
         say(model.memory.describe())
     if written.onnx is not None:
-        say(written.onnx)
+        say(f"{written.path / 'model.onnx'}: {written.onnx}")
     if engine is not None:
         from clinit.headtrain.model.network import loading_line
 

@@ -77,10 +77,8 @@ def add(
     ] = False,
     old: Annotated[
         Path | None,
-        typer.Option(
-            help="Feature cache of old classes, with the model's class names.",
-            metavar="PATH",
-            show_default="the model's memory",
+        described(
+            "Feature cache of old classes, named as in the model.", "PATH", "the model's memory"
         ),
     ] = None,
     html: HtmlFile = None,
@@ -131,7 +129,7 @@ def _tell(added: Addition, written: Written, *, as_json: bool) -> None:
         say(line)
     for text in added.audit.lines:
         warn(text)
-    for text in added.notes():
+    for text in added.notes(str(written.path)):
         note(text)
     if as_json:
         return
@@ -178,9 +176,11 @@ def remember(
     place = getattr(inputs, "features", None) if model.engine is not None else None
     where = f"; their features are at {place}" if isinstance(place, Path) else ""
     known = f"{int(memory.known.sum()):,} of {number_of(facts.num_classes, 'class')}"
-    say(f"{out} remembers {known}, {len(change.classes):,} by {images}{where}")
+    say(f"{out} remembers {known}, {len(change.classes):,} from {images} given now{where}")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} held out")
+    if left := int((memory.held_out.counts() + memory.learnt.counts() == 0).sum()):
+        say(f"Untested: {number_of(left, 'class')}; of five images or more, one is held out")
     say(memory.describe())
     say(f"Next: clinit add {shlex.quote(str(out))} {'FOLDER' if model.engine else 'FEATURES'}")
 
@@ -340,6 +340,8 @@ def show(model: ModelArgument, html: HtmlFile = None, as_json: AsJson = False) -
     if facts.history:
         heads = ["change", "made of", "classes", "images", "top-1: old, new"]
         _print_table(heads, _ancestors(facts))
+        tested = "Old classes are tested on images held out; new ones too if their images had a"
+        _say_folded([f"{tested} folder val, else on the images learnt, each without itself."])
     lines = []
     for change in facts.history:
         if new := change.settings.get("names"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,21 +14,16 @@ from rich.text import Text
 from clinit.cli.frame.console import err, note, out, say, warn
 from clinit.cli.frame.context import Context, given, refuse_idle
 from clinit.cli.frame.model_source import check_file, check_model, save_csv
-from clinit.cli.frame.options import (
-    AsJson,
-    CompileOption,
-    DeviceOption,
-    MaxPixels,
-    Workers,
-    described,
-)
+from clinit.cli.frame.options import AsJson, DeviceOption, described
 from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import counting, doing, loading
 from clinit.cli.frame.results import print_content
+from clinit.cli.frame.study_options import takes
 from clinit.errors import ImageError
-from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.dataset.tree import HEIC_READER, HEIC_SUFFIXES
 from clinit.files.paths import exists
+from clinit.headtrain.model.settings import Reading
+from clinit.setting import fields_of
 from clinit.words import DIGEST_LETTERS, examples, number_of, printable, visible
 
 if TYPE_CHECKING:
@@ -40,6 +36,7 @@ RejectRule = Literal["auto", "energy", "max-logit", "probability"]
 
 
 @keeps("No partial file is left: the file is written completely or not at all.")
+@takes("reading", Reading)
 def predict(
     context: Context,
     model: Annotated[
@@ -86,10 +83,8 @@ def predict(
         ),
     ] = 0.05,
     device: DeviceOption = "auto",
-    batch_size: Annotated[int, described("Images per forward pass.", min=1)] = 64,
-    workers: Workers = None,
-    compile: CompileOption = "auto",
-    max_pixels: MaxPixels = MAX_PIXELS,
+    *,
+    reading: Reading,
 ) -> None:
     """Name the classes of images with a model: the likeliest classes of each.
 
@@ -109,7 +104,6 @@ def predict(
     if csv_file is not None:
         check_file(csv_file, "csv")
     with loading():
-        from clinit.headtrain.model.engine import Reading
         from clinit.headtrain.model.inputs import features_in, is_features
         from clinit.headtrain.model.model import load_model
         from clinit.headtrain.model.predict import Rejection, find_images
@@ -134,13 +128,8 @@ def predict(
         opened.need_engine()
         what, paths = "image", find_images(images, _note_left_out)
         with counting("images") as count:
-            reading = Reading(
-                batch_size=batch_size,
-                workers=workers,
-                max_pixels=max_pixels,
-                compile=compile,
-                on_note=note,
-                on_images=lambda done: count("Predicting", done, len(paths)),
+            reading = replace(
+                reading, on_note=note, on_images=lambda done: count("Predicting", done, len(paths))
             )
             predictions = predicted(opened, paths, top=top, reject=rejection, reading=reading)
     digest = opened.facts.digest[:DIGEST_LETTERS]
@@ -171,7 +160,7 @@ def predict(
 
 
 def _check_options(context: Context, model: Path, *, of_features: bool, is_head: bool) -> None:
-    of_images = ("batch_size", "workers", "compile", "max_pixels", *(["device"] if is_head else []))
+    of_images = (*fields_of(Reading), *(["device"] if is_head else []))
     idle = dict.fromkeys(
         of_images if of_features else (),
         f"here: {model} is a head for features"

@@ -10,7 +10,6 @@ import typer
 from clinit.cli.frame.config import OF_IMAGES, ConfigOption, grids_of
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, refuse_idle
-from clinit.cli.frame.image_options import CheckpointEvery, takes_images
 from clinit.cli.frame.options import (
     BaseCaches,
     HeadsByLoss,
@@ -21,7 +20,7 @@ from clinit.cli.frame.options import (
 )
 from clinit.cli.frame.process import claimed_folder, keeps
 from clinit.cli.frame.progress import sweep_progress, training_progress
-from clinit.cli.frame.results import show_ranking
+from clinit.cli.frame.results import show_records
 from clinit.cli.frame.run_data import (
     check_base,
     check_caches,
@@ -29,18 +28,19 @@ from clinit.cli.frame.run_data import (
     read_data,
     read_images,
 )
-from clinit.files.paths import check_writable
-from clinit.headtrain.top.images import TopImages
+from clinit.cli.frame.study_options import takes
+from clinit.headtrain.top.images import ImageOptions
 from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.protocol.experiment import RunData
     from clinit.headtrain.protocol.study.study import Study
     from clinit.headtrain.protocol.sweep.grid import Choice
+    from clinit.headtrain.top.images import TopImages
 
 
 @keeps("Recorded runs are kept: run the same command again to train the rest.")
-@takes_images
+@takes("images", ImageOptions)
 def sweep(
     context: Context,
     *,
@@ -87,8 +87,7 @@ def sweep(
         ),
     ] = False,
     memory: MemoryOption = None,
-    images: TopImages,
-    checkpoint_every: CheckpointEvery = 100,
+    images: ImageOptions,
 ) -> None:
     """Train every combination of a grid in banks of heads; resume an interrupted sweep.
 
@@ -100,16 +99,18 @@ def sweep(
     """
     _refuse(context, top=top)
     grids = grids_of(config_file, grid or [], top=top)
-    if top and (not base or len(base) + len(new) > 2):
+    sides = [*(base or ()), *new]
+    if top and (not base or len(sides) > 2):
         raise typer.BadParameter("--top takes only one cache each for --base and --new")
     runs = _runs(grids, top=top)
     check_base(base, head, runs)
-    check_caches(*new, *(base or ()))
-    check_writable(out)
+    check_caches(*sides)
     heads = head or []
     with claimed_folder(out):
         if top:
-            records = _sweep_top(runs, images, heads, out, checkpoint_every)
+            records = _sweep_top(
+                runs, images.of(sides[0], sides[1], out), heads, out, images.checkpoint_every
+            )
         else:
             data = read_data(base, new, heads_by_loss(heads), memory)
             if held_out is not None:
@@ -117,7 +118,7 @@ def sweep(
                 rows = len(data.base.val.labels) + len(data.new.val.labels)
                 say(f"Measured on {rows:,} held-out training rows ({held_out:g}), not on test rows")
             records = _sweep(runs, data, out, bank_size)
-    show_ranking(records)
+    show_records(records, records, means=True)  # every run may have notes
     where = f"at {out}; each run: clinit report --by-seed {out}"
     say(f"{number_of(len(runs), 'run record')} {where}")
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.context import Context
-from clinit.cli.frame.image_options import CheckpointEvery, takes_images
 from clinit.cli.frame.options import BaseCache, BaseHeadOption, NewCache, Overwrite, RunsFolder
 from clinit.cli.frame.process import claimed_folder, keeps
 from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import show_runs
 from clinit.cli.frame.run_data import check_caches, read_images, tell_left
-from clinit.cli.frame.study_options import takes_studies
-from clinit.files.paths import check_writable
+from clinit.cli.frame.study_options import takes, takes_studies
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.top.images import TopImages
+from clinit.headtrain.top.images import ImageOptions
 
 
 @keeps("Finished runs and the last checkpoint are kept: run the same command again to resume.")
 @takes_studies(top=True)
-@takes_images
+@takes("images", ImageOptions)
 def train_top(
     context: Context,
     base: BaseCache,
@@ -27,8 +25,7 @@ def train_top(
     studies: list[Study],
     head: BaseHeadOption = None,
     *,
-    images: TopImages,
-    checkpoint_every: CheckpointEvery = 100,
+    images: ImageOptions,
     config_file: ConfigOption = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -40,12 +37,11 @@ def train_top(
     the same command again.
     """
     check_caches(base, new, head=head)
-    check_writable(out)
-    from clinit.headtrain.protocol import runs
-
     with claimed_folder(out):
+        from clinit.headtrain.protocol import runs
+
         places = runs.places_of(studies, out, overwrite=overwrite)
-        data = read_images(images, {"": head})
+        data = read_images(images.of(base, new, out), {"": head})
         # Refuse existing records before the slow computation of activations.
         left = runs.left_of(places, data, overwrite=overwrite)
         tell_left(places.values(), left.values())
@@ -56,7 +52,7 @@ def train_top(
                 data,
                 left,
                 observer=observer,
-                checkpoint_every=checkpoint_every,
+                checkpoint_every=images.checkpoint_every,
                 overwrite=overwrite,
             )
     show_runs(places.values(), left.values())

@@ -2,7 +2,7 @@
 
 context                          run commands from other commands
 process                          threads and memory; Ctrl+C; one writer per folder
-options, study_options, image_options   options, most of them made from the settings of a study
+options, study_options   options, most of them made from settings
 config                           files of options, and recipes
 run_data, model_source           open caches and models for a command
 console, results, progress       print results, notes and progress

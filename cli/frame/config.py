@@ -31,6 +31,8 @@ from clinit.files.paths import is_file
 from clinit.files.text import TextFileError, read_text
 from clinit.headtrain.protocol.study.parts import HEAD_METHODS, TOP_METHODS
 from clinit.headtrain.protocol.study.rules import settings_of
+from clinit.headtrain.top.images import ImageOptions
+from clinit.setting import fields_of
 from clinit.words import closest, nearest
 
 if TYPE_CHECKING:
@@ -45,10 +47,7 @@ RUNS, TOP_RUNS = "train-head", "train-top"
 APART = ("add", "remember")
 """Commands that change a model. They read only their own section, because options outside of all
 sections, such as `iterations`, are for experiments."""
-OF_IMAGES = (
-    *("weights", "base-root", "new-root", "trunk-cache", "trunk-budget"),
-    *("workers", "max-pixels", "checkpoint-every"),
-)
+OF_IMAGES = tuple(each.key for each in fields_of(ImageOptions).values())
 """Options that a sweep reads from the section train-top, in addition to the data."""
 _PLACES = ("base", "new", "head")
 _METHODS = {RUNS: HEAD_METHODS, TOP_RUNS: TOP_METHODS}

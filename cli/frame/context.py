@@ -15,7 +15,7 @@ from clinit.cli.frame.console import is_quiet, out
 from clinit.words import visible
 
 if TYPE_CHECKING:
-    from typer import Context
+    from typer import Context as Context
 else:
     # typer.Context is only for annotations: commands receive an object of its base class.
     Context = typer.Context.__base__
@@ -43,25 +43,18 @@ def command_line() -> str:
     return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(['clinit', *sys.argv[1:]])}"
 
 
-def print_command(words: list[str]) -> None:
-    """Print a command as a user would type it."""
-    out.print(Text(visible("$ " + shlex.join(["clinit", *words])), "green"), soft_wrap=True)
-
-
 def runner(context: Context) -> Run:
     """Return a function that prints a command as a user would type it, then runs it."""
     clinit = context.find_root().command
 
     def run(*arguments: object) -> None:
         words = [str(argument) for argument in arguments]
-        print_command(words)
-        typed, sys.argv = sys.argv, ["clinit", *words]  # records store sys.argv as their command
+        command = ["clinit", *words]
+        out.print(Text(visible(f"$ {shlex.join(command)}"), "green"), soft_wrap=True)
+        typed, sys.argv = sys.argv, command  # records store sys.argv as their command
         try:
             clinit.main([*(["--quiet"] if is_quiet() else []), *words], standalone_mode=False)
         finally:
             sys.argv = typed
 
     return run
-
-
-__all__ = ["Context", "Run", "command_line", "given", "print_command", "refuse_idle", "runner"]

@@ -7,23 +7,19 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from clinit.extract.work.options import LABELS, NetworkOptions
+from clinit.extract.work.options import LABELS
 from clinit.headtrain.protocol.study.parts import Device, Training
 from clinit.setting import fields_of
 from clinit.words import byte_count
 
 
-def size_of(option: str, text: str) -> int:
-    """Return the number of bytes for the text of an option, such as 8GB."""
-    try:
-        return byte_count(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{option} {error}") from error
-
-
 def memory_size(text: str) -> int:
     """Return the number of bytes for the text of --memory."""
-    if not (size := size_of("--memory", text)):
+    try:
+        size = byte_count(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--memory {error}") from error
+    if not size:
         raise typer.BadParameter("--memory must be a size above 0, such as 8GB")
     return size
 
@@ -95,13 +91,4 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 Split = Literal["train", "val"]
 ReadSplit = Literal["train", "val", "test"]
 """Test images become the split val."""
-_WORK = fields_of(NetworkOptions)
 Labels = Annotated[str | None, described(LABELS, "FILE")]
-CompileOption = Annotated[
-    Literal["auto", "on", "off"], described(_WORK["compile"].help, rich_help_panel="Computation")
-]
-Workers = Annotated[
-    int | None,
-    described(_WORK["workers"].help, None, "usable CPUs", min=1, rich_help_panel="Computation"),
-]
-MaxPixels = Annotated[int, described(_WORK["max_pixels"].help, min=1, rich_help_panel="Data")]

@@ -32,21 +32,13 @@ def show(runs: Runs, view: ReportView) -> None:
 def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
     """Print the table of records, without the notes of runs that were trained just now."""
     folder = next(iter(places)).parent
-    _show_records(places, trained, means=False)
+    show_records(places, trained, means=False)
     told = number_of(len(places), "run record")
     say(f"{told} at {folder}; curves: clinit report {folder} --curves")
 
 
-def show_ranking(records: Collection[Path]) -> None:
-    """Print mean and deviation over seeds of the runs at `records`, the best settings first.
-
-    Notes are left out, because every run may have notes.
-    """
-    _show_records(records, records, means=True)
-
-
-def _show_records(places: Collection[Path], told: Collection[Path], *, means: bool) -> None:
-    """Print the table of records, without the notes of those in `told`."""
+def show_records(places: Collection[Path], told: Collection[Path], *, means: bool) -> None:
+    """Print the table of records, or of their means over seeds, without the notes of `told`."""
     from clinit.analysis.runs import load_runs
 
     runs = load_runs(*places)

@@ -75,10 +75,7 @@ def takes(
 
     def build(values: Mapping[str, Any]) -> Any:
         try:
-            taken = {name: each.taken(values[name]) for name, each in every.items()}
-            for name, each in every.items():
-                each.check(taken[name])
-            return owner(**taken)
+            return owner(**{name: each.taken(values[name]) for name, each in every.items()})
         except ValueError as error:
             raise typer.BadParameter(_with_options(error, every)) from error
 

@@ -61,8 +61,8 @@ EMPTY = "the file is empty"
 _BYTES_PER_PIXEL = 24
 """Upper bound for any decoder; coefficients and pixels of a progressive JPEG take 9."""
 _SPARE = 2**26
-_MOST_TOGETHER = 2**26
-"""Pixels that a device decodes at a time: 200 MB."""
+_MOST_TOGETHER = 2**25
+"""Pixels that a device decodes at a time: 100 MB, and four times that to resize them."""
 _MOST_DIFFERENCE = 2.0
 """Of 255 levels; on an H200, decoders differ by 0.3 in noise, and by 5 if a tenth is missing."""
 _TOO_MANY = 8
@@ -104,11 +104,18 @@ def read_whole(path: Path) -> bytes:
         ImageError: If it is no regular file, or too large, as sparse files may be.
         OSError: If it cannot be read.
     """
-    status = path.stat()
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        raise ImageError("not a regular file", remedy=_REMEDY)
-    check_bytes(status.st_size)
-    return path.read_bytes()
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe must not wait
+    try:
+        status = os.fstat(file)
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise ImageError("not a regular file", remedy=_REMEDY)
+        check_bytes(status.st_size)
+        content = os.read(file, status.st_size)
+        if len(content) < status.st_size:
+            content += b"".join(iter(lambda: os.read(file, 2**20), b""))
+        return content
+    finally:
+        os.close(file)
 
 
 def check_bytes(size: int) -> None:
@@ -214,8 +221,10 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
     """
     import torch
 
-    size, by_pillow = _jpeg_size(content), False
-    if size is None:
+    usual, by_pillow = _usual_jpeg(content), False
+    if usual is not None:
+        size = usual.size
+    else:
         file = _checked(content, max_pixels)
         size = file.size
         is_animated = file.format in _ANIMATIONS and getattr(file, "is_animated", False)
@@ -245,17 +254,31 @@ def _tried_twice(decode_with: Callable[[bytes], T], size: tuple[int, int], conte
 
 _SEGMENTS = {0xC4, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE}
 """Markers that may precede the size in a usual JPEG file: tables and metadata."""
+_EXIF, _ADOBE = 0xE1, 0xEE
 
 
-def _jpeg_size(content: bytes) -> tuple[int, int] | None:
-    """Return width and height of a JPEG file; None if it is progressive, unusual or damaged."""
-    place = 2 if content.startswith(b"\xff\xd8") else len(content)
-    while place + 9 <= len(content):
-        start, marker, length, bits, height, width = struct.unpack_from(">BBHBHH", content, place)
+class _UsualJpeg(NamedTuple):
+    """The header of a JPEG file."""
+
+    size: tuple[int, int]
+    """Width and height."""
+    is_plain: bool
+    """Whether its colours are the usual ones, grey included, and no metadata may turn it."""
+
+
+def _usual_jpeg(content: bytes) -> _UsualJpeg | None:
+    """Return the header of a JPEG file; None if it is progressive, unusual or damaged."""
+    place, is_plain = 2 if content.startswith(b"\xff\xd8") else len(content), True
+    while place + 10 <= len(content):
+        start, marker, length, bits, height, width, colours = struct.unpack_from(
+            ">BBHBHHB", content, place
+        )
         if start == 0xFF and marker in (0xC0, 0xC1):
-            return (width, height) if bits == 8 and height else None
+            plain = is_plain and colours in (1, 3)
+            return _UsualJpeg((width, height), plain) if bits == 8 and height else None
         if start != 0xFF or marker not in _SEGMENTS:
             return None
+        is_plain = is_plain and marker not in (_EXIF, _ADOBE)
         place += 2 + length
     return None
 
@@ -264,7 +287,17 @@ class ForDevice(NamedTuple):
     """A JPEG file for a CUDA device."""
 
     content: bytes
+    encoded: UInt8[Tensor, " bytes"]
+    """The content, as the decoder takes it."""
     pixels: int
+
+    @classmethod
+    def of(cls, content: bytes, width: int, height: int) -> ForDevice:
+        """Return the file for a device, with its size in pixels."""
+        import torch
+
+        encoded = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        return cls(content, encoded, width * height)
 
 
 def for_device(content: bytes, *, max_pixels: int = MAX_PIXELS) -> ForDevice | None:
@@ -276,17 +309,21 @@ def for_device(content: bytes, *, max_pixels: int = MAX_PIXELS) -> ForDevice | N
     Raises:
         ImageError: As in `decode`, if the header is enough to refuse the image.
     """
+    whole, usual = content.endswith(_END_OF_IMAGE), _usual_jpeg(content)
+    if usual is not None and usual.is_plain:
+        check_pixels(*usual.size, max_pixels)
+        return ForDevice.of(content, *usual.size) if whole else None
     file = _checked(content, max_pixels)
     upright = file.getexif().get(_ORIENTATION, 1) == 1
-    whole = file.format == "JPEG" and content.endswith(_END_OF_IMAGE)
-    fits = whole and upright and file.mode in ("RGB", "L")
-    return ForDevice(content, file.width * file.height) if fits else None
+    fits = whole and file.format == "JPEG" and upright and file.mode in ("RGB", "L")
+    fits = fits and file.info.get("adobe_transform", 1) == 1
+    return ForDevice.of(content, *file.size) if fits else None
 
 
 def decode_on(
     device: torch.device, files: Sequence[ForDevice]
-) -> Iterator[UInt8[Tensor, "3 _h _w"] | None]:
-    """Yield the pixels of each file on a CUDA device; None if it refuses a file.
+) -> Iterator[list[UInt8[Tensor, "3 _h _w"] | None]]:
+    """Yield the pixels of the next files on a CUDA device; None for a file that it refuses.
 
     Files are decoded together; if one is refused, or memory is short, each alone, so that pixels do
     not depend on other files.
@@ -301,22 +338,22 @@ def decode_on(
         together = files[first : first + max(1, sum(size <= _MOST_TOGETHER for size in sizes))]
         first += len(together)
         if (images := _decoded_on(device, together)) is not None:
-            yield from images
+            yield [*images]
             continue
-        refused = 0
-        for number, each in enumerate(together, 1):
-            alone = _decoded_on(device, [each])
-            refused += alone is None
-            if refused == number == _TOO_MANY:
-                raise wrong_decoder(f"decodes none of {number} JPEG files")
-            yield None if alone is None else alone[0]
+        alone: list[Tensor | None] = []
+        for each in together:
+            alone += _decoded_on(device, [each]) or [None]
+            if len(alone) == _TOO_MANY and not any(image is not None for image in alone):
+                raise wrong_decoder(f"decodes none of {_TOO_MANY} JPEG files")
+        yield alone
 
 
 def _decoded_on(device: torch.device, files: Sequence[ForDevice]) -> list[Tensor] | None:
     from torchcodec.decoders import decode_jpeg
 
     try:
-        found = decode_jpeg([each.content for each in files], mode="RGB", device=device)
+        # Of bytes it would make tensors itself, one by one, in the thread that all wait for.
+        found = decode_jpeg([each.encoded for each in files], mode="RGB", device=device)
     except (RuntimeError, ValueError) as error:
         if out_of_memory(error) and len(files) == 1:
             raise MemoryError from error

@@ -20,7 +20,7 @@ from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.names import CLASS_COLUMNS, alike, usual_columns
 from clinit.extract.dataset.tree import LEFT, FolderContents, Tree
 from clinit.files.arrays import read_table, reading
-from clinit.files.paths import exists, is_file
+from clinit.files.paths import exists, instead_of, is_file
 from clinit.words import contrast, counted, listed, printable
 
 _USUAL = {
@@ -110,9 +110,9 @@ def _read(choice: str, tree: Tree) -> tuple[Path, pl.DataFrame, dict[str, str]]:
     chosen = None if is_file(Path(choice)) else _CHOICE.fullmatch(choice)
     source = Path(chosen[1] if chosen else choice)
     given = dict(each.split("=") for each in chosen[2].strip(",").split(",")) if chosen else {}
-    if not exists(source):
-        raise ManifestError(f"no table at {source}", remedy="Give a CSV, TSV or Parquet file.")
     remedy = "Give a CSV, TSV or Parquet file with a header and UTF-8 text."
+    if not exists(source):
+        raise ManifestError(f"no table at {source}", remedy=instead_of(source, remedy, is_file))
     with reading(source, "a table of labels", ManifestError, remedy):
         table = read_table(source)
     names, columns = table.columns, dict[str, str]()

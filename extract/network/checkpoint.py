@@ -26,7 +26,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from clinit.errors import BackboneError, ClinitError, MachineError
-from clinit.files.paths import check_readable, exists
+from clinit.files.paths import check_readable, exists, instead_of
 from clinit.machine import out_of_memory
 from clinit.words import examples, size_text
 
@@ -79,9 +79,8 @@ def read_checkpoint(path: Path, source: Path | None = None) -> WeightFile:
     """
     opened = source or path
     if not exists(opened):
-        raise BackboneError(
-            f"no weights at {path}", remedy="Give a .safetensors or .pth file with `--weights`."
-        )
+        remedy = "Give a .safetensors or .pth file with `--weights`."
+        raise BackboneError(f"no weights at {path}", remedy=instead_of(path, remedy, exists))
     check_readable(opened, BackboneError)
     with opened.open("rb") as file:
         begin = file.read(9)

@@ -115,9 +115,9 @@ class Transform:
         shorter = min(height, width)
         return self.resize * height // shorter, self.resize * width // shorter
 
-    def to_input(self, image: UInt8[Tensor, "3 _h _w"]) -> UInt8[Tensor, "3 height width"]:
-        """Resize and crop one image; return uint8."""
-        height, width = self.resized(image.shape[1], image.shape[2])
+    def to_input(self, image: UInt8[Tensor, "*n 3 _h _w"]) -> UInt8[Tensor, "*n 3 height width"]:
+        """Resize and crop an image, or images of the same size; return uint8."""
+        height, width = self.resized(*image.shape[-2:])
         resized = resize(image, (height, width), self.interpolation)
         cropped: Tensor = functional.center_crop(resized, list(self.crop))
         return cropped
@@ -146,19 +146,25 @@ def _of_channels(values: tuple[float, ...], device: torch.device) -> Float[Tenso
 
 
 def resize(
-    image: UInt8[Tensor, "3 _h _w"], size: tuple[int, int], interpolation: str
-) -> UInt8[Tensor, "3 height width"]:
-    """Resize an image to (height, width), with the same bits on any CPU.
+    image: UInt8[Tensor, "*n 3 _h _w"], size: tuple[int, int], interpolation: str
+) -> UInt8[Tensor, "*n 3 height width"]:
+    """Resize an image, or images of the same size, to (height, width): same bits on any CPU.
 
     torchvision's function is not used: without AVX2 it computes in float32, and a sixth of the
     pixels of a bilinear image differ by a grey level.
     """
-    # These strides keep the channels last, as they were decoded, so that nothing is copied.
-    batch = image.as_strided((1, *image.shape), (image.numel(), *image.stride()))
+    batch = image
+    if (
+        image.ndim == 3
+    ):  # strides that keep the channels last, as decoded, so that nothing is copied
+        batch = image.as_strided((1, *image.shape), (image.numel(), *image.stride()))
     if image.device.type == "cuda":  # CUDA has antialiasing for floats only
-        wide = interpolate(batch.float(), size, mode=interpolation, antialias=True)[0]
-        return wide.round_().clamp_(0, 255).to(torch.uint8)
-    return interpolate(batch, size, mode=interpolation, antialias=interpolation.startswith("bi"))[0]
+        wide = interpolate(batch.float(), size, mode=interpolation, antialias=True)
+        resized = wide.round_().clamp_(0, 255).to(torch.uint8)
+    else:
+        antialias = interpolation.startswith("bi")
+        resized = interpolate(batch, size, mode=interpolation, antialias=antialias)
+    return resized if image.ndim == 4 else resized[0]
 
 
 def make_transform(

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from clinit.extract.dataset.manifest import Manifest
     from clinit.extract.dataset.scan import Scan
 
+MOST_THREADS = {"cpu": 8, "cuda": 2}
+"""Maximum default number of threads, by decoder: they wait for the interpreter lock. On 16 cores, 8
+threads decode 4.3 times as many images/s as one, 16 threads 3.2 times; for a device, which decodes
+itself, one thread reads twice as many as 8."""
 COMPUTATION, DATA, NETWORK, OUTPUT = "Computation", "Data", "Network", "Output"
 """Headings of the help."""
 
@@ -74,7 +78,10 @@ class _Computation(SettingGroup):
         " times as fast; auto: as before if the cache exists, otherwise if it saves time.",
     )
     workers: int | None = setting(
-        None, "Threads that read and decode.", least=1, otherwise="usable CPUs"
+        None,
+        "Threads that read and decode.",
+        least=1,
+        otherwise="usable CPUs, at most 8, or 2 with --decoder cuda",
     )
     decoder: Literal["cpu", "cuda"] = setting(
         "cpu",
@@ -146,7 +153,7 @@ class Settings(_Views, _Images, _Output, _Computation, _Transform):
     @property
     def threads(self) -> int:
         """Number of threads that read and decode."""
-        return self.workers or cpu_count()
+        return self.workers or min(cpu_count(), MOST_THREADS[self.decoder])
 
 
 LABELS = (

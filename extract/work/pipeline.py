@@ -16,7 +16,7 @@ and inputs, and so the bits, are the same as without overlap.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -190,7 +190,7 @@ class Decoder:
         shape, step = (len(rows), 3, *self.transform.crop), len(rows) // self.workers
         step = max(1, min(_TOGETHER, step))
         with _machine_errors(self.images, rows[0]):
-            pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
+            pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
             parts = [slice(start, start + step) for start in range(0, len(rows), step)]
             jobs = [
                 pool.submit(lambda part: [*map(self._load, pixels[part], rows[part])], part)
@@ -215,6 +215,7 @@ class Decoder:
                         target.copy_(self._to_input(image, row))
             except ImageError as error:
                 reason = str(error)
+                target.zero_()
         return _Image(reason, encoded, watch.seconds["read"], watch.seconds["decode"])
 
     def _finish(
@@ -225,31 +226,53 @@ class Decoder:
         pixels: Tensor,
     ) -> None:
         """Let the device decode; the CPU decodes what it refuses, and looks at a sample."""
-        limit, wrong = self.max_pixels, 0
+        files, limit, wrong = iter(encoded.items()), self.max_pixels, 0
         with _machine_errors(self.images, rows[0]):
-            found = decode_on(pixels.device, [*encoded.values()])
-            for (place, file), image in zip(encoded.items(), found, strict=True):
-                row = rows[place]
-                try:
-                    if image is None or row % CHECK_EVERY == 0 or wrong:
-                        expected = decode(file.content, max_pixels=limit)
-                        is_wrong = image is not None and differs(image, expected)
-                        wrong = wrong + 1 if is_wrong else 0
-                        if wrong == _TOO_WRONG:
-                            raise wrong_decoder(f"gives wrong pixels of {self.images.place(row)}")
-                        if image is None or is_wrong:
-                            self.retreats[REFUSED] += 1
-                            image = expected.to(pixels.device)
-                    pixels[place].copy_(self._to_input(image, row))
-                except ImageError as error:
-                    reasons[row] = str(error)
+            for images in decode_on(pixels.device, [*encoded.values()]):
+                ready = dict[int, Tensor]()
+                for image, (place, file) in zip(images, files, strict=False):
+                    row = rows[place]
+                    try:
+                        if image is None or row % CHECK_EVERY == 0 or wrong:
+                            expected = decode(file.content, max_pixels=limit)
+                            is_wrong = image is not None and differs(image, expected)
+                            wrong = wrong + 1 if is_wrong else 0
+                            if wrong == _TOO_WRONG:
+                                place_of = self.images.place(row)
+                                raise wrong_decoder(f"gives wrong pixels of {place_of}")
+                            if image is None or is_wrong:
+                                self.retreats[REFUSED] += 1
+                                image = expected.to(pixels.device)
+                        if self.view is None:
+                            self._check_resized(image)
+                        ready[place] = image
+                    except ImageError as error:
+                        reasons[row] = str(error)
+                        pixels[place].zero_()
+                self._fit(ready, rows, pixels)
+
+    def _fit(self, images: Mapping[int, Tensor], rows: Sequence[int], pixels: Tensor) -> None:
+        """Resize images on a device, all of a size at once: a launch takes as long as an image."""
+        of_size = defaultdict[Any, list[int]](list)
+        for place, image in images.items():
+            of_size[image.shape if self.view is None else place].append(place)
+        for places in of_size.values():
+            if self.view is None:
+                resized = self.transform.to_input(torch.stack([images[each] for each in places]))
+            else:
+                (place,) = places
+                resized = self.view.to_input(images[place], rows[place])[None]
+            pixels[torch.tensor(places, device=pixels.device)] = resized
 
     def _to_input(self, image: Tensor, row: int) -> Tensor:
         if self.view is not None:
             return self.view.to_input(image, row)
+        self._check_resized(image)
+        return self.transform.to_input(image)
+
+    def _check_resized(self, image: Tensor) -> None:
         height, width = self.transform.resized(image.shape[1], image.shape[2])
         check_pixels(width, height, self.max_pixels, " after resizing")
-        return self.transform.to_input(image)
 
 
 @contextmanager

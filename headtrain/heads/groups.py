@@ -18,9 +18,16 @@ ALIKE, MOST_ALIKE = 8, 256
 its class, if that is more."""
 
 
+def order_by_class(labels: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"]:
+    """Return the rows sorted by class, and those of a class in their order."""
+    # NumPy sorts numbers of 16 bits in linear time.
+    small = len(labels) and labels.min() >= -(2**15) and labels.max() < 2**15
+    return np.argsort(labels.astype(np.int16) if small else labels, kind="stable")
+
+
 def by_class(labels: Int[np.ndarray, " rows"]) -> list[Int[np.ndarray, " _"]]:
     """Return the rows of each class with rows, in ascending order of classes."""
-    order = np.argsort(labels, kind="stable")
+    order = order_by_class(labels)
     parts = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
     return parts if len(labels) else []
 
@@ -42,7 +49,8 @@ def one_of_each(
 
 def repeating(groups: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"] | None:
     """Return `groups`, or None if no row repeats another."""
-    return None if len(np.unique(groups)) == len(groups) else groups
+    alone = np.array_equal(groups, np.arange(len(groups)))  # as `find_groups` numbers them
+    return None if alone or len(np.unique(groups)) == len(groups) else groups
 
 
 def count_repeats(
@@ -96,7 +104,7 @@ def draw_per_class(
     """
     counts = np.bincount(labels)
     order = np.random.default_rng(seed).permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]
+    order = order[order_by_class(labels[order])]
     place_in_class = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
     marked = np.zeros(len(labels), dtype=bool)
     marked[order] = place_in_class < quotas[labels[order]]

@@ -42,6 +42,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import gammaincinv, stdtrit
+from threadpoolctl import threadpool_limits
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.heads.array import FeatureRows, beside, namespace, take, to_numpy, widen
@@ -82,8 +83,9 @@ def find_groups(features: FeatureRows, labels: Int[np.ndarray, " n"]) -> Int[np.
     def is_searched(rows_of: Int[np.ndarray, " _"]) -> bool:
         return len(rows_of) <= GLANCE_ABOVE or _at_a_glance(features, rows_of, spread)
 
-    # NumPy copies and sums with one thread; CuPy's stream belongs to this thread.
-    with ThreadPoolExecutor(cpu_count()) as pool:
+    # NumPy copies and sums with one thread, and products this small are slower with several; CuPy's
+    # stream belongs to this thread.
+    with ThreadPoolExecutor(cpu_count()) as pool, threadpool_limits(1, "blas"):
         look = pool.map if isinstance(features, np.ndarray) else map
         searched = list(look(is_searched, classes))
     trees: list[_Tree] = []

@@ -95,11 +95,11 @@ class Temperature:
         text = f"temperature {self.value:.3g}, fitted on {self.fitted_rows:,} held-out images"
         if self.ece_before is None or self.ece_after is None:
             return f"{text} before the classes last changed"
-        without = f"expected calibration error on {self.measured_rows:,} others"
-        without += f" {100 * self.ece_before:.1f} % without"
+        error = f"expected calibration error {100 * self.ece_before:.1f} %"
         if self.value == 1:
-            return f"no temperature; {without} one, and no smaller with one"
-        return f"{text}; {without} it, {100 * self.ece_after:.1f} % with it"
+            return f"{error} on {self.measured_rows:,} tested images; no temperature lowers it"
+        others = f"on {self.measured_rows:,} others, {100 * self.ece_after:.1f} % with it"
+        return f"{text}; {error} without it {others}"
 
 
 def divided(head: Head, temperature: Temperature | None) -> Head:
@@ -140,9 +140,8 @@ def temperature_of(
     value = fit_temperature(fit, of_fit, activation=activation)
     if value is None or float(np.diff(np.partition(fit, -2)[:, -2:]).max()) < LEAST_LEAD * value:
         return None
-    before, after = (
-        expected_calibration_error(judge / by, of_judge, activation=activation) for by in (1, value)
-    )
+    chances = [PROBABILITIES[activation](judge / by) for by in (1, value)]
+    before, after = (calibration_error(p.max(1), p.argmax(1) == of_judge) for p in chances)
     if after > before:
         value, after = 1.0, before
     return Temperature(
@@ -195,19 +194,6 @@ def fit_temperature(
 
             return 1.0 / float(brentq(slope, low, high, xtol=1e-10 * low, rtol=1e-10))
     return None
-
-
-def expected_calibration_error(
-    logits: Float[np.ndarray, "rows classes"],
-    labels: Int[np.ndarray, " rows"],
-    *,
-    bins: int = BINS,
-    activation: Activation = "softmax",
-) -> float:
-    """Return the expected calibration error of the probabilities of logits, in [0, 1]."""
-    probabilities = PROBABILITIES[activation](logits)
-    right = probabilities.argmax(axis=1) == labels
-    return calibration_error(probabilities.max(axis=1), right, bins=bins)
 
 
 def calibration_error(

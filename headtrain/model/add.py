@@ -18,8 +18,6 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, accuracy
 from clinit.extract.dataset.names import near_names
-from clinit.headtrain.heads.groups import count_repeats
-from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.start.scale import LeftOut
 from clinit.headtrain.model.addition import NONE, Addition, Examined, Price, first_left_out
 from clinit.headtrain.model.again import of_both, with_more
@@ -177,15 +175,14 @@ def _left_out(growth: Growth, started: GrownHead) -> LeftOut | None:
 
 def _audit(growth: Growth, head: Head) -> Audit:
     model, old, images = growth.model, growth.old, growth.images.listed
-    every = enumerate(model.class_names)
-    left = model.of_rows([r for r, name in every if name not in images.rows.class_names])
-    names, memory, before = left.class_names, left.memory, model.class_names
-    real = [] if old is None else [old.train.named(names), old.val.named(names)]
-    real += [] if memory is None else [memory.held_out]
-    rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
-    stored = [] if model.memory is None else [model.memory.learnt, model.memory.held_out]
-    earlier = FeatureSet.joined([images.rows.nothing(before), *stored], before)
-    return audit(images, left.head, head, rows, earlier)
+    before, memory = model.class_names, model.memory
+    names = tuple(name for name in before if name not in images.rows.class_names)
+    stored = [] if memory is None else [memory.learnt, memory.held_out]
+    real = [*([] if old is None else [old.train, old.val]), *stored[1:]]
+    nothing = images.rows.nothing
+    rows = FeatureSet.joined([nothing(names), *(each.named(names) for each in real)], names)
+    earlier = FeatureSet.joined([nothing(before), *stored], before)
+    return audit(images, model.head, head, rows, earlier)
 
 
 def _learnt(growth: Growth, head: Head) -> dict[str, Any]:
@@ -245,7 +242,6 @@ def _added(
             "old_rows": kind,
             "left_out": is_left_out and not len(images.val.labels),
             **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
-            "repeats": count_repeats(images.train.labels, groups_of(images.train)),
             "untested": untested,
             **_learnt(growth, started.head),
             **({"estimated_loss": asdict(taken)} if taken.total and not len(tested.labels) else {}),

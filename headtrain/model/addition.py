@@ -15,6 +15,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -221,7 +222,8 @@ class Addition:
         if probabilities := self.model.facts.probabilities:
             lines.append(f"Probabilities: {probabilities}")
         if self.place:
-            lines.append(f"Features: {self.place} (`--features` uses them again)")
+            kept = f"what the network computed of these {self._noun}s, to add them again faster"
+            lines.append(f"Kept in {self.place}: {kept}")
         return lines
 
     @property
@@ -236,14 +238,12 @@ class Addition:
             return f"Your {self._noun if count == 1 else given} could not be tested."
         if not self.left_out:
             return f"Of {number_of(self.new.total, self._noun)} held out, {_right(self.new)}."
-        more, repeats = count - self.new.total, self.change.data["repeats"]
-        why = (
-            f"{self.new.total:,} tested ({more:,} more repeat these or are alone in a class), each"
-        )
-        each = why if more else "each tested"
+        more, repeats = count - self.new.total, sum(e["given"] for e in self.audit.repeated)
+        others = f"({more:,} more repeat these or are alone in a class)"
+        each = f"{self.new.total:,} tested {others}, each" if more else "each tested"
         other = "other places, cameras or days" if self._noun == "photograph" else "other sources"
         found = f"{_right(self.new)}; {other} may be harder"
-        found += f", and {repeats['images']:,} are of series or repeats" if repeats else ""
+        found += f" ({repeats:,} in repeats or series, see below)" if repeats else ""
         return f"Your {given}, {each} without itself: {found}."
 
     @property
@@ -257,11 +257,12 @@ class Addition:
         if learnt := self.change.data.get("learnt"):
             of = number_of(learnt["total"], self._noun)
             right, before = _right(Top1(learnt["correct"], learnt["total"])), learnt["before"]
-            lines.append(f"Classes added before: of {of} learnt, {right}, {before:,} before.")
+            easier = f"of {of} that the model learnt, an easier test"
+            lines.append(f"Classes added before, {easier}: {right}, {before:,} before.")
             which, classes = "Other old", classes + learnt["classes"]
         if classes < self.model.facts.num_classes:
             lost = self.change.data.get("estimated_loss")
-            told = ", estimated loss {correct:,} in {total:,} of their {noun}s"
+            told = ", estimated loss by this step {correct:,} in {total:,} of their {noun}s"
             loss = "" if lost is None else told.format(**lost, noun=self.audit.noun)
             if lost is not None and lost["correct"] > GUESSED * lost["total"]:
                 loss = ", and perhaps much lost: give old ones (`--old`), or more new ones"
@@ -280,12 +281,12 @@ class Addition:
             lines.append([f"--max-old-loss {each.points:g}{used}", *cells])
         return [(["points that old classes may lose", "old classes", "added classes"], lines)]
 
-    def notes(self) -> list[str]:
-        """Return what the numbers do not show."""
+    def notes(self, name: str = "MODEL") -> list[str]:
+        """Return what the numbers do not show; `name` is the place of the model."""
         change, notes = self.change, list[str]()
         for each in self.audit.known[:1]:
             model, old = change.data.get("model", "MODEL"), shlex.quote(each["old"])
-            how = f"remove the old one: `clinit remove MODEL {old}`"
+            how = f"remove the old one: `clinit remove {shlex.quote(name)} {old}`"
             if dict(zip(self.model.class_names, self.model.facts.tasks, strict=True))[each["old"]]:
                 how = f"name its folder {old} and run `clinit add {model} FOLDER --more`"
             notes.append(f"is {each['class']} the same as {in_words(each['old'])}? Then {how}")
@@ -294,6 +295,17 @@ class Addition:
             takes = takes if self.left_out else f"a {self._noun} in val, or five to hold one out"
             which = f"{number_of(len(names), 'class')} ({examples(names)})"
             notes.append(f"never tested: {which}; a class takes {takes}")
+        for one, after in pairwise(self.model.facts.history if change.action == "more" else ()):
+            found, then = one.data.get("audit", {}), shlex.quote(after.data.get("model", "MODEL"))
+            odd = [each["image"] for each in found.get("misfits", ())]
+            odd += [name for each in found.get("repeated", ()) for name in each["images"]]
+            if odd and not {*one.classes}.isdisjoint(change.classes):
+                notes.append(
+                    f"odd {self._noun}s of an earlier step are still learnt ({examples(odd)}). To"
+                    " take some out, repeat that step with `--without LIST` (`clinit model show"
+                    f" {then} --html PAGE.html` writes the command, if it is still that model), and"
+                    " then this one"
+                )
         return notes
 
 

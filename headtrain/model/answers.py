@@ -22,7 +22,8 @@ from clinit.extract.dataset.decode import (
 )
 from clinit.files.paths import exists
 from clinit.headtrain.heads.array import as_array, to_numpy
-from clinit.headtrain.model.engine import AnsweredBatch, Reading
+from clinit.headtrain.model.engine import AnsweredBatch
+from clinit.headtrain.model.settings import Reading
 from clinit.machine import cpu_count
 
 P = TypeVar("P")

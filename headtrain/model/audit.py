@@ -1,7 +1,7 @@
 """Check the images of new classes for probable mistakes.
 
-*Known already*: the model has a class of the same name (only letters and digits are compared, and
-synonyms of ImageNet count), or it assigns two thirds of the images to one class.
+*Known already*: the model has another class of the same name (only letters and digits are compared,
+and synonyms of ImageNet count), or it assigns two thirds of the images to another class.
 
 *Misfits*: features are centred and scaled to length 1. The distance of row i from its own class is
 its distance from the mean of the other n - 1 rows; squared, (n / (n - 1))^2 |h_i - mu|^2. The row
@@ -35,6 +35,7 @@ from jaxtyping import Bool, Float, Int
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import by_word, in_words, plain, synonyms
+from clinit.headtrain.heads.temperature import PROBABILITIES, logits_of
 from clinit.words import SHOWN, examples, number_of
 
 KNOWN = 2 / 3
@@ -44,6 +45,7 @@ ALIKE, LEAST_ALIKE = 0.1, 3
 look-alike classes."""
 NEAR, NEIGHBOURS = 0.5, 5
 PLACES = ("across classes", "within a class", "in train and val", "or of one series")
+UNIT = "squared distance"
 MOST_FILES = 12
 """Maximum number of listed images of two classes that look alike, and of repeats across classes."""
 MOST_EQUALS = 4
@@ -101,18 +103,19 @@ class Audit:
     images: int = 0
     classes: int = 0
     known: list[dict[str, Any]] = field(default_factory=list)
-    """`class`, the `old` class that it equals, and how many of its `images` the model assigns to
+    """`class`, the `old` class that it equals, and how many `of` its `images` the model assigns to
     `old`; None if only the names are equal."""
     alike: list[dict[str, Any]] = field(default_factory=list)
     """Two `classes`, the number of confused `images`, and some of them as `files`, each with its
-    `class`, the `nearest` other one, and the `scores` of both: squared distances, or for a class of
-    the old model shares."""
+    `class`, the `nearest` other one, and the `scores` of both in a `unit`: `UNIT`, or for a class
+    of the old model `probability`."""
     repeated: list[dict[str, Any]] = field(default_factory=list)
     """`images` that repeat each other, and `where`: one of `PLACES`. Those of several classes come
-    first, one of each class before others; images that the model already has, by their class."""
+    first, one of each class before others; images that the model already has, by their class, and
+    how many are `given`."""
     misfits: list[dict[str, Any]] = field(default_factory=list)
     """`image`, its `class`, the `nearest` other class (None if the image is far from all), and the
-    `scores` of its own class and of the nearest one: squared distances."""
+    `scores` of its own class and of the nearest one, with the `unit` as above."""
     odd: list[dict[str, Any]] = field(default_factory=list)
     """`image` and `why`."""
     turned: dict[str, Any] = field(default_factory=dict)
@@ -128,8 +131,8 @@ class Audit:
             "classes that may be known already": [
                 f"{in_words(each['class'])} has the name of {in_words(each['old'])}"
                 if each["images"] is None
-                else f"{number_of(each['images'], noun)} of {in_words(each['class'])}"
-                f" {'is' if each['images'] == 1 else 'are'} classified as {in_words(each['old'])}"
+                else f"{each['images']:,} of {number_of(each['of'], noun)} given as"
+                f" {in_words(each['class'])} taken for {in_words(each['old'])}"
                 for each in self.known
             ],
             "pairs of classes that look alike": [
@@ -177,7 +180,7 @@ def audit(
 
     Args:
         images: The new images.
-        before: The head without the new classes.
+        before: The head before; it has the classes already if they have more images now.
         after: The head with the new classes.
         old: Real rows of old classes; may be empty.
         earlier: Rows of images that the model has learnt or held out, of which none may come again.
@@ -190,11 +193,13 @@ def audit(
     taken = np.where(np.isin(answers, rows.class_names), nearest, answers)
 
     def shown(row: int, other: str) -> dict[str, Any]:
-        scores = distances[row, [rows.labels[row], place[row]]]
+        scores, unit = distances[row, [rows.labels[row], place[row]]], UNIT
         if other not in rows.class_names:
-            scores = shares(after, rows.features[row], (own[row], other))
+            chances = PROBABILITIES["softmax"](logits_of(after, rows, np.array([row])))[0]
+            of = (after.class_names or ()).index
+            scores, unit = chances[[of(own[row]), of(other)]], "probability"
         found = {"image": images.paths[row], "class": str(own[row]), "nearest": other}
-        return {**found, "scores": [round(float(each), 3) for each in scores]}
+        return {**found, "unit": unit, "scores": [round(float(each), 3) for each in scores]}
 
     strange = [
         shown(row, str(nearest[row])) | ({} if is_nearer[row] else {"nearest": None})
@@ -232,29 +237,20 @@ def answered(head: Head, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
     return found
 
 
-def shares(
-    head: Head, row: Float[np.ndarray, " dim"], names: tuple[str, str]
-) -> Float[np.ndarray, " names"]:
-    """Return the softmax of the logits of two classes for one row."""
-    logits = head.weight.astype(np.float64) @ row.astype(np.float64) + head.bias
-    chances = np.exp(logits - logits.max())
-    places = [(head.class_names or ()).index(name) for name in names]
-    return np.asarray(chances[places] / chances.sum())
-
-
 def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[dict[str, Any]]:
-    """Return the new classes that a head already contains, by name or by its predictions."""
+    """Return the classes that a head contains as others, by name or by its predictions."""
     row_of = by_word(before.class_names or ())
     found: list[dict[str, Any]] = []
     for name in dict.fromkeys(own.tolist()):
         (answer, count), *_ = Counter(answers[own == name].tolist()).most_common(1)
-        answers_so = answer != "" and count >= KNOWN * np.count_nonzero(own == name)
-        old = next(filter(None, map(row_of.get, map(plain, synonyms(name)))), None)
-        if old is None and answers_so:
+        total = int((own == name).sum())
+        answers_so = answer not in ("", name) and count >= KNOWN * total
+        old = next(filter(None, map(row_of.get, map(plain, synonyms(name)))), name)
+        if old == name and answers_so:
             old = answer
-        if old is not None:
+        if old != name:
             images = count if answers_so and answer == old else None
-            found.append({"class": name, "old": old, "images": images})
+            found.append({"class": name, "old": old, "images": images, "of": total})
     return found
 
 
@@ -343,7 +339,8 @@ def repeated(images: AuditedImages, earlier: FeatureSet) -> list[dict[str, Any]]
         told += [images.paths[row] for row in dict.fromkeys([*of[np.sort(firsts)], *of])]
         splits = {images.splits[row] for row in of}
         where = PLACES[3] if len({*near[of]}) > 1 else PLACES[2 if len(splits) > 1 else 1]
-        found.append({"images": told, "where": PLACES[0] if crosses[every[0]] else where})
+        where = PLACES[0] if crosses[every[0]] else where
+        found.append({"images": told, "where": where, "given": len(of)})
     return found
 
 

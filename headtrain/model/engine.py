@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,34 +12,13 @@ from jaxtyping import Float
 from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
-from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.headtrain.model.settings import Reading
 
 AnyPath = str | os.PathLike[str]
 Logits = Float[np.ndarray, "images classes"]
 AnsweredBatch = tuple[Sequence[int], Logits, Mapping[int, str]]
 """Numbers of images, their logits, and by number why an image cannot be read."""
 MODEL_FILE, MEMORY_FILE = "model.safetensors", "memory.safetensors"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """How images are read and computed; nothing of it changes the predictions."""
-
-    batch_size: int = 64
-    """Images per forward pass."""
-    workers: int | None = None
-    """Threads that read and decode; None: the CPUs that the process may use."""
-    max_pixels: int = MAX_PIXELS
-    """Maximum number of pixels; a larger image counts as unreadable."""
-    compile: str = "auto"
-    """Whether the network computes as one program (`extract.network.compiled`)."""
-    on_images: Callable[[int], object] = lambda done: None
-    """Called after every batch with the number of finished images."""
-    on_note: Callable[[str], object] = lambda note: None
-    """Called with a note on `compile`, if it is `auto`."""
-
-
-AS_USUAL = Reading()
 
 
 @runtime_checkable

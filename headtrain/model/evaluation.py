@@ -33,7 +33,7 @@ from clinit.extract.dataset.names import in_words
 from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.dataset.scan import without as leave_out
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
-from clinit.headtrain.model.engine import AS_USUAL, AnsweredBatch, Logits, Reading
+from clinit.headtrain.model.engine import AnsweredBatch, Logits
 from clinit.headtrain.model.inputs import FeatureInput, features_in, is_features, questions, tellers
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import (
@@ -44,6 +44,7 @@ from clinit.headtrain.model.predict import (
     of_features,
     scores,
 )
+from clinit.headtrain.model.settings import AS_USUAL, Reading
 from clinit.observer import Doing, Noted, Observer, Warned, ignore
 from clinit.words import examples, lines_of_table, number_of
 
@@ -259,10 +260,10 @@ class Evaluation:
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Tables by title: worst classes, most confused pairs, and lost images."""
+        """Tables by title: classes with mistakes, most confused pairs, and lost images."""
         taken = self.confused.select("class", pl.col("answer").alias("taken for"), "images")
         worst = self.classes.filter(pl.col("top1") < 100)
-        found = {"Worst classes": worst, "Most confused": taken}
+        found = {"Classes with mistakes": worst, "Most confused": taken}
         if "change" in self.table.columns:
             found["Lost"] = self.changed("lost").rename({"answer": "now", "other": "before"})
         return {title: rows for title, rows in found.items() if len(rows)}

@@ -93,12 +93,6 @@ class TrainedRun:
         return self.head.class_names
 
     @property
-    def sides(self) -> dict[str, SideInfo]:
-        """Recorded facts of each cache; the base, if the run has one, is first."""
-        sides = {name: self.record.info[name] for name in ("base", "new")}
-        return {name: told for name, told in sides.items() if told is not None}
-
-    @property
     def activation(self) -> Activation:
         """What makes probabilities of logits, by the loss of the run."""
         return "sigmoid" if self.record.info["config"].get("loss") == "bce" else "softmax"
@@ -121,7 +115,7 @@ class TrainedRun:
         """
         num_base = int((self.record.classes["task"] == 0).sum())
         parts = []
-        for side, told in self.sides.items():
+        for side, told in self.record.sides.items():
             start, stop = (0, num_base) if side == "base" else (num_base, len(self.tasks))
             splits = open_cache(_cache_of_then(told)).splits
             if split in splits and _are_others(told, splits[split]):
@@ -194,7 +188,7 @@ class TrainedRun:
         info, ended = self.record.info, self.accuracies()
         arrived = self.record.classes.head(self.head.num_classes).filter(pl.col("task") > 0)
         data: dict[str, Any] = {"run": info["id"], "command": info.get("command")}
-        for side, told in self.sides.items():
+        for side, told in self.record.sides.items():
             data[side] = {
                 "cache": told["path"],
                 "manifest": told.get("manifest_digest"),
@@ -351,7 +345,7 @@ def _network(
 ) -> tuple[TimmEngine, Fingerprint]:
     """Return the network of a run and the fingerprint of its features; add notes."""
     info = trained.record.info
-    told = next(iter(trained.sides.values()))
+    told = next(iter(trained.record.sides.values()))
     fingerprint = Fingerprint(told["fingerprint"])
     is_projected = fingerprint.output == "projected"
     if fingerprint.weights is None or is_projected:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +18,8 @@ from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Top1
 from clinit.files.documents import Count, DocumentKind, content_sha256
-from clinit.headtrain.heads.temperature import Activation, Temperature
+from clinit.headtrain.heads.temperature import LEAST_ROWS, Activation, Temperature
+from clinit.machine import now
 
 Word = Annotated[str, Meta(max_length=64)]
 Action = Literal["run", "add", "replace", "more", "merge", "remove", "rename", "remember"]
@@ -65,7 +65,7 @@ class Change:
         """Return a change made now, by this version of clinit."""
         return cls(
             action=action,
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            date=now(),
             clinit=version("clinit"),
             classes=tuple(classes),
             accuracy={name: part for name, part in (accuracy or {}).items() if part.total},
@@ -179,7 +179,19 @@ class ModelFacts:
             return self.temperature.describe()
         if not (self.history or self.fingerprint.weights):
             return ""
-        return "not calibrated, which takes 100 test images (`clinit remember`)"
+        takes = f"{LEAST_ROWS} tested images"
+        if not self.history or self.history[-1].task is None:
+            return f"not calibrated; `clinit add` does it with {takes}, some of old classes"
+        last = self.history[-1]
+        old, new = (last.accuracy.get(n, Top1(0, 0)).total for n in ("old", "new"))
+        is_first = len(last.classes) == self.num_classes
+        if old + new >= LEAST_ROWS and (old or is_first):
+            why = f"fits {old + new:,} tested images, all right or no better than chance"
+            return f"not calibrated: no temperature {why}"
+        if is_first:
+            return f"not calibrated, which takes {takes}: there are {new:,}"
+        there = f"there are {old:,} of old and {new:,} of new ones (`clinit remember`)"
+        return f"not calibrated, which takes {takes}, some of old classes: {there}"
 
 
 def accuracy_in_words(part: Top1 | None) -> str:

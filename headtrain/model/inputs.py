@@ -233,6 +233,7 @@ def questions(names: Sequence[str], model: Model, told: str) -> Iterator[str]:
         found = get_close_matches(plain(name), known, n=1, cutoff=0.88)
         if found and _letters(found[0]) != _letters(plain(name)):  # `row 1` is not `row 2`
             asked.append(f"{name}: is it {in_words(known[found[0]])}?")
+        known[plain(name)] = name  # the next folder may be this one, misspelt
     if asked:
         yield examples(asked)
 

@@ -23,10 +23,10 @@ from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.dataset.names import by_word, in_words, meant, plain
 from clinit.files.text import is_text
 from clinit.headtrain.heads.temperature import Activation, divided
-from clinit.headtrain.model.engine import AnyPath, Engine, Reading
+from clinit.headtrain.model.engine import AnyPath, Engine
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.settings import AddConfig, ArrivalKind, RememberConfig
+from clinit.headtrain.model.settings import AddConfig, ArrivalKind, Reading, RememberConfig
 from clinit.words import examples, number_of, visible
 
 if TYPE_CHECKING:

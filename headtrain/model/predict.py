@@ -39,10 +39,11 @@ from clinit.extract.dataset.tree import (
 from clinit.files.arrays import FORMATS
 from clinit.files.paths import instead_of
 from clinit.headtrain.heads.temperature import PROBABILITIES, Activation
-from clinit.headtrain.model.engine import AS_USUAL, AnsweredBatch, AnyPath, Logits, Reading
+from clinit.headtrain.model.engine import AnsweredBatch, AnyPath, Logits
 from clinit.headtrain.model.facts import ModelFacts
 from clinit.headtrain.model.inputs import FeatureInput, features_in, is_features
 from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.settings import AS_USUAL, Reading
 from clinit.words import printable
 
 RULES = ("energy", "max-logit", "probability")

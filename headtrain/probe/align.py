@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.train.evaluate import count_correct
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows, check_precision
 from clinit.headtrain.protocol.train.step import Updates
-from clinit.machine import Stopwatch, choose_device
+from clinit.machine import Stopwatch, choose_device, now
 from clinit.observer import Observer, Progressed, ignore
 
 _OF_TRAINING = ("loss", "lr", "weight_decay", "precision")
@@ -87,7 +86,7 @@ def align(
         ExperimentError: If the head's classes are unknown.
         DeviceError: If the device is absent, or does not support the precision.
     """
-    started, watch = datetime.now(UTC).isoformat(timespec="seconds"), Stopwatch()
+    started, watch = now(), Stopwatch()
     check_head(head, base)
     row_of_class = map_to_head(base, head)
     device = choose_device(config.device)

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from scipy.optimize import minimize
 from torch import Tensor
 
+from clinit.headtrain.heads.array import slices
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.protocol.train.heads import LabelledRows
@@ -65,9 +66,9 @@ class Standard:
         mean, variance = torch.zeros(2, dim, dtype=torch.float64, device=device)
         if not standardise:
             return cls(mean, torch.ones_like(mean))
-        for block in _blocks(total, BLOCK_ROWS):
+        for block in slices(total, BLOCK_ROWS):
             mean += rows.widened(block).double().sum(0) / total
-        for block in _blocks(total, BLOCK_ROWS):
+        for block in slices(total, BLOCK_ROWS):
             variance += (rows.widened(block).double() - mean).square().sum(0) / total
         deviation = variance.sqrt()
         return cls(mean, deviation.where(deviation > 1e-12, torch.ones_like(mean)))
@@ -81,10 +82,6 @@ class Standard:
         own = weight.double() / self.deviation
         shifted = bias.double() - own @ self.mean
         return Rows(own.cpu().numpy(), shifted.cpu().numpy())
-
-
-def _blocks(rows: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +112,7 @@ class LogisticRegression:
         weight, bias = self.split(parameters)
         of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
         total = torch.zeros((), dtype=torch.float64, device=weight.device)
-        for part in _blocks(len(self.rows), max(1, BLOCK_VALUES // self.num_classes)):
+        for part in slices(len(self.rows), max(1, BLOCK_VALUES // self.num_classes)):
             features = self.standard.apply(self.rows.widened(part))
             label = self.rows.labels[part, None]
             logits = torch.addmm(bias, features, weight.T)

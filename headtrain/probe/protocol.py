@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,7 @@ from clinit.headtrain.protocol.train.evaluate import (
     mean_losses,
 )
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
-from clinit.machine import Stopwatch, choose_device, device_name
+from clinit.machine import Stopwatch, choose_device, device_name, now
 from clinit.observer import Observer, Progressed, ignore
 
 TOP = 5
@@ -182,7 +181,7 @@ def probe(
             a grid.
         DeviceError: If the device is absent.
     """
-    started, config = datetime.now(UTC).isoformat(timespec="seconds"), config or ProbeConfig()
+    started, config = now(), config or ProbeConfig()
     device = choose_device(config.device)
     watch = Stopwatch(device)
     rows, row_of_class = present_rows(source)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -45,7 +44,7 @@ from clinit.headtrain.protocol.study.rules import PER_HEAD
 from clinit.headtrain.protocol.study.study import Study, names_of
 from clinit.headtrain.protocol.train.step import BETAS, EPS
 from clinit.headtrain.protocol.train.task_start import Starts
-from clinit.machine import device_name
+from clinit.machine import device_name, now
 from clinit.observer import Noted, Observer, ignore
 
 PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
@@ -133,11 +132,6 @@ class RunData:
         return dict(self.facts.get(loss if loss in self.heads else "", {}))
 
     @property
-    def descriptions(self) -> dict[str, dict[str, Any]]:
-        """The facts for a record about the data of each side."""
-        return {"base": self.base.description, "new": self.new.description}
-
-    @property
     def num_classes(self) -> int:
         """Largest number of rows of a head at the end of a stream."""
         return self.head.num_classes + len(self.new.class_names)
@@ -223,11 +217,6 @@ def run_experiment(
         "optimizer": {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"},
     }
     return records_of(learner, data, notes, facts)
-
-
-def now() -> str:
-    """Return the time as records contain it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def started_heads(

@@ -121,7 +121,7 @@ def check_data(
         RecordError: If data or head differ; `remedy` is the next step.
     """
     differing = []
-    for side, mine in data.descriptions.items():
+    for side, mine in (("base", data.base.description), ("new", data.new.description)):
         then = stored.get(side) or {}
         if bool(then) != bool(mine):
             differing.append(f"{side} classes ({'none there' if mine else 'none now'})")

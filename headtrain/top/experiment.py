@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clinit.headtrain.protocol.events import Paused, RunStarted, Stepped
-from clinit.headtrain.protocol.experiment import now, records_of
+from clinit.headtrain.protocol.experiment import records_of
 from clinit.headtrain.protocol.learner import Learner, Log
 from clinit.headtrain.protocol.record.format import RunRecord, write_record
 from clinit.headtrain.protocol.runs import checkpoint_of
@@ -25,6 +25,7 @@ from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, resumed
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.methods import Derpp, Ewc
 from clinit.headtrain.top.training import Rehearsal, TopMethod
+from clinit.machine import now
 from clinit.observer import Noted, Observer, ignore
 
 

@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -208,6 +209,11 @@ def cpu_has_bf16() -> bool:
 
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name, False) for name in CPU_WITH_BF16)
+
+
+def now() -> str:
+    """Return the time in UTC as files contain it, in ISO format to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class Stopwatch:

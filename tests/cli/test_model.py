@@ -1,7 +1,9 @@
 import json
+import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,7 +102,7 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     for part in (
         f"{out} knows 7 classes. Your 16 photographs, each tested without itself: ",
         "Old classes: of 5 held out, ",  # one of six images of each
-        f"Features: {out}-features (",
+        f"Kept in {out}-features: ",
         f"Next: clinit predict {out} PHOTOGRAPH…",
     ):
         assert part in printed
@@ -186,6 +188,7 @@ def test_more_images_solve_rows_anew_and_two_models_become_one(
     told = {"a known image of g", "f/moved.png"}
     assert "across classes" in {each["where"] for each in found if told <= {*each["images"]}}
     assert "5 more photographs of 1 class, 2 classes computed anew" in printed
+    assert f"`clinit model show {grown[0]} --html PAGE.html` writes the command" in printed
     done("add", remembering, draw(tmp_path / "other", "hi", 6), "--out", tmp_path / "hi", *cpu)
     words = ("model", "merge", tmp_path / "more-of-f", tmp_path / "hi", "--out")
     printed = done(*words, tmp_path / "both")
@@ -283,13 +286,13 @@ def test_each_image_is_read_once(
     model: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    content = Path.read_bytes
+    opened = os.open
 
-    def counted(path: Path) -> bytes:
+    def counted(path: Any, *flags: int, **rest: Any) -> int:
         read.append(str(path))
-        return content(path)
+        return opened(path, *flags, **rest)
 
-    monkeypatch.setattr(Path, "read_bytes", counted)
+    monkeypatch.setattr(os, "open", counted)
     files = sorted(str(each) for each in images.rglob("*.png"))
     done("add", model, images, "--out", tmp_path / "out", "--device", "cpu")
     assert sorted(each for each in read if each.endswith(".png")) == files
@@ -356,8 +359,8 @@ def test_a_network_of_timm_is_a_model_too(
     tiny_weights: Path, tiny_run: Path, remembering: Path, images: Path, tmp_path: Path
 ) -> None:
     network = (*NETWORK, "--weights", tiny_weights)
-    old = draw(tmp_path / "old", "abc", 6)
-    done("remember", old, "--out", tmp_path / "remembers", *network)
+    old, out = draw(tmp_path / "old", "ab", 6), tmp_path / "remembers"
+    assert "Untested: 1 class; " in done("remember", old, "--out", out, *network)
     facts = read_facts(tmp_path / "remembers" / "model.safetensors")
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tests.conftest import TINY_ARGS, TINY_MODEL
+from tests.conftest import TINY_ARGS, TINY_MODEL, write_weights
 from tests.faults.process import Fault, run
 
 _NETWORK = (
@@ -124,7 +124,7 @@ def make_work(folder: Path) -> None:
     work.mkdir()
     (folder / "out").symlink_to(work)
     _write_images(work)
-    _write_weights(work / "weights.safetensors")
+    write_weights(work / "weights.safetensors", 0.1)
     _write_arrays(work / "arrays")
     (work / "settings.toml").write_text(
         '[train-head]\ntasks = 2\niterations = 4\n"eval-every" = 2\n"batch-size" = 8\nbuffer = 10\n'
@@ -179,19 +179,6 @@ def _write_images(work: Path) -> None:
                     image = Image.fromarray(pixels.astype(np.uint8))
                     image.save(folder / f"{number}.{'jpg' if number % 2 else 'png'}")
     shutil.copy(work / "images" / "new" / "val" / "d" / "0.png", work / "good.png")
-
-
-def _write_weights(path: Path) -> None:
-    import timm
-    import torch
-    from safetensors.torch import save_file
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        network = timm.create_model(TINY_MODEL, num_classes=3, **TINY_ARGS)
-        for parameter in network.parameters():
-            parameter.data += 0.1 * torch.randn_like(parameter)
-    save_file(network.state_dict(), path, metadata={"class_names": '["a", "b", "c"]'})
 
 
 def _write_arrays(folder: Path) -> None:

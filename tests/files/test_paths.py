@@ -121,6 +121,9 @@ def test_a_missing_path_is_answered_by_a_similar_one_of_its_kind(tmp_path: Path)
     assert instead_of(tmp_path / "scene", "Other.", Path.is_dir).endswith("/scenes?")
     assert instead_of(tmp_path / "scene", "Other.", Path.is_symlink) == "Other."
     assert instead_of(tmp_path / "nowhere" / "scenes", "Other.", Path.exists) == "Other."
+    (tmp_path / "scenes" / "train").mkdir()
+    assert instead_of(tmp_path / "scnes" / "train", "", Path.is_dir).endswith("/scenes/train?")
+    assert instead_of(tmp_path / "scnes" / "ant", "", Path.is_dir) == ""
 
 
 @pytest.mark.parametrize("hostile", ["none", "open", "link", "above", "group", "file", "no home"])

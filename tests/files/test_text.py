@@ -19,13 +19,14 @@ from tests.conftest import until
         (b"a\nb\n\xff", r"it is not UTF-8 text \(line 3\)"),
         (b"a\0", "it is not text: it contains NUL bytes"),
         (b"a" * (LIMIT_BYTES + 1), "it is larger than 16 MiB"),
-        (None, "No such file or directory"),
+        (None, r"No such file or directory\. Did you mean .*/names\.txt\?"),
     ],
 )
 def test_what_is_no_text_is_refused_with_the_reason(
     tmp_path: Path, content: bytes | None, reason: str
 ) -> None:
     path = tmp_path / "names"
+    (tmp_path / "names.txt").touch()
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(TextFileError, match=rf"^{reason}$"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,14 +37,14 @@ DRAWN = {name: value for name, value in SMALL.items() if name != "buffer"} | {
 }
 
 
-def train(*heads: Mapping[str, Any], base: Source | None = None, **config: Any) -> list[RunRecord]:
-    studies = [Study.of({**SMALL, **config, **head}) for head in heads]
+def train(
+    *heads: Mapping[str, Any], base: Source | None = None, small: Any = SMALL, **config: Any
+) -> list[RunRecord]:
+    studies = [Study.of({**small, **config, **head}) for head in heads]
     return run_experiment(RunData(base or make_base(), make_new(), make_head()), studies)
 
 
-def train_drawn(*heads: Mapping[str, Any], **config: Any) -> list[RunRecord]:
-    studies = [Study.of({**DRAWN, **config, **head}) for head in heads]
-    return run_experiment(RunData(make_base(), make_new(), make_head()), studies)
+train_drawn = partial(train, small=DRAWN)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Losses and steps of a user: values, gradients, runs side by side, refusals."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,8 @@ from torch.nn import functional
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.heads.losses import LOSSES, loss_named
-from clinit.headtrain.protocol.experiment import RunData, run_experiment
-from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.study.study import Study
-from tests.headtrain.protocol.test_experiment import CONFIG, make_base, make_head, make_new
-
-SMALL = {**CONFIG, "tasks": 2, "iterations": 12, "eval_every": 6}
+from tests.headtrain.test_keeping import train
 
 
 def entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -28,11 +23,6 @@ def squared(logits: Tensor, labels: Tensor) -> Tensor:
     target = functional.one_hot(labels, logits.shape[1])
     weight = 1 + 14 * target
     return (weight * (logits - 30 * target).square()).mean(1)
-
-
-def train(*heads: Mapping[str, Any]) -> list[RunRecord]:
-    studies = [Study.of({**SMALL, **head}) for head in heads]
-    return run_experiment(RunData(make_base(), make_new(), make_head()), studies)
 
 
 @pytest.mark.parametrize(("own", "name"), [(entropy, "ce"), (squared, "mse")])

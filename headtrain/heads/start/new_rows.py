@@ -89,11 +89,6 @@ class NewClasses:
         return self.start if self.base is None else min(self.base, self.start)
 
     @property
-    def pretrained(self) -> Rows:
-        """The rows that came with the head."""
-        return self.head.between(0, self.came_with)
-
-    @property
     def stale(self) -> Rows:
         """The new rows before their initialisation: a random draw."""
         return self.head.between(self.start, self.stop)
@@ -102,11 +97,6 @@ class NewClasses:
     def has_old_rows(self) -> bool:
         """Whether an earlier class has a row of data."""
         return bool((self.labels < self.start).any())
-
-    @property
-    def is_comparable(self) -> bool:
-        """Whether the data show which scale is right: old classes have rows, or none is old."""
-        return not self.start or self.has_old_rows
 
     def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
         """Return the statistics of old and new rows; all heads of a task share them."""

@@ -199,9 +199,9 @@ def scaled(
     """
     rows = raw.rows
     kept = data.stale.bias if start.bias == "keep" else None
-    # `is_comparable` because, if no old class has a row, the loss is least with a shift so large
-    # that a new class wins every image.
-    if start.is_calibrated and data.is_comparable:
+    # If no old class has a row, the loss is least with a shift so large that a new class wins
+    # every image.
+    if start.is_calibrated and (data.has_old_rows or not data.start):
         assert sample is not None
         found, left_out = _calibrated(raw, start, sample, statistics, kept)
         if found is not None:
@@ -211,7 +211,7 @@ def scaled(
     factors = np.ones(rows.bias.shape[0])
     if start.is_calibrated and start.reads_lambda and data.has_old_rows:
         # `norm_factor` would include rows of earlier tasks, so that norms grow from task to task.
-        factors *= norm_ratio(data.pretrained.weight, rows.weight)
+        factors *= norm_ratio(data.head.between(0, data.came_with).weight, rows.weight)
     elif start.scale == "norm" or start.is_calibrated:
         factors *= norm_factor(rows, data)
     elif start.scale == "row-norm":

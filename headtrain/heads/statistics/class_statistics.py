@@ -29,7 +29,7 @@ from jaxtyping import Float, Int, Num
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import FeatureRows, beside, float64_of, namespace, take, to_numpy
-from clinit.headtrain.heads.groups import one_of_each, shares_of
+from clinit.headtrain.heads.groups import one_of_each, order_by_class, shares_of
 from clinit.headtrain.heads.statistics.moments import Block, MomentSums, cut, symmetric
 
 Weighting = Literal["class", "sample"]
@@ -87,7 +87,7 @@ class ClassStatistics:
             shift = _mean(take(features, slice(None, None, max(1, len(labels) // 4096))))
         # Sorted by class, blocks have few and long segments, and need no sort of their own.
         is_sorted = bool((labels[1:] >= labels[:-1]).all())
-        order = None if is_sorted else np.argsort(labels, kind="stable")
+        order = None if is_sorted else order_by_class(labels)
         blocks = cut(features, labels, order, shares_of(groups))
         return cls.of_blocks(blocks, totals, features.shape[1], weighting=weighting, shift=shift)
 

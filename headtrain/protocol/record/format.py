@@ -22,7 +22,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -42,6 +42,7 @@ from clinit.headtrain.protocol.record.info import (
     LATER_TABLES,
     TABLES,
     RunInfo,
+    SideInfo,
     check_info,
     content_of,
     damaged,
@@ -84,6 +85,12 @@ class RunRecord:
     Programs read the settings in run.json."""
     digests: Mapping[str, str] | None = None
     """SHA-256 of the files by name; None in records of earlier versions or not yet written."""
+
+    @property
+    def sides(self) -> dict[str, SideInfo]:
+        """Facts about base and new data; only about new data if there are no base classes."""
+        base, new = self.info["base"], self.info["new"]
+        return {"new": new} if base is None else {"base": base, "new": new}
 
     def __repr__(self) -> str:
         size = f"{len(self.info['tasks'])} tasks, {len(self.classes):,} classes"
@@ -162,12 +169,17 @@ def _write_files(record: RunRecord, folder: Path) -> None:
     DOCUMENT.write(folder / INFO, {**finite(record.info), "files": digests})
 
 
-def finite(value: Any) -> Any:
-    """Replace numbers that JSON lacks, such as the loss of a diverged head, by None."""
+def finite(value: Any, text: Callable[[str], str] = str) -> Any:
+    """Replace numbers that JSON lacks, such as the loss of a diverged head, by None.
+
+    `text` writes the strings.
+    """
     if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
+        return {key: finite(each, text) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
+        return [finite(each, text) for each in value]
+    if isinstance(value, str):
+        return text(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -36,7 +36,7 @@ from jaxtyping import Bool, Float, Int
 
 from clinit.extract.cache.features import StoredRows
 from clinit.extract.cache.read import CacheSplit
-from clinit.headtrain.heads.groups import repeating, water_level
+from clinit.headtrain.heads.groups import order_by_class, repeating, water_level
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.machine import free_memory
 from clinit.words import size_text
@@ -51,11 +51,6 @@ COPIED_SHARE = 1 / 6
 
 STEPS_AT_ONCE = 25
 """Updates whose rows are gathered together if they are not on the device."""
-
-
-def copied_bytes(memory: int) -> int:
-    """Return the maximum size in bytes of one copy of rows if features are on disk."""
-    return int(COPIED_SHARE * memory)
 
 
 def is_resident(size_bytes: int, device: torch.device) -> bool:
@@ -114,7 +109,7 @@ class Pool:
         self._features = [features for features, _ in parts]
         self._ends = np.cumsum([len(features) for features in self._features])
         self.labels: Int[np.ndarray, " rows"] = np.concatenate([labels for _, labels in parts])
-        self._order = np.argsort(self.labels, kind="stable")
+        self._order = order_by_class(self.labels)
         self._sorted = self.labels[self._order]
 
     def rows_between(self, start: int, stop: int) -> Int[np.ndarray, " rows"]:
@@ -127,9 +122,13 @@ class Pool:
         """The group of each row; rows of a group repeat each other."""
         return np.arange(len(self.labels)) if self._find_groups is None else self._find_groups()
 
+    @cached_property
+    def _repeating(self) -> Int[np.ndarray, " rows"] | None:
+        return repeating(self.groups)
+
     def groups_of(self, rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"] | None:
         """Return the groups of `rows`; None if no row repeats another."""
-        return repeating(self.groups[rows])
+        return None if self._repeating is None else repeating(self._repeating[rows])
 
     def counts(self, num_classes: int) -> Int[np.ndarray, " classes"]:
         """Return the number of rows of each class."""

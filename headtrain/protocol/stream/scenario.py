@@ -25,7 +25,7 @@ from clinit.files.text import TextFileError
 from clinit.headtrain.heads.array import cupy_problem
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.protocol.stream.buffer import Pool, copied_bytes
+from clinit.headtrain.protocol.stream.buffer import COPIED_SHARE, Pool
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.parts import Stream
 from clinit.headtrain.protocol.study.study import Study
@@ -271,7 +271,8 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
             of_base = groups_of(base.train)
         return np.concatenate([of_base, len(of_base) + groups_of(new.train)])
 
-    room = min((copied_bytes(side.memory) for side in (base, new) if side.memory), default=None)
+    limits = (int(COPIED_SHARE * side.memory) for side in (base, new) if side.memory)
+    room = min(limits, default=None)
     return Scenario(
         num_base=head.num_classes,
         tasks=tasks,

@@ -131,8 +131,6 @@ class Study(Parts):
         """
         others = {*PER_HEAD, *rules.LOW_RANK, *rules.EWC, *rules.DERPP, *rules.CLOSED}
         absent = self.idle("method").keys() & others
-        if self.stream.method == "ewc":
-            absent -= {*rules.EWC}  # gamma is reported next to the mode that does not read it
         every, left_out = settings_of(top=self.top is not None), absent | self.unsaid
         return {
             name: value

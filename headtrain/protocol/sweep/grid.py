@@ -311,16 +311,12 @@ def refuse_idle(grids: Iterable[Grid], asked: Iterable[str], *, top: bool = Fals
         ExperimentError: If the methods of all runs ignore one of the fields.
     """
     studies: list[Study] = []
-    try:
-        for grid in grids:
-            deciding = {
-                name: values for name in DECIDING if (values := values_in(grid, name)) is not None
-            }
-            studies += [Study.of(settings, top=top) for settings in _combinations(deciding)]
-        found = refusals(asked, studies)
-    except ValueError:  # a wrong value, which is refused when its run is made
-        return
-    if found:
+    for grid in grids:
+        deciding = {
+            name: values for name in DECIDING if (values := values_in(grid, name)) is not None
+        }
+        studies += [Study.of(settings, top=top) for settings in _combinations(deciding)]
+    if found := refusals(asked, studies):
         raise ExperimentError(found[0], remedy="Leave it out of the grid.")
 
 

@@ -174,7 +174,7 @@ def run_sweep(plan: SweepPlan, folder: SweepFolder, banks: BankRecords, observer
         for run, record in fresh.items():
             place = folder.path / plan.names[run.identity]
             write_record(replace(record, info={**record.info, "id": place.name}), place)
-            folder.add(run, place)
+            folder.recorded[run.identity] = place
         observer(RunsRecorded(len(fresh)))
 
 
@@ -199,11 +199,6 @@ class SweepFolder:
     def record_of(self, run: Study) -> Path | None:
         """Return the record of `run`; None if it is not recorded."""
         return self.recorded.get(run.identity)
-
-    def add(self, run: Study, folder: Path) -> None:
-        """Remember a record that was just written."""
-        self.recorded[run.identity] = folder
-        self.configs.append(run.values())
 
 
 def run_digest(run: Study) -> str:

@@ -30,7 +30,6 @@ T = TypeVar("T")
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Number = Annotated[int, Meta(ge=-(2**53), le=2**53)] | Annotated[float, Meta(ge=-1e300, le=1e300)]
 Seconds = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=1e300)]
-Share = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 _SEAL = "sha256"

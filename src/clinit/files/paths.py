@@ -110,7 +110,9 @@ def check_readable(path: Path, error: type[ClinitError]) -> None:
 
 
 def instead_of(path: Path, remedy: str, is_right: Callable[[Path], bool]) -> str:
-    """Return a question with the most similar path of the same folder that is right, or the remedy.
+    """Return a question with the most similar path that is right, or the remedy.
+
+    It differs in one name, in the first folder that does not exist or else the last name.
 
     Args:
         path: A path that does not exist.
@@ -118,12 +120,14 @@ def instead_of(path: Path, remedy: str, is_right: Callable[[Path], bool]) -> str
         is_right: Whether a path is of the required kind.
     """
     try:
-        others = (each for each in path.parent.iterdir() if each.name != path.name)
-        names = sorted(each.name for each in others if is_right(each))
-    except OSError:
+        here = next(each for each in (*reversed(path.parents), path) if not exists(each))
+        rest = path.relative_to(here)
+        others = (each for each in here.parent.iterdir() if exists(each / rest))
+        names = sorted(each.name for each in others if each != here and is_right(each / rest))
+    except (OSError, StopIteration):  # it exists, and is of another kind
         return remedy
-    found = closest(path.name, names)
-    return remedy if found is None else f"Did you mean {printable(path.with_name(found))}?"
+    found = closest(here.name, names)
+    return remedy if found is None else f"Did you mean {printable(here.with_name(found) / rest)}?"
 
 
 def own_folder(name: str) -> Path:

@@ -11,6 +11,8 @@ import re
 import stat
 from pathlib import Path
 
+from clinit.files.paths import instead_of, is_file
+
 LIMIT_BYTES = 16 * 2**20
 """Largest size of a text file in bytes; class names and options usually take a thousandth."""
 MAX_NAME = 4096
@@ -49,7 +51,8 @@ def read_text(path: Path) -> str:
         content = _read(path)
         text = content.decode("utf-8-sig")
     except OSError as error:
-        raise TextFileError(error.strerror or str(error)) from error
+        why = (error.strerror or str(error), instead_of(path, "", is_file))
+        raise TextFileError(". ".join(filter(None, why))) from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise TextFileError(f"it is not UTF-8 text (line {line:,})") from error

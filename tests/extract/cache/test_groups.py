@@ -68,14 +68,10 @@ def test_imported_rows_repeat_each_other_only_on_request(tmp_path: Path) -> None
     train = read_source(out).train
     assert len(np.unique(groups_of(train))) == 22
     assert train.named(("1",)).groups is not None
-    assert "2 repeat other images: 2 groups found" in run("group", out, "--groups", "found")
-    assert len(np.unique(groups_of(read_source(out).train))) == 20
-    assert "0 repeat other images: 0 groups" in run("group", out, "--groups", "none")
-    assert len(np.unique(groups_of(read_source(out).train))) == 22
-    assert "2 repeat other images: 2 groups found" in run("group", out, "--groups", "found")
-    assert len(np.unique(groups_of(read_source(out).train))) == 20
-    assert "0 repeat other images: 0 groups" in run("group", out, "--groups", "none")
-    assert len(np.unique(groups_of(read_source(out).train))) == 22
+    found = ("found", "2 repeat other images: 2 groups found", 20)
+    for how, told, groups in (found, ("none", "0 repeat other images: 0 groups", 22)) * 2:
+        assert told in run("group", out, "--groups", how)
+        assert len(np.unique(groups_of(read_source(out).train))) == groups
 
 
 def test_what_does_not_fit_is_refused(imported: Path, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_failing_machine_stops_everything(
         raise OSError(number, os.strerror(number))
 
     (tmp_path / "1.jpg").touch()
-    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr("clinit.extract.dataset.decode.read_whole", fail)
     with pytest.raises(error, match=fact):
         read_image_file(tmp_path / "1.jpg", tmp_path, need_rights=need_rights)
 

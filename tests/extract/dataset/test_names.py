@@ -70,6 +70,7 @@ def test_numbers_and_signs_may_be_parts_of_names(tmp_path: Path, names: str) -> 
         ("0 ant\n1 bee\n5 cat", "line 1 is '0 ant': the numbers of the lines"),
         ("/data/ant\n/data/bee", "line 1 is '/data/ant': a path"),
         ("{ant\nbee", "line 1 is '{ant', neither"),
+        ('{"ant": "bee"}', "neither"),
         ("[1, 2]", "line 1 is '[1, 2]'"),
         ("a" * 5000, "5,000 characters"),
     ],

@@ -76,7 +76,6 @@ def test_a_device_decodes_upright_jpeg_files_and_the_host_all_others(tmp_path: P
 
     plain, batch = loaded(for_device=False), loaded(for_device=True)
     assert plain.finish is None
-    assert [bool(each.any()) for each in batch.pixels] == [False, False, True, True, True, False]
     assert batch.finish is not None
     batch.finish(batch.pixels)
     difference = (batch.pixels.int() - plain.pixels.int()).abs().float()
@@ -139,9 +138,9 @@ def test_a_file_that_a_device_gets_wrong_costs_no_other_file_its_decoder(
     cut = tmp_path / names.pop()
     cut.write_bytes(cut.read_bytes()[:-2])  # an H200 decodes it; the CPU refuses it
 
-    def decoded(contents: list[bytes], **options: Any) -> Any:
-        asked.append(len(contents))
-        return device(contents, lambda given: real(given, **options))
+    def decoded(files: list[Tensor], **options: Any) -> Any:
+        asked.append(len(files))
+        return device([bytes(each.numpy()) for each in files], lambda given: real(given, **options))
 
     monkeypatch.setattr(torchcodec.decoders, "decode_jpeg", decoded)
     files = ImageFiles(tmp_path, [*names, cut.name], None)
@@ -218,7 +217,7 @@ NO_MEMORY = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 
     [
         ("clinit.extract.work.pipeline.decode", MemoryError(), r"not enough memory .*/0\.png$"),
         ("clinit.extract.network.transform.interpolate", NO_MEMORY, "not enough memory to decode"),
-        ("torch.zeros", NO_MEMORY, "not enough memory to decode"),
+        ("torch.empty", NO_MEMORY, "not enough memory to decode"),
         ("threading.Thread.start", RuntimeError("can't start new thread"), "not enough memory"),
         (
             "torchcodec.decoders.decode_image",

@@ -206,6 +206,8 @@ def test_the_head_its_accuracy_and_the_time_are_stored(
     assert set(facts.shares) == {"read", "decode", "transfer", "forward", "write"}
     assert sum(facts.shares.values()) == pytest.approx(1)
     assert facts.bound in facts.shares
+    extracted(root, out, config)
+    assert open_cache(out).split("train").summary.run == facts
 
 
 def test_an_exchanged_manifest_and_a_damaged_summary_are_found_and_written_again(

@@ -132,6 +132,16 @@ def test_a_large_class_is_cut_into_parts_after_a_glance(
     np.testing.assert_array_equal(find_groups(features, labels), expected)
 
 
+def test_copies_that_alone_are_sampled_of_a_class_tell_nothing_of_its_spread(
+    rng: Rng, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "SAMPLED", 12)  # the first and the last row of each class
+    features, labels = photographs(rng, each=6)
+    expected = np.array([0, 0, 2, 2, 2, 0, *range(6, 36)])
+    features = features[expected]
+    np.testing.assert_array_equal(find_groups(features, labels), expected)
+
+
 def test_of_large_groups_a_start_sees_some_rows_of_each() -> None:
     labels = np.repeat([0, 1, 2], [600, 400, 5])
     groups = np.concatenate(

@@ -68,11 +68,16 @@ def test_nothing_is_found_where_nothing_is_odd() -> None:
 def test_a_known_class_is_found_by_its_answers_or_its_name() -> None:
     centres = np.stack([CENTRES[1], CENTRES[4], CENTRES[5]])
     (by_answers, *others) = audited(clean(centres)).known
-    assert by_answers == {"class": "dock", "old": "pier", "images": PER_CLASS}
+    expected = {"class": "dock", "old": "pier", "images": PER_CLASS, "of": PER_CLASS}
+    assert by_answers == expected
     assert "dock" not in {each["class"] for each in others}
     mixed = clean(np.stack([CENTRES[:3].mean(axis=0)] * 3), ("Boats"[:4], "Tinca_tinca", "tent"))
     known = {each["class"]: each["old"] for each in audited(mixed).known if not each["images"]}
     assert known == {"Boat": "boat", "Tinca_tinca": "n01440764"}
+    before, rows = nearest_mean(centres, ("pier", "dock", "tent")), old_rows().nothing(OLD)
+    for row, found in ((1, []), (0, [expected])):  # more images of `dock`, and images of `pier`
+        more = clean(centres[[row]], ("dock",))
+        assert audit(more, before, before, rows, rows).known == found
 
 
 def test_wrong_labels_and_strange_images_are_named() -> None:
@@ -81,10 +86,10 @@ def test_wrong_labels_and_strange_images_are_named() -> None:
     labels[[3, 25]] = [2, 0]
     features[50] = -3 * CENTRES[5]
     found = audited(changed(images, labels=labels, features=features)).misfits
-    assert [{**each, "scores": ...} for each in found] == [
-        {"image": "dock/3.png", "class": "tent", "nearest": "dock", "scores": ...},
-        {"image": "swamp/25.png", "class": "dock", "nearest": "swamp", "scores": ...},
-        {"image": "tent/50.png", "class": "tent", "nearest": found[2]["nearest"], "scores": ...},
+    assert [[each[key] for key in ("image", "class", "nearest", "unit")] for each in found] == [
+        ["dock/3.png", "tent", "dock", "squared distance"],
+        ["swamp/25.png", "dock", "swamp", "squared distance"],
+        ["tent/50.png", "tent", found[2]["nearest"], "squared distance"],
     ]
     for each in found[:2]:
         assert each["scores"][0] > each["scores"][1] + 0.3
@@ -155,7 +160,7 @@ def test_images_that_only_count_as_one_are_told_apart_from_repeats() -> None:
     groups = np.arange(len(images.rows.labels))
     groups[[3, 4]] = 2
     (found,) = audited(changed(images, groups=groups)).repeated
-    assert found == {"images": ["dock/2.png", "dock/3.png", "dock/4.png"], "where": PLACES[3]}
+    assert found == {"images": [f"dock/{n}.png" for n in "234"], "where": PLACES[3], "given": 3}
 
 
 def test_a_copy_in_another_class_stands_before_a_series_and_is_always_named() -> None:

@@ -22,11 +22,10 @@ from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.work.recorded import reload
 from clinit.headtrain.model.answers import load_files
-from clinit.headtrain.model.engine import Reading
 from clinit.headtrain.model.export import Export, TrainedRun, export_model
 from clinit.headtrain.model.model import load_model
 from clinit.headtrain.model.network import assemble, engine_of, loading_line
-from clinit.headtrain.model.predict import find_images
+from clinit.headtrain.model.settings import Reading
 from clinit.headtrain.model.storage import is_head_file, read_facts, write_model
 from clinit.headtrain.protocol.record.format import read_info, read_record
 
@@ -65,11 +64,6 @@ def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Export:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
         return export_model(tiny_run, tmp_path_factory.mktemp("model") / "scenes", onnx=True)
-
-
-@pytest.fixture(scope="module")
-def images(tiny_run: Path) -> list[Path]:
-    return find_images([tiny_run.parent / side / "val" for side in ("base", "new")])
 
 
 def noise() -> torch.Tensor:

@@ -16,23 +16,13 @@ from clinit.headtrain.model.export import Export, export_model
 from clinit.headtrain.model.facts import METADATA
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.onnx import write_onnx
-from clinit.headtrain.model.predict import Rejection, find_images
+from clinit.headtrain.model.predict import Rejection
 from tests.docs.pages import ROOT, blocks_of
 
 
 @pytest.fixture(scope="module")
 def file(tiny_onnx: Export) -> Path:
     return tiny_onnx.path / "model.onnx"
-
-
-@pytest.fixture(scope="module")
-def model(tiny_onnx: Export) -> Model:
-    return load_model(tiny_onnx.path, device="cpu")
-
-
-@pytest.fixture
-def images(tiny_run: Path) -> list[Path]:
-    return find_images([tiny_run.parent / side / "val" for side in ("base", "new")])
 
 
 def test_both_runtimes_predict_the_same_of_batches_of_any_size(

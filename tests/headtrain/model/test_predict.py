@@ -15,23 +15,12 @@ from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.engine import Reading
-from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.predict import RULES, Rejection, find_images, predict, scores
+from clinit.headtrain.model.settings import Reading
 from clinit.headtrain.protocol.record.format import read_record
-
-
-@pytest.fixture(scope="module")
-def model(tiny_onnx: Export) -> Model:
-    return load_model(tiny_onnx.path, device="cpu")
-
-
-@pytest.fixture
-def images(tiny_run: Path) -> list[Path]:
-    return find_images([tiny_run.parent / "base" / "val", tiny_run.parent / "new" / "val"])
 
 
 def test_a_cached_image_gets_the_logits_of_its_features(model: Model, tiny_run: Path) -> None:

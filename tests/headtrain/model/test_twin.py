@@ -11,17 +11,11 @@ from clinit.headtrain.model import growth
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.model import load_model
 from clinit.headtrain.model.network import TimmEngine
-from clinit.headtrain.model.predict import find_images
 from clinit.headtrain.protocol.study.study import Study
 from tests.twin import Machine, twin
 
 __all__ = ["twin"]
 PLACES = ("cpu", "cuda")
-
-
-@pytest.fixture
-def images(tiny_run: Path) -> list[Path]:
-    return find_images([tiny_run.parent / "base" / "val", tiny_run.parent / "new" / "val"])
 
 
 def test_a_model_on_the_device_answers_as_on_the_cpu_and_waits_for_its_answers_alone(

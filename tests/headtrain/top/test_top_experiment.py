@@ -112,6 +112,15 @@ def test_a_run_starts_where_a_head_on_cached_features_starts(inputs_of: Inputs, 
         assert {k: mine[k] for k in same} == {k: their[k] for k in same}
 
 
+def test_rows_that_only_starts_read_are_prepared_unless_all_starts_are_random(
+    inputs_of: Inputs,
+) -> None:
+    naive = {**FULL, "method": "naive", "init_rows": "buffer"}
+    every = [inputs_of({**naive, "init": init}, budget=0) for init in ("random", "class-mean")]
+    few, more = (sum(part["rows"] for part in each.parts) for each in every)
+    assert few < more
+
+
 class KilledError(Exception):
     pass
 

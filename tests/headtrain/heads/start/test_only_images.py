@@ -8,6 +8,7 @@ import pytest
 
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.heads.start.calibrate import calibrate, norm_factor
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.left_out import leave_one_out
@@ -79,6 +80,15 @@ def test_scores_along_a_path_of_lambdas_are_those_of_one_lambda() -> None:
         np.testing.assert_allclose(scores - np.diag(owed), expected, rtol=1e-9)
 
 
+def test_the_only_images_are_judged_by_the_statistics_that_gave_the_rows() -> None:
+    data, start = arrival(3), Start(init="least-square", lam=0.3, weighting="sample")
+    statistics = data.statistics("sample")
+    rows, sample = raw_rows(start, data, statistics, 0.3), CalibrationSet.of(data, LOSSES["ce"])
+    logits = leave_one_out(start, rows, sample, statistics, 0.3)
+    expected = calibrate(sample, logits, guess=norm_factor(rows, data))
+    assert initialise(start, data).factor == pytest.approx(expected.factor, rel=1e-6)
+
+
 @pytest.mark.parametrize("init", ["least-square", "class-mean", "imprint", "lda"])
 def test_a_second_image_of_one_class_moves_accuracies_by_little(init: Any) -> None:
     random = np.random.default_rng(5)
@@ -106,11 +116,12 @@ def test_a_second_image_of_one_class_moves_accuracies_by_little(init: Any) -> No
 
 def test_without_two_rows_of_any_class_new_rows_have_the_norm_of_old_ones() -> None:
     data = arrival(0, old=1)
+    old = np.linalg.norm(data.head.weight[: data.came_with], axis=1).mean()
     assert not ClassStatistics.of(data.features, data.labels).freedom
     for init in ("least-square", "class-mean"):
         found = initialise(Start(init=init), data)  # type: ignore[arg-type]
         lengths = np.linalg.norm(found.rows.weight, axis=1).mean()
-        assert lengths == pytest.approx(np.linalg.norm(data.pretrained.weight, axis=1).mean())
+        assert lengths == pytest.approx(old)
         assert found.loss_after is None
     # Nothing judges lambda either: it is about the largest eigenvalue.
     top = np.linalg.eigvalsh(data.statistics().total_covariance)[-1]

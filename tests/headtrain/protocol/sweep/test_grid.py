@@ -60,6 +60,7 @@ def test_words_become_lists_and_ranges_of_the_type_of_their_field() -> None:
         ("seed=1.5", "got '1.5'", "seed="),
         ("lr=fast", "got 'fast'", "lr="),
         ("lam=best", "got 'best'", "lam="),
+        ("lr=-1", "lr takes a number (above 0), got -1", "train-head --help"),
         ("seed=5:5", "seed=5:5 is not a range", "a:b"),
         ("lr=1e-2..1e-4:log3", "must go upwards", "a..b:log5"),
         ("lr=0..1:log3", "on a log scale from above 0", "a..b:log5"),
@@ -75,9 +76,9 @@ def test_words_become_lists_and_ranges_of_the_type_of_their_field() -> None:
         ("buffer,seed=1,x", "got 'x'", "seed="),
     ],
 )
-def test_a_word_that_is_no_part_of_a_grid_is_refused(word: str, fact: str, remedy: str) -> None:
+def test_a_word_that_gives_no_runs_is_refused(word: str, fact: str, remedy: str) -> None:
     with pytest.raises(ExperimentError) as caught:
-        parse_grid([word])
+        [*runs_of(parse_grid([word]))]
     assert fact in str(caught.value)
     assert remedy in caught.value.remedy
 
