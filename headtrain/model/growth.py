@@ -146,16 +146,17 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     observer(Doing("Computing rows …"))
     study = _study(growth, init, len(rows.labels))
     ((head, start),) = started_heads(*sides, [study], came_with=base or len(tasks))
-    if start.balance is None and config.init == "auto":
-        head = _bounded(head, rows, images)
+    new = len(images.class_names)
+    if start.balance is None and config.init == "auto" and len(rows.labels):
+        # With a single image per class, nothing else shows how far old images lie from the new
+        # rows, which could take them all: these take at most half of the stand-ins.
+        head = _shifted(head, min(0.0, float(np.median(_room(head, rows, images)))), new)
     if len(tested.labels) and (start.balance is not None or config.init == "auto"):
-        features, new = tested.features[:].astype(np.float32), len(images.class_names)
-        logits = features @ head.weight.T + head.bias
+        logits = tested.features[:].astype(np.float32) @ head.weight.T + head.bias
         balance = start.balance or ONLY_LOWERS
         balance = balance.judged_by(logits[:, :-new], logits[:, -new:], tested.labels)
         shift = balance.shift(config.max_old_loss)
-        moved = np.arange(head.num_classes) >= head.num_classes - new
-        head = replace(head, bias=(head.bias + shift * moved).astype(np.float32))
+        head = _shifted(head, shift, new)
         start = start.shifted(shift, balance)
     if start.balance is None:
         room = _room(head, rows, images) if len(rows.labels) else np.zeros(0)
@@ -163,15 +164,9 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     return GrownHead(head, start, kind, Top1(start.balance.lost, start.balance.judged))
 
 
-def _bounded(head: Head, rows: FeatureSet, images: Arrived) -> Head:
-    """Lower the biases of new rows until they take at most half of the stand-ins.
-
-    With a single image per class, nothing else shows how far old images lie from the new rows,
-    which could take them all.
-    """
-    if not len(rows.labels) or (shift := float(np.median(_room(head, rows, images)))) >= 0:
-        return head
-    moved = np.arange(head.num_classes) >= head.num_classes - len(images.class_names)
+def _shifted(head: Head, shift: float, new: int) -> Head:
+    """Return the head with larger biases of the last `new` classes."""
+    moved = np.arange(head.num_classes) >= head.num_classes - new
     return replace(head, bias=(head.bias + shift * moved).astype(np.float32))
 
 

@@ -39,11 +39,6 @@ From there, the rows are refined: with x = L^-1 (h - m), rows v minimise the sam
 entropy plus `KEPT` / 2 |v - v_0|^2 per new image. This is the maximum a posteriori of a logistic
 model whose prior has the discriminants as mean and A^-1 as shape of its covariance.
 
-If few images contradict the discriminants, refined rows stay near them, and the errors of S remain.
-Rows that only separate classes err otherwise: a logistic regression from zero in the same metric,
-with all old classes as one, whose row has the same prior. At the scale and shift of the refined
-rows, they have the share (1 - 1 / C) `SEPARATED`; a single new class has no other to be told from.
-
 For a head whose classes are independent (sigmoid), CE is the logistic loss of each new class by
 itself, sum_k log(1 + exp z_k) - z_y.
 
@@ -77,9 +72,6 @@ QUADRATICS = (0.0, 0.25, 0.5, 0.75, 1.0)
 FOLDS = 5
 KEPT = 10.0
 """Weight of the prior in the refinement, in images; 1 to 60 differ by less than a point."""
-SEPARATED = 0.25
-"""Share of separating rows beside many classes. 0.25 to 0.5 were as good on photographs; 0.5 cost
-audio up to six points."""
 ALL = -2
 """In place of a fold: no row is left out."""
 MOST_STEPS = 60
@@ -168,11 +160,6 @@ class Judges:
         picked = {name: getattr(self, name)[chosen] for name in names}
         picked["weight"] = picked["weight"] / max(picked["weight"].sum(), 1e-300)
         return replace(self, **picked)
-
-    @property
-    def one(self) -> Judges:
-        """Return the same rows with a single fixed logit, which is 0."""
-        return replace(self, mass=0 * self.weight, own=0 * self.weight)
 
 
 def discriminant_rows(
@@ -403,7 +390,7 @@ class Problem:
         """
         whole = Discriminants.of(self.moments(None), choice.shrinkage)
         inputs = [whole.whitened(side.features) for side in (self.old, self.new)]
-        without, alone = dict(self.remaining), replace(self, old=self.old.one, new=self.new.one)
+        without = dict(self.remaining)
         for left in (ALL, *range(FOLDS)):
             part = Discriminants.of(without[left], choice.shrinkage) if left in without else whole
             raw = part.rows(choice.quadratic)
@@ -411,17 +398,11 @@ class Problem:
             bias = choice.scale * (raw.bias + raw.weight @ whole.moments.centre) + choice.shift
             start = np.concatenate([begin, bias[:, None]], axis=1)
             found = self._refined(start, inputs, left)
-            separating = alone._refined(0 * start, inputs, left, len(start) / (len(start) + 1))
-            found = _blended(found, separating, inputs[0][self.old.fold != left])
             weight = solve_triangular(whole.factor, found[:, :-1].T, lower=True, trans="T").T
             yield left, Rows(weight, found[:, -1] - weight @ whole.moments.centre)
 
     def _refined(
-        self,
-        start: Float[np.ndarray, "new columns"],
-        inputs: list[np.ndarray],
-        left: int,
-        shared: float = 0.0,
+        self, start: Float[np.ndarray, "new columns"], inputs: list[np.ndarray], left: int
     ) -> Float[np.ndarray, "new columns"]:
         sides = []
         for side, whitened in zip((self.old, self.new), inputs, strict=True):
@@ -433,9 +414,8 @@ class Problem:
 
         def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
             rows = point.reshape(start.shape)
-            moved = rows - start
-            slope = strength * (moved - shared * moved.mean(0))
-            total = float((moved * slope).sum()) / 2
+            total, slope = strength / 2 * float(((rows - start) ** 2).sum()), rows - start
+            slope = strength * slope
             for side, inputs, target in sides:
                 value, gradient = self.loss(inputs @ rows.T, side, target)
                 total, slope = total + value, slope + gradient.T @ inputs
@@ -492,20 +472,6 @@ def _folds(labels: Int[np.ndarray, " rows"], groups: Int[np.ndarray, " rows"]) -
         if len(kinds) > 1:
             fold[rows] = places.reshape(-1) % FOLDS
     return fold
-
-
-def _blended(
-    rows: Float[np.ndarray, "new columns"],
-    others: Float[np.ndarray, "new columns"],
-    old: Float[np.ndarray, "rows dim"],
-) -> Float[np.ndarray, "new columns"]:
-    """Return a mean of rows, the others at the scale and shift that `rows` have on old images."""
-    logits, other = (old @ each[:, :-1].T + each[:, -1] for each in (rows, others))
-    factor = logits.std(0).mean() / max(other.std(0).mean(), 1e-300)
-    others = factor * others
-    others[:, -1] += (logits.max(axis=1) - factor * other.max(axis=1)).mean()
-    share = SEPARATED * (1 - 1 / len(rows))
-    return (1 - share) * rows + share * others
 
 
 def _logits(rows: Rows, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:

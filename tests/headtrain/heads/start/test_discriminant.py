@@ -108,10 +108,7 @@ def loss_of(data: NewClasses, rows: Rows, *, independent: bool = False) -> float
 
 
 @pytest.mark.parametrize("independent", [False, True])
-def test_refined_rows_have_the_least_penalised_loss(
-    independent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(discriminant, "SEPARATED", 0.0)
+def test_refined_rows_have_the_least_penalised_loss(independent: bool) -> None:
     data = made([4, 6], seed=2)
     problem = Problem.of(data, independent=independent)
     choice = problem.chosen()
@@ -133,15 +130,6 @@ def test_refined_rows_have_the_least_penalised_loss(
         step = 1e-2 * random.standard_normal((2, DIM + 1))
         near = Rows(refined.weight + step[:, :-1], refined.bias + step[:, -1])
         assert penalised(near) > least - 1e-5
-
-
-def test_separating_rows_are_blended_at_the_scale_and_shift_of_the_refined() -> None:
-    random = np.random.default_rng(0)
-    old, rows = random.standard_normal((50, 4)), random.standard_normal((3, 5))
-    found = discriminant._blended(rows, 7 * rows + [0, 0, 0, 0, 3], old)
-    np.testing.assert_allclose(found, rows, rtol=1e-12)
-    one = discriminant._blended(rows[:1], rows[1:2], old)
-    np.testing.assert_array_equal(one, rows[:1])  # nothing to separate it from
 
 
 @pytest.mark.parametrize("independent", [False, True])
