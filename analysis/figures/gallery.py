@@ -20,8 +20,7 @@ from clinit.analysis.report.measures import MEANS, Measure, measures_of
 from clinit.analysis.report.run import VALUES, RunSummary
 from clinit.analysis.report.settings import ByData
 from clinit.errors import RecordError
-from clinit.files.commit import commit_file
-from clinit.files.lock import claim_file
+from clinit.files.lock import write_in_turn
 
 NAMES = ("curves", "efficiency")
 
@@ -85,8 +84,7 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
             remedy=f"Give a file name that ends in one of {', '.join(FORMATS)}.",
         )
     content = picture(runs, name, path.suffix.lower()[1:])
-    with claim_file(path, on_busy=lambda: None):
-        commit_file(path, lambda draft: draft.write_bytes(content))
+    write_in_turn(path, lambda draft: draft.write_bytes(content))
 
 
 def picture(

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from clinit.analysis.page.data import PageData
 from clinit.errors import RecordError
-from clinit.files.commit import commit_file
-from clinit.files.lock import claim_file
+from clinit.files.lock import write_in_turn
 
 FORMATS = (".html", ".htm")
 SCRIPTS = ("text", "look", "table", "decode", "chart", "hover", "curves", "matrix", "runs", "page")
@@ -40,8 +39,7 @@ def save_page(path: Path, make: Callable[[], str]) -> None:
             remedy="Give a file name that ends in .html.",
         )
     content = make().encode()
-    with claim_file(path, on_busy=lambda: None):
-        commit_file(path, lambda draft: draft.write_bytes(content))
+    write_in_turn(path, lambda draft: draft.write_bytes(content))
 
 
 def html_of(data: PageData) -> str:

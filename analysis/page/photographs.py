@@ -105,7 +105,7 @@ def model_page(title: str, facts: ModelFacts) -> str:
     root = Path(data["images"]) if data.get("images") else None
     told |= {"photographs": str(root or data.get("features", "features"))}
     shots = {above: shots for above, shots in _of_audit(data["audit"]).items() if shots}
-    unit = "0 at the mean of a class, 1 and more: unlike it"
+    unit = "smaller is nearer: 0 at the mean of a class, from 1 on unlike it"
     told |= {UNIT: unit} if shots else {"found": "nothing odd"}
     without = data.get("without", {}).get("images", ())
     return _page(title, told, shots, root, command=data.get("command", ()), without=without)

@@ -16,7 +16,6 @@ from clinit.cli.frame.model_source import (
     check_images,
     check_model,
     command_data,
-    save_csv,
 )
 from clinit.cli.frame.options import AsJson, DeviceOption, Labels, described
 from clinit.cli.frame.process import keeps
@@ -24,7 +23,8 @@ from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import in_words
-from clinit.headtrain.model.settings import Reading
+from clinit.files.lock import write_in_turn
+from clinit.headtrain.model.reading import Reading
 from clinit.observer import Doing, Noted, Progressed
 from clinit.setting import fields_of
 from clinit.words import examples, number_of
@@ -79,8 +79,7 @@ def evaluate(
         check_model(path, [images])
     written = {"csv": csv, "html": html}
     for kind, file in written.items():
-        if file is not None:
-            check_file(file, kind)
+        check_file(file, kind)
     from clinit.headtrain.model.evaluation import Questions
     from clinit.headtrain.model.evaluation import evaluate as evaluated
     from clinit.headtrain.model.model import load_model
@@ -124,7 +123,7 @@ def evaluate(
 
 def _write(found: Evaluation, title: str, asked: Questions, files: dict[str, Path | None]) -> None:
     if (csv := files["csv"]) is not None:
-        save_csv(csv, found.table)
+        write_in_turn(csv, found.table.write_csv)
     if (html := files["html"]) is not None:
         from clinit.analysis.page.page import save_page
         from clinit.analysis.page.photographs import evaluation_page

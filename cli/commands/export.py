@@ -10,7 +10,7 @@ import typer
 
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, given, refuse_idle
-from clinit.cli.frame.model_source import FILE_SUFFIXES, looks_like_model
+from clinit.cli.frame.model_source import FILE_SUFFIXES, looks_like_model, target
 from clinit.cli.frame.options import Overwrite, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
@@ -31,12 +31,13 @@ def export(
         typer.Argument(help="A model, or a record of train-head or train-top.", metavar="MODEL"),
     ],
     out: Annotated[
-        Path,
+        Path | None,
         described(
             "Model to write: a folder, or a file that ends in .safetensors. A file that ends in"
-            " .npz contains only the head."
+            " .npz contains only the head.",
+            default="next to MODEL: flowers-2 for flowers, then flowers-3",
         ),
-    ],
+    ] = None,
     weights: Annotated[
         Path | None, described("Weights of the backbone.", "FILE", "their path at extraction")
     ] = None,
@@ -58,6 +59,7 @@ def export(
     if not exists(run):
         remedy = "Give a model, or a folder that `clinit train-head ... --out FOLDER` has written."
         raise RecordError(f"nothing at {run}", remedy=instead_of(run, remedy, exists))
+    out = out or target(None, run, overwrite=overwrite)
     if out.absolute().resolve().is_relative_to(run.resolve()):
         raise typer.BadParameter(f"--out must be outside the run record, got {out}")
     _check_options(context, out, is_model=is_model)

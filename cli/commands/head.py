@@ -11,6 +11,7 @@ import typer
 
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, out, say
+from clinit.cli.frame.model_source import check_file
 from clinit.cli.frame.options import AsJson, CacheArgument, MemoryOption, Overwrite, described
 from clinit.cli.frame.process import claimed_head, keeps
 from clinit.cli.frame.progress import doing, training_progress
@@ -27,12 +28,6 @@ _KEPT = "No partial file is left: the file is written completely or not at all."
 @app.callback()
 def head() -> None:
     """Fit and align heads on all rows of a cache."""
-
-
-def _check_head(path: Path, *suffixes: str) -> None:
-    if path.suffix not in suffixes:
-        ends = " or ".join(suffixes)
-        raise typer.BadParameter(f"--out must be a file that ends in {ends}, got {path}")
 
 
 @app.command()
@@ -64,7 +59,7 @@ def fit(
     clinit head fit caches/base --out base-head.safetensors
     """
     if head is not None:
-        _check_head(head, ".safetensors", ".npz")
+        check_file(head, "out", ".safetensors", ".npz")
     elif overwrite:
         raise typer.BadParameter("--overwrite has no effect without --out")
     check_caches(cache)
@@ -123,7 +118,7 @@ def align(
     The logits of a head trained with cross entropy are far from the targets of
     squared error. Use the result with `clinit train-head --loss mse --head FILE`.
     """
-    _check_head(out, ".safetensors")
+    check_file(out, "out", ".safetensors")
     check_caches(cache, head=head)
     with claimed_head(out, overwrite=overwrite), training_progress() as observer:
         from clinit.extract.cache.head import write_head

@@ -102,8 +102,7 @@ def add(
 
     clinit add scenes/ photographs/
     """
-    if html is not None:
-        check_file(html, "html")
+    check_file(html, "html")
     with opened(paths, network, out, overwrite=overwrite) as given:
         from clinit.headtrain.model.add import add as added_to
 
@@ -314,8 +313,7 @@ def merge(
 def show(model: ModelArgument, html: HtmlFile = None, as_json: AsJson = False) -> None:
     """Show the classes of a model, their history, and its memory."""
     check_model(model)
-    if html is not None:
-        check_file(html, "html")
+    check_file(html, "html")
     from clinit.headtrain.model.storage import memory_of, read_facts
 
     with doing("Reading the model …"):

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from clinit.cli.frame.console import err, note, out, say, warn
 from clinit.cli.frame.context import Context, given, refuse_idle
-from clinit.cli.frame.model_source import check_file, check_model, save_csv
+from clinit.cli.frame.model_source import check_file, check_model
 from clinit.cli.frame.options import AsJson, DeviceOption, described
 from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import counting, doing, loading
@@ -21,8 +21,9 @@ from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
 from clinit.errors import ImageError
 from clinit.extract.dataset.tree import HEIC_READER, HEIC_SUFFIXES
+from clinit.files.lock import write_in_turn
 from clinit.files.paths import exists
-from clinit.headtrain.model.settings import Reading
+from clinit.headtrain.model.reading import Reading
 from clinit.setting import fields_of
 from clinit.words import DIGEST_LETTERS, examples, number_of, printable, visible
 
@@ -101,8 +102,7 @@ def predict(
 
         remedy = near(images[0], "Give files or folders.")
         raise ImageError(f"nothing at {printable(images[0])}", remedy=remedy)
-    if csv_file is not None:
-        check_file(csv_file, "csv")
+    check_file(csv_file, "csv")
     with loading():
         from clinit.headtrain.model.inputs import features_in, is_features
         from clinit.headtrain.model.model import load_model
@@ -219,7 +219,8 @@ def _write_table(content: Sequence[dict[str, Any]], path: Path, columns: Sequenc
     for row in rows:
         row |= {k: f"{row[k]:.{n}g}" for k, n in DIGITS.items() if row.get(k)}
     cells = [[None if row.get(key) is None else str(row[key]) for key in columns] for row in rows]
-    save_csv(path, pl.DataFrame(cells, dict.fromkeys(columns, pl.String), orient="row"))
+    table = pl.DataFrame(cells, dict.fromkeys(columns, pl.String), orient="row")
+    write_in_turn(path, table.write_csv)  # it also quotes carriage returns in names
 
 
 def _show(predictions: Sequence[Prediction], what: str, facts: ModelFacts) -> None:

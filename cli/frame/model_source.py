@@ -28,15 +28,12 @@ from clinit.cli.frame.study_options import takes
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
 from clinit.extract.work.options import COMPUTATION, DATA, NETWORK
-from clinit.files.lock import claim_file
 from clinit.files.paths import check_writable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.model.settings import WRITES_MODELS
 from clinit.observer import Doing, Noted, Observer
 from clinit.setting import fields_of, setting
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from clinit.headtrain.model.inputs import Inputs
     from clinit.headtrain.model.model import Model
 
@@ -179,19 +176,22 @@ def check_source(paths: Sequence[Path], network: GivenNetwork) -> None:
         check_download(network.backbone, network.weights)
 
 
-def check_file(path: Path, kind: str) -> None:
-    """Check that a file of this kind, such as `csv`, can be written to `path`."""
-    if path.suffix != f".{kind}":
-        raise typer.BadParameter(f"--{kind} needs a file that ends in .{kind}, got {path}")
+def check_file(path: Path | None, kind: str, *suffixes: str) -> None:
+    """Check that a file, if one is wanted, can be written to `path`.
+
+    Args:
+        path: The value of an option.
+        kind: Name of the option, and suffix of the file.
+        suffixes: Suffixes in its place.
+    """
+    if path is None:
+        return
+    ends = suffixes or (f".{kind}",)
+    if path.suffix not in ends:
+        raise typer.BadParameter(
+            f"--{kind} needs a file that ends in {' or '.join(ends)}, got {path}"
+        )
     check_writable(path, f"--{kind}")
-
-
-def save_csv(path: Path, table: pl.DataFrame) -> None:
-    """Write a table as CSV, atomically; Polars also quotes carriage returns in names."""
-    from clinit.files.commit import commit_file
-
-    with claim_file(path, on_busy=lambda: None):
-        commit_file(path, table.write_csv)
 
 
 def check_images(path: Path) -> None:

@@ -75,7 +75,10 @@ def takes(
 
     def build(values: Mapping[str, Any]) -> Any:
         try:
-            return owner(**{name: each.taken(values[name]) for name, each in every.items()})
+            taken = {name: each.taken(values[name]) for name, each in every.items()}
+            for name, each in every.items():
+                each.check(taken[name])
+            return owner(**taken)
         except ValueError as error:
             raise typer.BadParameter(_with_options(error, every)) from error
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from clinit.errors import ImageError
+from clinit.errors import ImageError, StorageError
 from clinit.extract.dataset.decode import (
     MISSING,
     check_pixels,
@@ -23,8 +23,7 @@ from clinit.extract.dataset.decode import (
 from clinit.files.paths import exists
 from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.model.engine import AnsweredBatch
-from clinit.headtrain.model.settings import Reading
-from clinit.machine import cpu_count
+from clinit.headtrain.model.reading import Reading
 
 P = TypeVar("P")
 
@@ -130,7 +129,7 @@ def load_files(
     decoder = Decoder(
         images=images,
         transform=transform,
-        workers=reading.workers or cpu_count(),
+        workers=reading.threads,
         max_pixels=reading.max_pixels,
         pin_memory=pin_memory,
     )
@@ -141,5 +140,5 @@ def load_files(
 def _exists(path: Path) -> bool:
     try:
         return exists(path)
-    except OSError:  # a name that is too long, a folder that may not be read
-        return False
+    except StorageError:  # a folder above may not be entered: the reader says so
+        return True

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
-from clinit.headtrain.model.settings import Reading
+from clinit.headtrain.model.reading import Reading
 
 AnyPath = str | os.PathLike[str]
 Logits = Float[np.ndarray, "images classes"]

@@ -44,7 +44,7 @@ from clinit.headtrain.model.predict import (
     of_features,
     scores,
 )
-from clinit.headtrain.model.settings import AS_USUAL, Reading
+from clinit.headtrain.model.reading import AS_USUAL, Reading
 from clinit.observer import Doing, Noted, Observer, Warned, ignore
 from clinit.words import examples, lines_of_table, number_of
 

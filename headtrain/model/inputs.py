@@ -235,7 +235,7 @@ def questions(names: Sequence[str], model: Model, told: str) -> Iterator[str]:
             asked.append(f"{name}: is it {in_words(known[found[0]])}?")
         known[plain(name)] = name  # the next folder may be this one, misspelt
     if asked:
-        yield examples(asked)
+        yield f"{examples(asked)} (if so, rename it)"
 
 
 def _letters(name: str) -> str:

@@ -26,7 +26,8 @@ from clinit.headtrain.heads.temperature import Activation, divided
 from clinit.headtrain.model.engine import AnyPath, Engine
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.settings import AddConfig, ArrivalKind, Reading, RememberConfig
+from clinit.headtrain.model.reading import Reading
+from clinit.headtrain.model.settings import AddConfig, ArrivalKind, RememberConfig
 from clinit.words import examples, number_of, visible
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ from clinit.headtrain.model.answers import of_torch
 from clinit.headtrain.model.engine import MODEL_FILE, AnsweredBatch, refused_size
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.settings import Reading
+from clinit.headtrain.model.reading import Reading
 from clinit.machine import choose_device, out_of_memory
 from clinit.words import contrast_digests
 

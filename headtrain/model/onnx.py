@@ -35,7 +35,7 @@ from clinit.headtrain.model.engine import AnsweredBatch, Logits, refused_size
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, parse_facts
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import Rejection, default_rule
-from clinit.headtrain.model.settings import Reading
+from clinit.headtrain.model.reading import Reading
 from clinit.machine import cpu_count, out_of_memory
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ class OnnxEngine:
             return self.transform.to_input(pixels, reading.max_pixels)
 
         nothing = np.zeros((3, *self.transform.crop), dtype=np.float32)
-        with ThreadPoolExecutor(reading.workers or cpu_count()) as threads:
+        with ThreadPoolExecutor(reading.threads) as threads:
             for start in range(0, len(images), reading.batch_size):
                 rows = range(start, min(start + reading.batch_size, len(images)))
                 read = [*threads.map(lambda row: read_image(images[row], prepare), rows)]

@@ -43,7 +43,7 @@ from clinit.headtrain.model.engine import AnsweredBatch, AnyPath, Logits
 from clinit.headtrain.model.facts import ModelFacts
 from clinit.headtrain.model.inputs import FeatureInput, features_in, is_features
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.settings import AS_USUAL, Reading
+from clinit.headtrain.model.reading import AS_USUAL, Reading
 from clinit.words import printable
 
 RULES = ("energy", "max-logit", "probability")

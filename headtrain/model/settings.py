@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from clinit.extract.work.options import COMPUTATION, DATA, NetworkOptions
 from clinit.headtrain.heads.start.settings import MAX_OLD_LOSS, NEW_SHARE, NewShare
-from clinit.setting import SettingGroup, fields_of, setting
+from clinit.setting import SettingGroup, setting
 
 AddInit = Literal["auto", "discriminant", "fitted", "least-square", "class-mean", "imprint"]
 """Starts whose rows need no training, and whose left-out logits are computed quickly."""
@@ -55,28 +53,3 @@ class AddConfig(SettingGroup):
         " as for heads trained with binary cross entropy.",
         otherwise="as the model; softmax",
     )
-
-
-_OF_EXTRACT = fields_of(NetworkOptions)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reading(SettingGroup):
-    """How images are read and computed; nothing of it changes the predictions."""
-
-    panel: ClassVar[str] = COMPUTATION
-    batch_size: int = setting(64, "Images per forward pass.", least=1)
-    workers: int | None = setting(
-        None, _OF_EXTRACT["workers"].help, least=1, otherwise="usable CPUs"
-    )
-    compile: Literal["auto", "on", "off"] = setting("auto", _OF_EXTRACT["compile"].help)
-    max_pixels: int = setting(
-        NetworkOptions.max_pixels, _OF_EXTRACT["max_pixels"].help, least=1, panel=DATA
-    )
-    on_images: Callable[[int], object] = lambda done: None
-    """Called after every batch with the number of finished images."""
-    on_note: Callable[[str], object] = lambda note: None
-    """Called with a note on `compile`, if it is `auto`."""
-
-
-AS_USUAL = Reading()

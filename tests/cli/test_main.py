@@ -93,7 +93,7 @@ MISTAKES = {
     (*SWEEP, "--workers=3"): "--workers is for runs of top blocks",
     ("head", "align", "absent", "--out=o", "--memory=much"): "got 'much'",
     ("head", "align", "absent", "--out=o", "--memory=0"): "--memory must be a size above 0",
-    ("head", "fit", "absent", "--out=head.bin"): r"--out must be a file that ends in \.safetensors",
+    ("head", "fit", "absent", "--out=head.bin"): r"--out needs a file that ends in \.safetensors",
     ("head", "fit", "absent", "--overwrite"): "--overwrite has no effect without --out",
     ("report", "r", "--compare=init"): "--compare needs --baseline",
     ("report", "r", "--json", "--format=csv"): "--json does not go with --format csv",

@@ -17,7 +17,7 @@ from clinit.extract.cache.read import open_cache
 from clinit.extract.dataset.manifest import read_manifest
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
-from clinit.files.paths import check_free, check_writable, instead_of, own_folder
+from clinit.files.paths import check_free, check_writable, instead_of, is_folder, own_folder
 from clinit.headtrain.model.storage import read_facts
 from clinit.headtrain.protocol.record.format import read_record
 
@@ -115,14 +115,14 @@ def test_a_folder_is_replaced_as_a_whole_or_stays_as_it_was(
 
 
 def test_a_missing_path_is_answered_by_a_similar_one_of_its_kind(tmp_path: Path) -> None:
-    for name in ("scenes", "scenes-features"):
-        (tmp_path / name).mkdir()
+    for name in ("scenes/train", "scenes-features", "closed"):
+        (tmp_path / name).mkdir(parents=True)
     (tmp_path / "scene.txt").touch()
     assert instead_of(tmp_path / "scene", "Other.", Path.is_dir).endswith("/scenes?")
     assert instead_of(tmp_path / "scene", "Other.", Path.is_symlink) == "Other."
     assert instead_of(tmp_path / "nowhere" / "scenes", "Other.", Path.exists) == "Other."
-    (tmp_path / "scenes" / "train").mkdir()
-    assert instead_of(tmp_path / "scnes" / "train", "", Path.is_dir).endswith("/scenes/train?")
+    with without_rights(tmp_path / "closed"):
+        assert instead_of(tmp_path / "scnes" / "train", "", is_folder).endswith("/scenes/train?")
     assert instead_of(tmp_path / "scnes" / "ant", "", Path.is_dir) == ""
 
 

@@ -76,8 +76,6 @@ class MomentSums:
         shares: Float[np.ndarray, " rows"] | None = None,
     ) -> None:
         """Add a block of rows with weights `shares`; default: 1."""
-        if not len(labels):
-            return
         rows = float64_of(features)
         rows -= self.shift
         weights = self.weights[labels]

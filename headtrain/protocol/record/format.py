@@ -152,9 +152,7 @@ def write_record(record: RunRecord, folder: Path, *, overwrite: bool | None = No
 
 def _write_files(record: RunRecord, folder: Path) -> None:
     for name in TABLES:
-        table: pl.DataFrame | None = getattr(record, name)
-        if table is None:
-            continue
+        table: pl.DataFrame = getattr(record, name)
         content = io.BytesIO()  # polars would raise its own error if the disk is full
         table.write_parquet(content)
         (folder / table_file(name)).write_bytes(content.getvalue())

@@ -254,10 +254,6 @@ class Buffer:
 
         self._ordered = ordered
 
-    def order(self, head_row: int) -> Int[np.ndarray, " rows"]:
-        """Return all pool rows of a class in the order in which the buffer takes them."""
-        return self._ordered(head_row)[1]
-
     def rows(self, seen: int) -> Int[np.ndarray, " chosen"]:
         """Return the pool rows in the buffer once the first `seen` head rows are seen."""
         if not seen:

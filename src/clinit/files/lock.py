@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clinit.errors import ClinitError, unwritable
-from clinit.files.commit import DRAFT
+from clinit.files.commit import DRAFT, commit_file
 
 _CANNOT_LOCK = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _LOCK = ".lock"
@@ -107,6 +107,12 @@ def claim_file(
         finally:
             # Remove it before the release: a waiting process sees that it is gone and starts anew.
             lock.unlink(missing_ok=True)
+
+
+def write_in_turn(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file as `commit_file` does, after other processes that are writing it."""
+    with claim_file(path, on_busy=lambda: None):
+        commit_file(path, write)
 
 
 def claimed_names(folder: Path, pattern: str) -> list[str]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from clinit.errors import ClinitError, reason, unreadable
+from clinit.errors import ClinitError, StorageError, reason, unreadable
 from clinit.files.lock import remove_left_locks
 from clinit.words import closest, printable
 
@@ -119,11 +119,16 @@ def instead_of(path: Path, remedy: str, is_right: Callable[[Path], bool]) -> str
         remedy: What to do if no path is similar.
         is_right: Whether a path is of the required kind.
     """
+
+    def fits(other: Path) -> bool:
+        with suppress(OSError, StorageError):  # a closed folder is not the one that was meant
+            return other != here and exists(other / rest) and is_right(other / rest)
+        return False
+
     try:
         here = next(each for each in (*reversed(path.parents), path) if not exists(each))
         rest = path.relative_to(here)
-        others = (each for each in here.parent.iterdir() if exists(each / rest))
-        names = sorted(each.name for each in others if each != here and is_right(each / rest))
+        names = sorted(each.name for each in here.parent.iterdir() if fits(each))
     except (OSError, StopIteration):  # it exists, and is of another kind
         return remedy
     found = closest(here.name, names)

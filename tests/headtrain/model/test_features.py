@@ -79,7 +79,8 @@ def test_every_verb_takes_a_head(place: Path) -> None:
     done("remember", "head.npz", "old.npz", "--out", "remembers.npz")
     done("add", "remembers.npz", "new", "--out", "one")
     done("rename", "one", "dog=wolf", "--out", "two.npz")
-    done("remove", "two.npz", "ant", "--out", "three.safetensors")
+    assert "the new model goes to two-2.npz" in done("export", "two.npz")
+    done("remove", "two-2.npz", "ant", "--out", "three.safetensors")
     done("export", "three.safetensors", "--out", "four.npz")
     model = load_model("four.npz")
     assert model.class_names == ("bee", "cat", "wolf", "elk")
@@ -231,7 +232,7 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     assert "(7 in repeats or series, see below)" in answer
     assert "there are 0 of old and 21 of new ones" in added.model.facts.probabilities
     assert "`clinit add` does it" in added.model.rename({"elk": "moose"}).facts.probabilities
-    assert [*questions(("sunflower", "sunflowr"), model, "")] == ["sunflowr: is it sunflower?"]
+    assert next(questions(("sunflower", "sunflowr"), model, "")).startswith("sunflowr: is it sunf")
 
 
 def test_images_of_few_old_classes_bound_what_single_rows_take(place: Path) -> None:

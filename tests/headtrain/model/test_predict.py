@@ -1,7 +1,6 @@
 """What a model says of images, and when an image is of none of its classes."""
 
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +18,9 @@ from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.predict import RULES, Rejection, find_images, predict, scores
-from clinit.headtrain.model.settings import Reading
+from clinit.headtrain.model.reading import Reading
 from clinit.headtrain.protocol.record.format import read_record
+from tests.files.test_paths import without_rights
 
 
 def test_a_cached_image_gets_the_logits_of_its_features(model: Model, tiny_run: Path) -> None:
@@ -54,12 +54,14 @@ def test_bad_images_keep_their_place_and_say_why(
     (tmp_path / "cut.png").write_bytes(images[0].read_bytes()[:200])
     (tmp_path / "text.jpg").write_text("no image")
     (tmp_path / "link.png").symlink_to(images[1])
+    (tmp_path / "closed").mkdir()
     names = ["gone.png", "empty.png", "no/where.png", "cut.png", ".", "text.jpg", "x" * 300]
-    mixed = [tmp_path / name for name in names]
+    mixed = [tmp_path / name for name in (*names, "closed/a.png")]
     mixed[1:1], mixed[5:5] = [images[0]], [tmp_path / "link.png"]
     done: list[int] = []
     reading = Reading(batch_size=batch_size, on_images=done.append)
-    found = predict(model, mixed, top=99, reading=reading)
+    with without_rights(tmp_path / "closed"):
+        found = predict(model, mixed, top=99, reading=reading)
     assert [prediction.path for prediction in found] == mixed
     reasons = [each.reason and each.reason.split(". Did")[0] for each in found]
     missing, good = "the file is missing", None
@@ -67,7 +69,7 @@ def test_bad_images_keep_their_place_and_say_why(
     assert reasons[5:7] == [good, "cannot be read: Is a directory"]
     assert reasons[4]
     assert reasons[7]
-    assert reasons[8] == missing
+    assert reasons[8:] == [missing, "no permission to read the file"]
     for place, image in ((1, images[0]), (5, images[1])):
         guesses = found[place].guesses
         (alone,) = model.predict(image, batch_size=1)
@@ -81,19 +83,14 @@ def test_bad_images_keep_their_place_and_say_why(
     assert done[-1] == len(mixed)
 
 
-def test_a_folder_without_an_image_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_an_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ImageError, match="no image in ") as caught:
         find_images([tmp_path])
     assert ".jpg, .jpeg, .png" in caught.value.remedy
 
-    def denied(path: object) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(os, "scandir", denied)
-    with pytest.raises(ImageError, match=r"cannot read the folder .*: Permission denied"):
+    denied = pytest.raises(ImageError, match=r"cannot read the folder .*: Permission denied")
+    with without_rights(tmp_path), denied:
         find_images([tmp_path])
 
 
