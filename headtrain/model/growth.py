@@ -42,7 +42,7 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.heads.start.scale import Initialisation
+from clinit.headtrain.heads.start.scale import Balance, Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.model.facts import Action
 from clinit.headtrain.model.inputs import Arrived
@@ -60,6 +60,8 @@ from clinit.words import examples
 
 MOST_TAKEN = 1000
 """Maximum number of features in place of old images of which it is counted who takes them."""
+ONLY_LOWERS = Balance(np.zeros(0), 0, needed=np.array([-np.inf]), untested=0.0)
+"""For rows whose shift is that of the least loss: the price may lower it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +126,7 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     """Run one task.
 
     Discriminants read only old rows that are known. If images of old classes are held out, these
-    set the price.
+    set the price, unless other rows are asked for.
     """
     left, images, config, tested = growth.left, growth.images, growth.config, growth.tested
     given = growth.given.train
@@ -144,31 +146,27 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     observer(Doing("Computing rows …"))
     study = _study(growth, init, len(rows.labels))
     ((head, start),) = started_heads(*sides, [study], came_with=base or len(tasks))
-    if start.balance is not None and len(tested.labels):
-        features, new = tested.features[:].astype(np.float32), len(images.class_names)
-        logits = features @ head.weight.T + head.bias
-        balance = start.balance.judged_by(logits[:, :-new], logits[:, -new:], tested.labels)
+    new = len(images.class_names)
+    if start.balance is None and config.init == "auto" and len(rows.labels):
+        # With a single image per class, nothing else shows how far old images lie from the new
+        # rows, which could take them all: these take at most half of the stand-ins.
+        head = _shifted(head, min(0.0, float(np.median(_room(head, rows, images)))), new)
+    if len(tested.labels) and (start.balance is not None or config.init == "auto"):
+        logits = tested.features[:].astype(np.float32) @ head.weight.T + head.bias
+        balance = start.balance or ONLY_LOWERS
+        balance = balance.judged_by(logits[:, :-new], logits[:, -new:], tested.labels)
         shift = balance.shift(config.max_old_loss)
-        moved = np.arange(head.num_classes) >= head.num_classes - new
-        head = replace(head, bias=(head.bias + shift * moved).astype(np.float32))
+        head = _shifted(head, shift, new)
         start = start.shifted(shift, balance)
     if start.balance is None:
-        if config.init == "auto" and not len(tested.labels):
-            head = _bounded(head, rows, images)
         room = _room(head, rows, images) if len(rows.labels) else np.zeros(0)
         return GrownHead(head, start, kind, Top1(int((room < 0).sum()), len(room)))
     return GrownHead(head, start, kind, Top1(start.balance.lost, start.balance.judged))
 
 
-def _bounded(head: Head, rows: FeatureSet, images: Arrived) -> Head:
-    """Lower the biases of new rows until they take at most half of the stand-ins.
-
-    With a single image per class, nothing else shows how far old images lie from the new rows,
-    which could take them all.
-    """
-    if not len(rows.labels) or (shift := float(np.median(_room(head, rows, images)))) >= 0:
-        return head
-    moved = np.arange(head.num_classes) >= head.num_classes - len(images.class_names)
+def _shifted(head: Head, shift: float, new: int) -> Head:
+    """Return the head with larger biases of the last `new` classes."""
+    moved = np.arange(head.num_classes) >= head.num_classes - new
     return replace(head, bias=(head.bias + shift * moved).astype(np.float32))
 
 

@@ -13,7 +13,7 @@ from scipy.special import expit
 import clinit
 from clinit.errors import ClinitError, ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head, read_head, write_head
+from clinit.extract.cache.head import Head, Top1, read_head, write_head
 from clinit.headtrain.model.inputs import questions
 from clinit.headtrain.model.model import Model, load_model
 from tests.cli.calls import call, done, refused
@@ -233,6 +233,13 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     assert "there are 0 of old and 21 of new ones" in added.model.facts.probabilities
     assert "`clinit add` does it" in added.model.rename({"elk": "moose"}).facts.probabilities
     assert next(questions(("sunflower", "sunflowr"), model, "")).startswith("sunflowr: is it sunf")
+
+
+def test_images_of_few_old_classes_bound_what_single_rows_take(place: Path) -> None:
+    ants = clinit.Features(drawn(("ant",), 100, 1).features, ["ant"] * 100)
+    added = load_model("head.npz").add(drawn(NEW, 1, 0), old=ants)
+    assert added.change.data.get("start") is None  # too few classes for discriminants
+    assert added.old == added.old_before == Top1(20, 20)
 
 
 def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:
