@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -37,7 +35,6 @@ NOTE = """\
 memory through the pipeline of `clinit extract`, which overlaps copies and forward passes on a CUDA
 device. *JPEG files*: the command itself, from files to shards, decoded by threads or by the device,
 with the bound that it prints. *decoding alone*: reading, decoding and resizing without a network.
-*parts*: processes with a part of the images each (`--part`), decoded by the device if it is a GPU.
 *off* is float32."""
 
 
@@ -68,9 +65,6 @@ def measure(setting: Setting) -> Lines:
     for decoder, workers in itertools.product(_decoders(setting), _threads(setting)):
         rate = _decoding(setting, transform, root, decoder, workers)
         yield [f"decoding alone, {decoder}, {workers} threads", "", "", f"{rate:,.0f}", *[""] * 4]
-    for parts in (2, 4):
-        rate = _parts(setting, root, parts)
-        yield [f"JPEG files, {parts} parts", "off", "off", f"{rate:,.0f}", *[""] * 4]
 
 
 def _config(setting: Setting, autocast: Any) -> BackboneConfig:
@@ -95,29 +89,6 @@ def _linked(setting: Setting) -> Path:
 
 def _threads(setting: Setting) -> tuple[int, ...]:
     return tuple(sorted({1, setting.workers, os.cpu_count() or 1}))
-
-
-def _parts(setting: Setting, root: Path, parts: int) -> float:
-    """Return the images/s of processes that share the device, each with a part of the images.
-
-    They start Python at different speeds, so the time is from the first shard to the last.
-    """
-    setting.say(f"JPEG files, {parts} parts")
-    out = setting.folder / f"{parts} parts"
-    rows = max(1, setting.scale.images // 32)
-    command = [sys.executable, "-m", "clinit", "extract", "--root", str(root), "--out", str(out)]
-    command += ["--dataset", "folder", "--backbone", setting.scale.model]
-    command += ["--weights", str(setting.folder / "weights.safetensors"), "--shard-rows", str(rows)]
-    command += ["--decoder", _decoders(setting)[-1], "--compile", "off"]
-    command += ["--device", str(setting.device)]
-    started = [
-        subprocess.Popen([*command, "--part", f"{part}/{parts}"], stdout=subprocess.DEVNULL)
-        for part in range(1, parts + 1)
-    ]
-    codes = [each.wait() for each in started]
-    assert not any(codes)
-    times = sorted(each.stat().st_mtime for each in out.rglob("shard-*.h5"))
-    return rows * (len(times) - 1) / (times[-1] - times[0])
 
 
 def _precisions(setting: Setting) -> tuple[str, ...]:

@@ -99,6 +99,12 @@ def _two_products(
     torch.mm(gradient.t(), features, out=weight_gradient)
 
 
+def _shared(work: HeadsWorkload, options: dict[str, Any]) -> dict[str, Any]:
+    own = {"tasks": work.tasks, "buffer": work.buffer, "batch_size": work.batch}
+    given = {"precision": options["precision"], "device": options["device"]}
+    return {**own, **given, "weight_decay": work.decay}
+
+
 def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train a bank as `clinit train-head` does; its first head equals the other contenders'."""
     from clinit.headtrain.heads.linear import Rows
@@ -116,17 +122,12 @@ def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str
             pace.stepped(event.steps)
 
     shared = {
-        "tasks": work.tasks,
+        **_shared(work, options),
         "iterations": pace.iterations,
         "eval_every": max(1, pace.iterations),
-        "buffer": work.buffer,
-        "batch_size": work.batch,
         "seed": work.seed,
         "class_order": tuple(f"new{row}" for row in range(work.classes - work.base)),
-        "precision": options["precision"],
-        "device": options["device"],
         "init": "random",
-        "weight_decay": work.decay,
     }
     studies = [
         Study.of({**shared, "lr": work.lr * 1.1**number}).resolved()
@@ -156,16 +157,11 @@ def protocol(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[s
     from clinit.headtrain.protocol.study.study import Study
 
     settings = {
-        "tasks": work.tasks,
+        **_shared(work, options),
         "iterations": options["full_iterations"],
         "eval_every": options["eval_every"],
-        "buffer": work.buffer,
-        "batch_size": work.batch,
-        "precision": options["precision"],
-        "device": options["device"],
         "init": options["init"],
         "lr": work.lr,
-        "weight_decay": work.decay,
     }
     grid = options.get("grid", {})
     runs = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]

@@ -197,16 +197,8 @@ def commands(out: Path, photographs: Path | None) -> Iterator[tuple[str, ...]]:
     for method in ("rehearsal", "ewc", "derpp"):
         more = ("--trunk-budget", "1GB", "--no-probe")
         yield ("train-top", *few, "--method", method, *more, "--out", f"{out}/top-{method}")
-    yield (
-        "align",
-        f"{out}/base",
-        "--epochs",
-        "2",
-        "--device",
-        "cpu",
-        "--out",
-        f"{out}/mse.safetensors",
-    )
+    aligned = ("--epochs", "2", "--device", "cpu", "--out", f"{out}/mse.safetensors")
+    yield ("head", "align", f"{out}/base", *aligned)
     run = f"{out}/heads-rehearsal/least-square-calibrated"
     yield ("export", run, "--out", f"{out}/model.safetensors")
 

@@ -302,10 +302,9 @@ def old_features(given: Source | AnyPath, model: Model, observe: Observer) -> So
     if isinstance(given, str | os.PathLike):
         path = Path(given)
         observe(Doing("Reading the features of old classes …"))
-        if path.suffix in (".npy", ".npz"):
-            rows = features_in(path).splits["train"]
-            given = Source(rows, rows.nothing(), str(path))
-        else:
-            (given,) = read_sources(path)
+        (given,) = (path,) if path.suffix in (".npy", ".npz") else read_sources(path)
+    if not isinstance(given, Source):
+        rows = features_in(given).splits["train"]
+        given = Source(rows, rows.nothing(), str(given) if isinstance(given, Path) else "")
     features_in(given).check(model)
     return given

@@ -318,8 +318,8 @@ def repeated(images: AuditedImages, earlier: FeatureSet) -> list[dict[str, Any]]
     features = np.concatenate([rows.features[:], earlier.features[:]])
     same = [(first.setdefault(digest, row), row) for row, digest in enumerate(images.digests)]
     same += near_pairs(features)
-    near, part = (
-        connected_components(coo_array((np.ones(len(pairs)), tuple(zip(*pairs, strict=True))),
+    near, part = (  # of pairs as int32: older versions of SciPy count no others
+        connected_components(coo_array((np.ones(len(pairs)), np.array(pairs, np.int32).T),
                                        (len(features),) * 2))[1]
         for pairs in (same, [*same, *zip(groups_of(rows).tolist(), range(count), strict=True)])
     )  # fmt: skip
