@@ -7,14 +7,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from gpu_setting import Lines, Setting
 from harness import settle
-from top_blocks_contenders import flop_of
 from torch import Tensor
 
 from clinit.extract.dataset.images import images_of
@@ -25,17 +23,13 @@ from clinit.extract.network.transform import Transform, make_transform
 from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
 from clinit.extract.work.run import ExtractConfig, Network, extract
 
-HEADINGS = (
-    *("extraction", "autocast", "compiled", "images/s", "of the forward pass alone"),
-    *("of the copy alone", "TFLOP/s", "bound"),
-)
+HEADINGS = ("extraction", "autocast", "compiled", "images/s", "of the forward pass alone", "bound")
 NOTE = """\
 *the forward pass alone*: normalisation and network on one batch on the device, launched repeatedly.
-*the copy alone*: pixels (uint8) copied from pinned memory to the device. *pixels*: pixels in pinned
-memory through the pipeline of `clinit extract`, which overlaps copies and forward passes on a CUDA
-device. *JPEG files*: the command itself, from files to shards, decoded by threads or by the device,
-with the bound that it prints. *decoding alone*: reading, decoding and resizing without a network.
-*off* is float32."""
+*pixels*: pixels in pinned memory through the pipeline of `clinit extract`, which overlaps copies
+and forward passes on a CUDA device. *JPEG files*: the command itself, from files to shards, decoded
+by threads or by the device, with the bound that it prints. *decoding alone*: reading, decoding and
+resizing without a network. *off* is float32."""
 
 
 def measure(setting: Setting) -> Lines:
@@ -44,10 +38,10 @@ def measure(setting: Setting) -> Lines:
         torch.set_num_threads(1)  # as in the pipeline, for which a program is compiled
     root = _linked(setting)
     for autocast, compile in itertools.product(_precisions(setting), ("off", "on")):
-        config = _config(setting, autocast)
+        weights, device = setting.folder / "weights.safetensors", str(setting.device)
+        config = BackboneConfig(setting.scale.model, weights, device=device, autocast=autocast)
         backbone = load_backbone(config)
         transform = make_transform("timm", backbone.data_config)
-        flop = flop_of(partial(_step(backbone, transform, setting.device), _pixels(1, transform)))
         backbone = on_its_way(
             backbone,
             transform,
@@ -59,21 +53,10 @@ def measure(setting: Setting) -> Lines:
         )
         alone = _alone(setting, backbone, transform)
         for name, rate, bound in _rates(setting, backbone, transform, root):
-            copied = setting.limits["host to device"] / (3 * transform.crop[0] * transform.crop[1])
-            shares = [f"{rate / alone:.0%}", f"{rate / copied:.0%}", f"{rate * flop / 1e12:.3g}"]
-            yield [name, autocast, compile, f"{rate:,.0f}", *shares, bound]
+            yield [name, autocast, compile, f"{rate:,.0f}", f"{rate / alone:.0%}", bound]
     for decoder, workers in itertools.product(_decoders(setting), _threads(setting)):
         rate = _decoding(setting, transform, root, decoder, workers)
-        yield [f"decoding alone, {decoder}, {workers} threads", "", "", f"{rate:,.0f}", *[""] * 4]
-
-
-def _config(setting: Setting, autocast: Any) -> BackboneConfig:
-    return BackboneConfig(
-        name=setting.scale.model,
-        weights=setting.folder / "weights.safetensors",
-        device=str(setting.device),
-        autocast=autocast,
-    )
+        yield [f"decoding alone, {decoder}, {workers} threads", "", "", f"{rate:,.0f}", "", ""]
 
 
 def _linked(setting: Setting) -> Path:
