@@ -39,8 +39,11 @@ def measure(setting: Setting) -> Lines:
     root = _linked(setting)
     for autocast, compile in itertools.product(_precisions(setting), ("off", "on")):
         weights, device = setting.folder / "weights.safetensors", str(setting.device)
-        config = BackboneConfig(setting.scale.model, weights, device=device, autocast=autocast)
-        backbone = load_backbone(config)
+        backbone = load_backbone(
+            BackboneConfig(
+                name=setting.scale.model, weights=weights, device=device, autocast=autocast
+            )
+        )
         transform = make_transform("timm", backbone.data_config)
         backbone = on_its_way(
             backbone,
@@ -49,7 +52,6 @@ def measure(setting: Setting) -> Lines:
             device=setting.device,
             batch_size=setting.scale.batch,
             images=setting.scale.images,
-            on_note=setting.say,
         )
         alone = _alone(setting, backbone, transform)
         for name, rate, bound in _rates(setting, backbone, transform, root):

@@ -295,6 +295,11 @@ class Addition:
             takes = takes if self.left_out else f"a {self._noun} in val, or five to hold one out"
             which = f"{number_of(len(names), 'class')} ({examples(names)})"
             notes.append(f"never tested: {which}; a class takes {takes}")
+        if self.left_out and "weights" in change.data.get("old_rows", ""):
+            notes.append(
+                f"old classes are guessed from these {self._noun}s, so few of them are tested too"
+                " easily; `clinit remember` of old ones first gives a fair test"
+            )
         for one, after in pairwise(self.model.facts.history if change.action == "more" else ()):
             found, then = one.data.get("audit", {}), shlex.quote(after.data.get("model", "MODEL"))
             odd = [each["image"] for each in found.get("misfits", ())]

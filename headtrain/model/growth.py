@@ -150,7 +150,8 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     if start.balance is None and config.init == "auto" and len(rows.labels):
         # With a single image per class, nothing else shows how far old images lie from the new
         # rows, which could take them all: these take at most half of the stand-ins.
-        head = _shifted(head, min(0.0, float(np.median(_room(head, rows, images)))), new)
+        shift = min(0.0, float(np.median(_room(head, rows, images))))
+        head, start = _shifted(head, shift, new), start.shifted(shift)
     if len(tested.labels) and (start.balance is not None or config.init == "auto"):
         logits = tested.features[:].astype(np.float32) @ head.weight.T + head.bias
         balance = start.balance or ONLY_LOWERS

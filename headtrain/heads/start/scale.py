@@ -156,12 +156,12 @@ class Initialisation:
         """The choices of a discriminant, for a record."""
         return {"shrinkage": self.shrinkage, "quadratic": self.quadratic, "scale": self.factor}
 
-    def shifted(self, shift: float, balance: Balance) -> Initialisation:
+    def shifted(self, shift: float, balance: Balance | None = None) -> Initialisation:
         """Return the same with biases and left-out logits that are larger by `shift`.
 
         Args:
             shift: Change of the biases.
-            balance: Relative to the present rows.
+            balance: Relative to the present rows, if any.
         """
         before = self.left_out
 
@@ -171,10 +171,8 @@ class Initialisation:
             return found._replace(logits=found.logits + shift)
 
         rows = Rows(self.rows.weight, self.rows.bias + shift)
-        found = None if before is None else left_out
-        return replace(
-            self, rows=rows, shift=self.shift + shift, left_out=found, balance=balance.moved(shift)
-        )
+        found, moved = before and left_out, balance and balance.moved(shift)
+        return replace(self, rows=rows, shift=self.shift + shift, left_out=found, balance=moved)
 
     def facts(self) -> Initialisation:
         """Return all facts without the rows and logits, which occupy device memory."""
