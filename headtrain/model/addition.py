@@ -242,7 +242,9 @@ class Addition:
         others = f"({more:,} more repeat these or are alone in a class)"
         each = f"{self.new.total:,} tested {others}, each" if more else "each tested"
         other = "other places, cameras or days" if self._noun == "photograph" else "other sources"
-        found = f"{_right(self.new)}; {other} may be harder"
+        guessed = "weights" in self.change.data["old_rows"]
+        easy = ", too easy a test of few while old classes are not remembered" if guessed else ""
+        found = f"{_right(self.new)}{easy}; {other} may be harder"
         found += f" ({repeats:,} in repeats or series, see below)" if repeats else ""
         return f"Your {given}, {each} without itself: {found}."
 
@@ -295,11 +297,6 @@ class Addition:
             takes = takes if self.left_out else f"a {self._noun} in val, or five to hold one out"
             which = f"{number_of(len(names), 'class')} ({examples(names)})"
             notes.append(f"never tested: {which}; a class takes {takes}")
-        if self.left_out and "weights" in change.data.get("old_rows", ""):
-            notes.append(
-                f"old classes are guessed from these {self._noun}s, so few of them are tested too"
-                " easily; `clinit remember` of old ones first gives a fair test"
-            )
         for one, after in pairwise(self.model.facts.history if change.action == "more" else ()):
             found, then = one.data.get("audit", {}), shlex.quote(after.data.get("model", "MODEL"))
             odd = [each["image"] for each in found.get("misfits", ())]

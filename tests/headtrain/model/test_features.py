@@ -267,6 +267,9 @@ def test_single_rows_beside_unknown_old_ones_take_at_most_half_of_what_stands_in
     lost = added.change.data["estimated_loss"]
     assert 0.4 < lost["correct"] / lost["total"] <= 0.5
     assert "perhaps much lost" in "\n".join(map(str, added.lines()))
+    pairs = np.repeat(rows.train.features, 2, axis=0) + random.normal(size=(10, 40))
+    tested = model.add(clinit.Features(pairs, np.repeat(range(5), 2), class_names=[*"vwxyz"]))
+    assert "too easy a test of few" in tested.lines()[0]
 
 
 def test_classes_that_go_take_their_part_of_the_covariance_along(place: Path) -> None:
