@@ -178,8 +178,9 @@ def remember(
     say(f"{out} remembers {known}, {len(change.classes):,} from {images} given now{where}")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} held out")
-    if left := int((memory.held_out.counts() + memory.learnt.counts() == 0).sum()):
-        say(f"Untested: {number_of(left, 'class')}; of five images or more, one is held out")
+    if left := int((memory.held_out.counts() == 0).sum()):
+        untested = f"No image held out of {number_of(left, 'class')}, which are not tested"
+        say(f"{untested}; of five images or more, one is held out")
     say(memory.describe())
     say(f"Next: clinit add {shlex.quote(str(out))} {'FOLDER' if model.engine else 'FEATURES'}")
 

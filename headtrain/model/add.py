@@ -243,6 +243,7 @@ def _added(
             "left_out": is_left_out and not len(images.val.labels),
             **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
             "untested": untested,
+            "tested_classes": len(np.unique(tested.labels)),
             **_learnt(growth, started.head),
             **({"estimated_loss": asdict(taken)} if taken.total and not len(tested.labels) else {}),
             "audit": found.content,

@@ -252,10 +252,13 @@ class Addition:
     def _old_in_words(self) -> list[str]:
         if len(self.change.classes) == self.model.facts.num_classes:
             return []
+        lines, which, classes = list[str](), "Old", len(self.change.classes)
         if self.old.total:
             before = f"{self.old_before.correct:,} before"
-            return [f"Old classes: of {self.old.total:,} held out, {_right(self.old)}, {before}."]
-        lines, which, classes = list[str](), "Old", len(self.change.classes)
+            lines.append(
+                f"Old classes: of {self.old.total:,} held out, {_right(self.old)}, {before}."
+            )
+            which, classes = "Other old", classes + self.change.data["tested_classes"]
         if learnt := self.change.data.get("learnt"):
             of = number_of(learnt["total"], self._noun)
             right, before = _right(Top1(learnt["correct"], learnt["total"])), learnt["before"]

@@ -360,7 +360,7 @@ def test_a_network_of_timm_is_a_model_too(
 ) -> None:
     network = (*NETWORK, "--weights", tiny_weights)
     old, out = draw(tmp_path / "old", "ab", 6), tmp_path / "remembers"
-    assert "Untested: 1 class; " in done("remember", old, "--out", out, *network)
+    assert "No image held out of 1 class, which" in done("remember", old, "--out", out, *network)
     facts = read_facts(tmp_path / "remembers" / "model.safetensors")
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)
