@@ -229,6 +229,7 @@ def test_given_rows_that_the_model_holds_out_are_not_trained_on(
     printed = done("add", tmp_path / "remembers", images, "--out", out, *given, *cpu)
     assert "40 real features from the cache" in old_rows(out)  # of 50, ten are held out
     assert "Old classes: of 10 held out, " in printed
+    assert "ther old classes" not in printed
     assert memory_of(out).counts.tolist() == [8] * 7
     assert memory_of(out).held_out.counts().tolist() == [2] * 5 + [0, 0]
 

@@ -74,6 +74,8 @@ def test_a_device_decodes_upright_jpeg_files_and_the_host_all_others(tmp_path: P
         (batch,) = decoder.batches([range(6)])
         return batch
 
+    sent = [decode_module.for_device((tmp_path / name).read_bytes()) for name in names[:-1]]
+    assert [each is not None for each in sent] == [True, True, False, False, False]
     plain, batch = loaded(for_device=False), loaded(for_device=True)
     assert plain.finish is None
     assert batch.finish is not None

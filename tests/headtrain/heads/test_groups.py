@@ -13,7 +13,7 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.heads import groups as groups_module
 from clinit.headtrain.heads import repeats
 from clinit.headtrain.heads.closed.methods import HELD_OUT, RidgePath
-from clinit.headtrain.heads.groups import draw_per_class, held_out_rows, water_level
+from clinit.headtrain.heads.groups import draw_per_class, held_out_rows, order_by_class, water_level
 from clinit.headtrain.heads.repeats import find_groups, groups_of
 from clinit.headtrain.probe import protocol
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
@@ -267,3 +267,9 @@ def test_ranpac_chooses_lambda_on_other_photographs(monkeypatch: pytest.MonkeyPa
     new = Source(ROWS, ROWS)
     run_experiment(RunData(Source(base, base), new, head), [Study.of(asked)])
     assert share(rows_with(judged[0])) == pytest.approx(HELD_OUT, abs=0.02)
+
+
+def test_rows_are_sorted_by_class_however_large_its_number() -> None:
+    for largest in (3, 2**15 - 1, 2**15, 2**16, 2**40):
+        labels = np.array([largest, 0, largest, -1, 0])
+        assert order_by_class(labels).tolist() == [3, 1, 4, 0, 2]
