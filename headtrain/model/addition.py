@@ -242,8 +242,9 @@ class Addition:
         others = f"({more:,} more repeat these or are alone in a class)"
         each = f"{self.new.total:,} tested {others}, each" if more else "each tested"
         other = "other places, cameras or days" if self._noun == "photograph" else "other sources"
-        guessed = "weights" in self.change.data["old_rows"]
-        easy = ", too easy a test of few while old classes are not remembered" if guessed else ""
+        guessed, init = "weights" in self.change.data["old_rows"], self.change.settings["init"]
+        easy = ", too easy a test of few while old classes are not remembered"
+        easy = easy if guessed and init not in ("auto", "fitted") else ""
         found = f"{_right(self.new)}{easy}; {other} may be harder"
         found += f" ({repeats:,} in repeats or series, see below)" if repeats else ""
         return f"Your {given}, {each} without itself: {found}."
