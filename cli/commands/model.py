@@ -230,10 +230,15 @@ def rename(
     for text in names:
         old, _, new = text.partition("=")
         if not (old and new) or old in pairs:
-            raise typer.BadParameter(f"expected OLD=NEW, each OLD once, got {text!r}")
+            example = shlex.quote(f"{old or 'tench'}=new name")
+            raise typer.BadParameter(
+                f"expected OLD=NEW, each OLD once, got {text!r}; for example {example}"
+            )
         pairs[old] = new
     found = _changed(model, out, lambda one, data: one.rename(pairs, data), overwrite=overwrite)
-    say(f"{found.origin} has {number_of(len(pairs), 'new name')}")
+    named = found.facts.history[-1].settings["names"].items()
+    told = [f"{in_words(before)} is now {in_words(now)}" for before, now in named]
+    say(f"{found.origin}: {examples(told, SHOWN)}")
 
 
 def _changed(

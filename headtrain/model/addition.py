@@ -306,10 +306,9 @@ class Addition:
             odd += [name for each in found.get("repeated", ()) for name in each["images"]]
             if odd and not {*one.classes}.isdisjoint(change.classes):
                 notes.append(
-                    f"odd {self._noun}s of an earlier step are still learnt ({examples(odd)}). To"
-                    " take some out, repeat that step with `--without LIST` (`clinit model show"
-                    f" {then} --html PAGE.html` writes the command, if it is still that model), and"
-                    " then this one"
+                    f"odd {self._noun}s of an earlier step are still learnt ({examples(odd)})."
+                    f" `clinit model show {then} --html PAGE.html` shows them, and how to repeat"
+                    " that step without them; then repeat this one"
                 )
         return notes
 

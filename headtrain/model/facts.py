@@ -189,9 +189,10 @@ class ModelFacts:
             why = f"fits {old + new:,} tested images, all right or no better than chance"
             return f"not calibrated: no temperature {why}"
         if is_first:
-            return f"not calibrated, which takes {takes}: there are {new:,}"
-        there = f"there are {old:,} of old and {new:,} of new ones (`clinit remember`)"
-        return f"not calibrated, which takes {takes}, some of old classes: {there}"
+            return f"not calibrated, which takes {takes}: there are {new:,}, so give more"
+        there = f"there are {old:,} of old and {new:,} of new ones"
+        more = "`clinit remember` or `--old` gives old ones, more images give new ones"
+        return f"not calibrated, which takes {takes}, some of old classes: {there}; {more}"
 
 
 def accuracy_in_words(part: Top1 | None) -> str:

@@ -36,9 +36,9 @@ from clinit.headtrain.model.inputs import (
     LISTED,
     Arrived,
     Inputs,
+    ask_of_names,
     differences,
     features_in,
-    questions,
     tellers,
 )
 from clinit.headtrain.model.model import Model
@@ -122,8 +122,7 @@ class ImageFolder(Inputs):
             ClinitError: If the images cannot be read, or if the existing cache comes from another
                 model or other images.
         """
-        for text in questions(self.class_names, model, "the folder"):
-            observe(Warned(text))
+        ask_of_names(self.class_names, model, "the folder", observe)
         with self._place(model) as folder:
             seen, bad = self._extracted(model, folder, observe)
             found = features_in(folder)

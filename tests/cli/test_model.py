@@ -188,7 +188,7 @@ def test_more_images_solve_rows_anew_and_two_models_become_one(
     told = {"a known image of g", "f/moved.png"}
     assert "across classes" in {each["where"] for each in found if told <= {*each["images"]}}
     assert "5 more photographs of 1 class, 2 classes computed anew" in printed
-    assert f"`clinit model show {grown[0]} --html PAGE.html` writes the command" in printed
+    assert f"`clinit model show {grown[0]} --html PAGE.html` shows them, and how" in printed
     done("add", remembering, draw(tmp_path / "other", "hi", 6), "--out", tmp_path / "hi", *cpu)
     words = ("model", "merge", tmp_path / "more-of-f", tmp_path / "hi", "--out")
     printed = done(*words, tmp_path / "both")

@@ -17,6 +17,7 @@ def test_a_copy_of_a_photograph_of_the_other_class_is_not_moved_there_unasked() 
     misfits = [{"image": f"ant/{n}.jpg", "nearest": "bee"} for n in (1, 2)]
     copies = {"where": "across classes", "images": ["bee/9.jpg", "ant/1.jpg"]}
     audit: dict[str, Any] = {"misfits": misfits, "alike": [], "repeated": [copies], "odd": []}
-    shots = _of_audit(audit)["May not belong to their class"]
+    shots = _of_audit(audit)["May not belong to their class, oddest first"]
     boxes = [_figure(Path("photographs"), each).partition('class="to"')[2] for each in shots]
     assert ["checked" in box for box in boxes] == [False, True]
+    assert shots[0].words == "like bee/9.jpg"
