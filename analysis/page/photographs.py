@@ -117,12 +117,21 @@ def model_page(title: str, facts: ModelFacts) -> str:
 
 def _of_audit(audit: Mapping[str, Any]) -> Sections:
     """Return the photographs of an audit by section."""
-    across = [each["images"] for each in audit["repeated"] if "across" in each["where"]]
-    like = {image: _other(images, image) for images in across for image in images}
+    repeats: dict[str, list[Shot]] = {}
+    copies: dict[str, Shot] = {}
+    for each in audit["repeated"]:
+        first, second, *_ = names = each["images"]
+        given = names[-each.get("given", 0) :]  # those that the model has already come first
+        shots = {n: Shot(n, f"like {second if n == first else first}") for n in given}
+        if "across" in each["where"]:
+            copies |= shots
+        else:
+            del shots[first]
+        repeats.setdefault(f"Repeated {each['where']}", []).extend(shots.values())
 
     def compared(each: Mapping[str, Any]) -> Shot:
-        if each["image"] in like:  # the other class has it already: at most to be left out
-            return Shot(each["image"], f"like {like[each['image']]}")
+        if each["image"] in copies:  # the other class has it already: at most to be left out
+            return copies[each["image"]]
         nearest, scores = each["nearest"], each.get("scores", ())  # none in earlier models
         verb, unit, of = SCORES[each.get("unit", UNIT)]
         words = f"{verb} {in_words(nearest)}" if nearest else "like no class"
@@ -132,31 +141,16 @@ def _of_audit(audit: Mapping[str, Any]) -> Sections:
         return Shot(each["image"], words, nearest)
 
     return {
-        "May not belong to their class, oddest first": [
-            compared(each)  # earlier models list them by class
-            for each in sorted(audit["misfits"], key=lambda each: -max(each.get("scores", [0])))
-        ],
+        "May not belong to their class, oddest first": [*map(compared, audit["misfits"])],
         **{
             f"{' and '.join(map(in_words, pair['classes']))} look alike": [
                 compared(each) for each in pair.get("files", ())
             ]
             for pair in audit["alike"]
         },
-        **{
-            f"Repeated {where}": [
-                Shot(image, f"like {_other(each['images'], image)}")
-                for each in audit["repeated"]
-                for image in each["images"][-each.get("given", 0) if "across" in where else 1 :]
-                if each["where"] == where
-            ]
-            for where in dict.fromkeys(each["where"] for each in audit["repeated"])
-        },
+        **repeats,
         "Hardly show anything": [Shot(each["image"], each["why"]) for each in audit["odd"]],
     }
-
-
-def _other(images: Sequence[str], image: str) -> str:
-    return next((each for each in images if each != image), image)
 
 
 def _page(

@@ -113,8 +113,11 @@ def add(
         written = added.save(given.out, overwrite=overwrite)
     _tell(added, written, as_json=as_json)
     _write_page(html, str(given.out), added.model.facts)
+    change = added.change
+    if html is None and added.audit.misfits and "images" in change.data:
+        page = f"clinit model show {shlex.quote(str(given.out))} --html PAGE.html"
+        note(f"`{page}` shows odd photographs, and how to move them or leave them out")
     if as_json:
-        change = added.change
         told = ("listing", "unreadable", "notes", "untested", "estimated_loss")
         facts = {name: change.data.get(name) for name in told}
         accuracy = {name: asdict(each) for name, each in change.accuracy.items()}
@@ -202,7 +205,7 @@ def remove(
     left = _changed(model, out, lambda one, data: one.remove(classes, data), overwrite=overwrite)
     knows = f"{left.origin} knows {number_of(left.facts.num_classes, 'class')}"
     gone = left.facts.history[-1].classes
-    say(f"{knows}, {len(gone):,} fewer than {model}: {_listed(gone)} removed")
+    say(f"{knows}, {len(gone):,} fewer: {_listed(gone)} removed")
     if left.memory is not None and not left.memory.exact:
         note(
             "the stored covariance still includes the removed classes:"
@@ -231,9 +234,7 @@ def rename(
         old, _, new = text.partition("=")
         if not (old and new) or old in pairs:
             example = shlex.quote(f"{old or 'tench'}=new name")
-            raise typer.BadParameter(
-                f"expected OLD=NEW, each OLD once, got {text!r}; for example {example}"
-            )
+            raise typer.BadParameter(f"expected OLD=NEW ({example}), each OLD once, got {text!r}")
         pairs[old] = new
     found = _changed(model, out, lambda one, data: one.rename(pairs, data), overwrite=overwrite)
     named = found.facts.history[-1].settings["names"].items()

@@ -128,7 +128,7 @@ def target(out: Path | None, model: Path, *, overwrite: bool) -> Path:
         if overwrite:
             raise typer.BadParameter("--overwrite needs --out: without it, nothing is replaced")
         out = next_to(model)
-        note(f"the new model goes to {out}; {model} stays as it is")
+        note(f"the new model goes to {out}; {model.name or model} stays as it is")
     if out.suffix not in (".safetensors", ".npz") and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
             f"--out must be a folder, or a file that ends in .safetensors, got {out}"

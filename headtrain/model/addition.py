@@ -267,8 +267,8 @@ class Addition:
             which, classes = "Other old", classes + learnt["classes"]
         if classes < self.model.facts.num_classes:
             lost = self.change.data.get("estimated_loss")
-            told = ", estimated loss by this step {correct:,} in {total:,} of their {noun}s"
-            loss = "" if lost is None else told.format(**lost, noun=self.audit.noun)
+            told = f", estimated loss by this step {{:.1f}} % of their {self.audit.noun}s"
+            loss = "" if lost is None else told.format(100 * lost["correct"] / lost["total"])
             if lost is not None and lost["correct"] > GUESSED * lost["total"]:
                 loss = ", and perhaps much lost: give old ones (`--old`), or more new ones"
             lines.append(f"{which} classes: not tested (`clinit remember`){loss}.")

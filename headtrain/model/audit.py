@@ -203,17 +203,14 @@ def audit(
         found = {"image": images.paths[row], "class": str(own[row]), "nearest": other}
         return {**found, "unit": unit, "scores": [round(float(each), 3) for each in scores]}
 
-    repeats, strange = repeated(images, earlier), []
+    repeats, strange, copied = repeated(images, earlier), [], dict[str, frozenset[str | None]]()
     class_of = dict(zip(images.paths, own.tolist(), strict=True))
-    copied = {
-        image: {class_of.get(other) for other in each["images"]} - {class_of.get(image)}
-        for each in repeats
-        for image in each["images"]
-    }
+    for each in repeats:
+        copied |= dict.fromkeys(each["images"], frozenset(map(class_of.get, each["images"])))
     order = np.argsort(-distances[np.arange(len(own)), rows.labels], kind="stable")
     for row in order[(is_nearer | is_far)[order]].tolist():
-        has_copy = copied.get(images.paths[row], set())
-        those = [label for label, name in enumerate(names) if name in has_copy]
+        has_copy = copied.get(images.paths[row], frozenset())
+        those = [n for n, name in enumerate(names) if name in has_copy and n != rows.labels[row]]
         other = min(those, key=distances[row].__getitem__, default=int(place[row]))
         is_known = those or is_nearer[row]
         strange.append(shown(row, names[other]) | ({} if is_known else {"nearest": None}))

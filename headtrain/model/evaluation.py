@@ -34,13 +34,7 @@ from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.dataset.scan import without as leave_out
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
 from clinit.headtrain.model.engine import AnsweredBatch, Logits
-from clinit.headtrain.model.inputs import (
-    FeatureInput,
-    ask_of_names,
-    features_in,
-    is_features,
-    tellers,
-)
+from clinit.headtrain.model.inputs import FeatureInput, ask_names, features_in, is_features, tellers
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import (
     Rejection,
@@ -333,7 +327,7 @@ class Questions:
         every = {*model.class_names}
         strangers = [name for name in self.classes.values() if name not in every]
         names = list(dict.fromkeys(strangers))
-        ask_of_names(names, model, "the folder", observe)
+        ask_names(names, model, "the folder", observe)
         told = examples(list(map(in_words, names)))
         kind = "folder" if self.rows is None else "class"
         if names and len(strangers) == len(self.classes):

@@ -36,7 +36,7 @@ from clinit.headtrain.model.inputs import (
     LISTED,
     Arrived,
     Inputs,
-    ask_of_names,
+    ask_names,
     differences,
     features_in,
     tellers,
@@ -122,7 +122,7 @@ class ImageFolder(Inputs):
             ClinitError: If the images cannot be read, or if the existing cache comes from another
                 model or other images.
         """
-        ask_of_names(self.class_names, model, "the folder", observe)
+        ask_names(self.class_names, model, "the folder", observe)
         with self._place(model) as folder:
             seen, bad = self._extracted(model, folder, observe)
             found = features_in(folder)

@@ -186,7 +186,7 @@ class FeatureInput(Inputs):
                 remedy="Give a cache with the split train.",
             )
         train, data = self.splits["train"], dict(self.data)
-        ask_of_names(train.class_names, model, self.told, observe)
+        ask_names(train.class_names, model, self.told, observe)
         finite = {n: np.isfinite(each.features[:]).all(axis=1) for n, each in self.splits.items()}
         learnt = np.unique(train.labels[finite["train"]])
         given = tuple(train.class_names[label] for label in learnt)
@@ -222,7 +222,7 @@ class FeatureInput(Inputs):
         )
 
 
-def ask_of_names(names: Sequence[str], model: Model, told: str, observe: Observer) -> None:
+def ask_names(names: Sequence[str], model: Model, told: str, observe: Observer) -> None:
     """Ask about names that no class of the model has, but nearly."""
     if near := near_names(names, model.class_names, told, "the model"):
         observe(Warned(near))
