@@ -178,9 +178,9 @@ def remember(
     place = getattr(inputs, "features", None) if model.engine is not None else None
     where = f"; their features are at {place}" if isinstance(place, Path) else ""
     known = f"{int(memory.known.sum()):,} of {number_of(facts.num_classes, 'class')}"
-    say(f"{out} remembers {known}, {len(change.classes):,} from {images} given now{where}")
+    say(f"{out} remembers {known}, {len(change.classes):,} of them now, from {images}{where}")
     if top1 := change.accuracy.get("old"):
-        say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} held out")
+        say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'other image')}, held out")
     if left := int((memory.held_out.counts() == 0).sum()):
         untested = f"No image held out of {number_of(left, 'class')}, which are not tested"
         say(f"{untested}; of five images or more, one is held out")

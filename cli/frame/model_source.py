@@ -273,7 +273,7 @@ def opened(
 
             model: Model = stock_model(ExtractConfig.of(network))
             if model.facts.assumed is not None:
-                observe(Noted(f"{model.facts.assumed} (other names: --head-classes FILE)"))
+                observe(Noted(f"{model.facts.assumed}; for others, --head-classes FILE"))
         else:
             model = load_model(paths[0], device=network.device)
         for reads in (paths[-1], Path(model.origin)):

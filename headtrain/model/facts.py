@@ -133,8 +133,8 @@ class ModelFacts:
     @property
     def assumed(self) -> str | None:
         """What names were assumed for rows without names; None if the names are known."""
-        source = self.record.get("assumed_names")
-        return source and f"the weights name no classes: taken for the classes of {source}"
+        source = self.record.get("assumed_names", "").replace("rows", "classes")
+        return f"the weights name no classes: assumed those of {source}" if source else None
 
     @property
     def name(self) -> str:
