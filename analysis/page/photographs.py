@@ -84,8 +84,8 @@ def evaluation_page(
         return Shot(image, f"probability: {words}", line["answer"], moves=False)
 
     shots: dict[str, list[Shot]] = {}
-    if (lost := found.tables.get("Lost")) is not None:
-        shots["Lost"] = [shot(image) for image in lost["image"] if image in of_image]
+    if "change" in found.table.columns and len(lost := found.changed("lost")):
+        shots["Lost"] = [*map(shot, lost["image"])]
     for name, answer, count, files in found.confused.head(PAIRS).iter_rows():
         above = f"{in_words(name)} taken for {in_words(answer)}: {count:,}"
         shots[above] = [shot(image) for image in files[:IMAGES]]

@@ -143,8 +143,6 @@ def _show(model: str, found: Evaluation) -> None:
     for line in found.lines(model):
         say(line)
     for title, rows in found.tables.items():
-        if title == "Lost":  # the comparison names them
-            continue
         more = f", {LISTED} of {len(rows):,}" if len(rows) > LISTED else ""
         columns = [
             Column(name, "number" if kind.is_numeric() else "setting")

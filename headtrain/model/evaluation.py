@@ -258,18 +258,15 @@ class Evaluation:
         tables = [
             [title, *lines_of_table(rows.columns, cells_of(rows.head(LISTED)))]
             for title, rows in self.tables.items()
-            if title != "Lost"  # the lines name them
         ]
         return "\n".join(line for lines in (self.lines(), *tables) for line in lines)
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Tables by title: classes with mistakes, most confused pairs, and lost images."""
+        """Tables by title: classes with mistakes, and most confused pairs."""
         taken = self.confused.select("class", pl.col("answer").alias("taken for"), "images")
         worst = self.classes.filter(pl.col("top1") < 100)
         found = {"Classes with mistakes": worst, "Most confused pairs of classes": taken}
-        if "change" in self.table.columns:
-            found["Lost"] = self.changed("lost").rename({"answer": "now", "other": "before"})
         return {title: rows for title, rows in found.items() if len(rows)}
 
 
