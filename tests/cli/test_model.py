@@ -341,12 +341,9 @@ def test_odd_images_are_warned_of(remembering: Path, images: Path, tmp_path: Pat
     assert told.pop("listing") is None
     assert (told.pop("knows"), told.pop("untested")) == (8, [])
     assert told.pop("accuracy")["old"]["total"] == 5
-    assert {
-        "model": str(out),
-        "notes": None,
-        "estimated_loss": None,
-        **change.data["audit"],
-    } == told
+    empty = {"notes": None, "estimated_loss": None}
+    assert {"model": str(out), **empty, **change.data["audit"]} == told
+    assert f"`clinit model show {out} --html PAGE.html` shows odd photographs" in result.stderr
     assert "g/bad.png" in str(read_facts(out).history[-1].data["unreadable"])
 
 
