@@ -152,10 +152,10 @@ class Audit:
             ],
             "images that hardly show anything": [f"{it['image']} ({it['why']})" for it in self.odd],
         }
-        found = {what: each for what, each in parts.items() if each}
         lines = [
             f"{what} ({len(each):,}): {examples(each, MOST_FILES if PLACES[0] in what else SHOWN)}"
-            for what, each in found.items()
+            for what, each in parts.items()
+            if each
         ]
         if wrong := self.turned.get("wrong"):
             answers = [f"{n:,} as {in_words(name)}" for name, n in self.turned["answers"].items()]

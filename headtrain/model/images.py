@@ -84,11 +84,10 @@ class ImageFolder(Inputs):
         Raises:
             ClinitError: If the images cannot be listed.
         """
-        listing: dict[str, Scan] = {}
         self.observe(Doing("Listing the images …"))
         scans: Iterable[Scan] = scan_splits("folder", self.root, labels=self.labels)
-        for scanned in scans if self.without is None else without(scans, self.without):
-            listing[scanned.manifest.split] = scanned
+        scans = scans if self.without is None else without(scans, self.without)
+        listing = {each.manifest.split: each for each in scans}
         if "train" not in listing:
             first = listing["val"].manifest.table["path"][0]
             aside = self.root / Path(first).parent.parent

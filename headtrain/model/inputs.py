@@ -132,12 +132,8 @@ class FeatureInput(Inputs):
 
     def row_names(self, split: str) -> list[str]:
         """Return a name for each row of a split."""
-        names = self.names.get(split)
-        return (
-            [f"row {n}" for n in range(len(self.splits[split].labels))]
-            if names is None
-            else [*names]
-        )
+        numbers = range(len(self.splits[split].labels))
+        return [*self.names.get(split, [f"row {n}" for n in numbers])]
 
     def need_labels(self) -> None:
         """Check that the classes of the rows are known.
