@@ -268,8 +268,8 @@ class Addition:
             which, classes = "Other old", classes + learnt["classes"]
         if classes < self.model.facts.num_classes:
             lost = self.change.data.get("estimated_loss")
-            told = ", estimated loss by this step {correct:,} in {total:,} of their {noun}s"
-            loss = "" if lost is None else told.format(**lost, noun=self.audit.noun)
+            told = f", estimated loss by this step {{:.1f}} % of their {self.audit.noun}s"
+            loss = "" if lost is None else told.format(100 * lost["correct"] / lost["total"])
             if lost is not None and lost["correct"] > GUESSED * lost["total"]:
                 loss = ", and perhaps much lost: give old ones (`--old`), or more new ones"
             lines.append(f"{which} classes: not tested (`clinit remember`){loss}.")
@@ -307,10 +307,9 @@ class Addition:
             odd += [name for each in found.get("repeated", ()) for name in each["images"]]
             if odd and not {*one.classes}.isdisjoint(change.classes):
                 notes.append(
-                    f"odd {self._noun}s of an earlier step are still learnt ({examples(odd)}). To"
-                    " take some out, repeat that step with `--without LIST` (`clinit model show"
-                    f" {then} --html PAGE.html` writes the command, if it is still that model), and"
-                    " then this one"
+                    f"odd {self._noun}s of an earlier step are still learnt ({examples(odd)})."
+                    f" `clinit model show {then} --html PAGE.html` shows them, and how to repeat"
+                    " that step without them; then repeat this one"
                 )
         return notes
 

@@ -248,11 +248,10 @@ def of_features(model: Model, rows: FeatureInput) -> Iterator[AnsweredBatch]:
             fits = np.isfinite(as_trained(model.facts, logits)).all(axis=1)
         logits[~fits] = 0
         numbers = range(start, start + len(block))
-        why = {row: NOT_FINITE for row, good in zip(numbers, finite, strict=True) if not good}
-        why |= {
-            row: OVERFLOW
+        why = {
+            row: OVERFLOW if good else NOT_FINITE
             for row, good, fit in zip(numbers, finite, fits, strict=True)
-            if good and not fit
+            if not (good and fit)
         }
         yield numbers, logits, why
 

@@ -14,7 +14,7 @@ import clinit
 from clinit.errors import ClinitError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
-from clinit.headtrain.model.inputs import questions
+from clinit.headtrain.model.inputs import similar_names
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.protocol.stream.source import Source
 from tests.cli.calls import call, done, refused
@@ -233,7 +233,7 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     assert "(7 in repeats or series, see below)" in answer
     assert "there are 0 of old and 21 of new ones" in added.model.facts.probabilities
     assert "`clinit add` does it" in added.model.rename({"elk": "moose"}).facts.probabilities
-    assert next(questions(("sunflower", "sunflowr"), model, "")).startswith("sunflowr: is it sunf")
+    assert similar_names(("sunflower", "sunflowr"), model).startswith("sunflowr: is it sunf")
 
 
 def test_images_of_few_old_classes_bound_what_single_rows_take(place: Path) -> None:
