@@ -26,12 +26,12 @@ from clinit.headtrain.heads.array import as_tensor, as_type, library, namespace,
 from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
-from clinit.headtrain.heads.start.calibrate import Objective, fit, minimise
+from clinit.headtrain.heads.start.calibrate import Objective, affine, fit, minimise, scaled
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet, joined
 from clinit.headtrain.heads.start.discriminant import discriminant_rows
 from clinit.headtrain.heads.start.left_out import computed_again, judges_of, less_owed
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
-from clinit.headtrain.heads.start.scale import Initialisation, LeftOut, affine, scaled
+from clinit.headtrain.heads.start.scale import Initialisation, LeftOut
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.leave_one_out import Unit
