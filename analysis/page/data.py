@@ -15,6 +15,7 @@ import base64
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -216,13 +217,7 @@ def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
 
 
 def _column(column: Column) -> dict[str, Any]:
-    return {
-        "heading": column.heading,
-        "mark": column.mark,
-        "better": column.better,
-        "meaning": column.meaning,
-        "number": column.kind == "number",
-    }
+    return {**asdict(column), "mark": column.mark, "number": column.kind == "number"}
 
 
 def _cell(cell: str | Text | Cell) -> list[Any]:
