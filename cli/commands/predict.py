@@ -161,12 +161,8 @@ def predict(
 
 def _check_options(context: Context, model: Path, *, of_features: bool, is_head: bool) -> None:
     of_images = (*fields_of(Reading), *(["device"] if is_head else []))
-    idle = dict.fromkeys(
-        of_images if of_features else (),
-        f"here: {model} is a head for features"
-        if is_head
-        else f"here: {'features' if of_features else 'images'} are given",
-    )
+    why = f"here: {model} is a head for features" if is_head else "here: features are given"
+    idle = dict.fromkeys(of_images if of_features else (), why)
     if given(context, "reject") is None:
         idle["reject_rate"] = "without --reject"
     refuse_idle(context, {name: f"has no effect {why}" for name, why in idle.items()})

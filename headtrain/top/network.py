@@ -164,29 +164,21 @@ class Cut:
     """Dotted names of the plastic blocks in the network, in forward order."""
 
 
-def block_names(network: nn.Module) -> tuple[str, ...]:
-    """Return the dotted names of all blocks of a network, in forward order.
-
-    Raises:
-        BackboneError: If the network belongs to no supported family.
-    """
-    return tuple(step.block for step in steps_of(network) if step.block is not None)
-
-
 def cut_network(network: nn.Module, top_blocks: int) -> Cut:
     """Cut a network in front of its last `top_blocks` blocks.
 
     Raises:
         BackboneError: If the network belongs to no supported family, or has fewer blocks.
     """
-    names = block_names(network)
+    steps = steps_of(network)
+    names = tuple(step.block for step in steps if step.block is not None)
     if not 1 <= top_blocks <= len(names):
         raise BackboneError(
             f"cannot train {top_blocks} top blocks: this {type(network).__name__}"
             f" has {len(names)} blocks",
             remedy=f"Give `--top-blocks` from 1 to {len(names)}.",
         )
-    steps, blocks = steps_of(network), names[-top_blocks:]
+    blocks = names[-top_blocks:]
     first = next(index for index, step in enumerate(steps) if step.block == blocks[0])
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ from clinit.errors import RecordError
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds
 from clinit.headtrain.protocol.study.rules import EARLIER
 from clinit.headtrain.protocol.study.rules import settings_of as all_settings
-from clinit.headtrain.protocol.study.study import Study, as_of_today
+from clinit.headtrain.protocol.study.study import Study, study_of
 
 MOST_IN_BANK = 100
 """Records list the heads of banks of at most this size, so that records stay small."""
@@ -192,12 +192,11 @@ def study_of_run(info: Mapping[str, Any], origin: str) -> Study:
     Raises:
         RecordError: If this version does not accept one of its settings.
     """
-    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings_of(info).items()}
-    top = "top_blocks" in settings
-    if top:  # settings omit probes, which change no number of the run
+    settings = settings_of(info)
+    if "top_blocks" in settings:  # settings omit probes, which change no number of the run
         settings["probe"] = any("forward_transfer" in task for task in info["tasks"])
     try:
-        return Study.of(as_of_today(settings), top=top).resolved()
+        return study_of(settings).resolved()
     except ValueError as error:
         raise RecordError(
             f"{origin} was recorded by another version: {error}",

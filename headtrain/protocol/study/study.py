@@ -213,19 +213,22 @@ def _word(value: Any) -> str:
     return value.partition("@")[0].replace(":", ".") if isinstance(value, str) else str(value)
 
 
-def study_of(recorded: Mapping[str, Any]) -> Study | None:
-    """Return the study of recorded settings; None if this version cannot run it."""
+def study_of(recorded: Mapping[str, Any]) -> Study:
+    """Return the study of recorded settings.
+
+    Raises:
+        ValueError: If this version cannot run it.
+    """
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in recorded.items()}
-    try:
-        return Study.of(as_of_today(settings), top="top_blocks" in settings)
-    except ValueError:
-        return None
+    return Study.of(as_of_today(settings), top="top_blocks" in settings)
 
 
 def identity_of(recorded: Mapping[str, Any]) -> str:
     """Return the identity of a run by its recorded settings; missing settings have defaults."""
-    study = study_of(recorded)
-    return study.identity if study is not None else identity_text(recorded)
+    try:
+        return study_of(recorded).identity
+    except ValueError:
+        return identity_text(recorded)
 
 
 def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
