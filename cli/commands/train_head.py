@@ -104,5 +104,4 @@ def _diagnosis(features: Fingerprint, statistics: ClassStatistics, head: Rows) -
 
     if len(statistics.totals) < 2:  # the measures are undefined for a single class
         return {}
-    weights = head.weight, head.bias
-    return diagnose(statistics, *weights, lam=_DIAGNOSIS_LAMBDA, fingerprint=features).content()
+    return diagnose(statistics, head, lam=_DIAGNOSIS_LAMBDA, fingerprint=features).content()
