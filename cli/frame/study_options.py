@@ -185,7 +185,7 @@ def _listed(each: Setting, words: list[str]) -> list[Any]:
     from clinit.headtrain.protocol.sweep.grid import values_of
 
     try:
-        return [value for word in words for value in values_of(each, word)]
+        return [value for word in words for value in values_of(each, word.split(","))]
     except ExperimentError as error:
         told = str(error).replace(f"{each.name}=", f"{each.option} ", 1)
         raise typer.BadParameter(

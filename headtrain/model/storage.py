@@ -286,7 +286,11 @@ def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool 
         ClinitError: If the model cannot be written; nothing is left behind then.
     """
     check_free(out, overwrite=overwrite)
-    check_kind(model, out, onnx=onnx)
+    check_kind(model, out)
+    if onnx:
+        model.need_engine()
+        if out.suffix in (".npz", ".safetensors"):
+            raise ValueError(f"ONNX needs a folder, a head alone a file, got {out}")
     is_file = out.suffix in (".npz", ".safetensors")
     found = list[str]()
     if model.engine is None:
@@ -331,17 +335,12 @@ def _head_file(model: Model, suffix: str, *, with_memory: bool) -> bytes:
     return head_bytes(head, suffix, beside)
 
 
-def check_kind(model: Model, out: Path, *, onnx: bool = False) -> None:
-    """Check that a model has what a file of this name, or an ONNX file, contains.
+def check_kind(model: Model, out: Path) -> None:
+    """Check that a model has what a file of this name contains.
 
     Raises:
         ModelError: If it has not.
-        ValueError: If ONNX goes into a file.
     """
-    if onnx:
-        model.need_engine()
-        if out.suffix in (".npz", ".safetensors"):
-            raise ValueError(f"ONNX needs a folder, a head alone a file, got {out}")
     if out.suffix == ".npz" and model.engine is not None:
         raise ModelError(
             f"{out} can contain a head alone, but {model.origin} has a network",
