@@ -111,14 +111,9 @@ def _places(records: list[Path]) -> list[Path]:
     from clinit.headtrain.protocol.record.format import read_info
 
     infos = [read_info(path) for path in records]
+    sides = [filter(None, (info["base"], info["new"])) for info in infos]
     found = [
-        [
-            Path(p)
-            for s in (i["base"], i["new"])
-            if s
-            for p in (s["path"], *s.get("other_paths", ()))
-        ]
-        for i in infos
+        [Path(p) for s in own for p in (s["path"], *s.get("other_paths", ()))] for own in sides
     ]
     for path, each, info in zip(records, found, infos, strict=True):
         if each != found[0]:

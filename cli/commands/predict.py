@@ -119,11 +119,9 @@ def predict(
     if of_features:
         what = "row"
         with doing("Naming rows …"):
-            predictions = [
-                each
-                for path in images
-                for each in predicted(opened, features_in(path), top=top, reject=rejection)
-            ]
+            predictions = []
+            for path in images:
+                predictions += predicted(opened, features_in(path), top=top, reject=rejection)
     else:
         opened.need_engine()
         what, paths = "image", find_images(images, _note_left_out)

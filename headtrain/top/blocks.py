@@ -322,12 +322,8 @@ class TopBlocks(Method):
         old: Int[np.ndarray, " old"] = rows.rows[: rows.num_old]
         if not len(old) and lesson.task.number == 1:
             old = plan.base_sample(self._method.base_sample)
-        return TaskReader(
-            self._inputs.experiment.scenario.train,
-            self._inputs.train,
-            new=rows.rows[rows.num_old :],
-            old=old,
-        )
+        train = self._inputs.experiment.scenario.train
+        return TaskReader(train, self._inputs.train, new=rows.rows[rows.num_old :], old=old)
 
     def _tested(self, lesson: Lesson, iteration: int) -> Tested:
         listed = self._study.stream.lists_mistakes(iteration)

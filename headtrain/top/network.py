@@ -362,11 +362,9 @@ class PlasticModel:
 
     def changed(self) -> dict[str, np.ndarray]:
         """Return the parameters of the merged blocks that training has changed, by name."""
-        return {
-            name: value.cpu().numpy()
-            for name, value in self._values().items()
-            if not torch.equal(value, self._original[name])
-        }
+        values, before = self._values(), self._original
+        changed = (name for name in values if not torch.equal(values[name], before[name]))
+        return {name: values[name].cpu().numpy() for name in changed}
 
     @property
     def _classifier(self) -> nn.Linear:
@@ -384,11 +382,8 @@ class PlasticModel:
 
     def _values(self, *others: str) -> dict[str, Tensor]:
         prefixes = tuple(f"{name}." for name in (*self.cut.blocks, *others))
-        return {
-            name: value.detach()
-            for name, value in self.network.state_dict().items()
-            if name.startswith(prefixes)
-        }
+        state = self.network.state_dict()
+        return {name: state[name].detach() for name in state if name.startswith(prefixes)}
 
     def _arithmetic(self) -> AbstractContextManager[Any]:
         if self._mixed:

@@ -214,13 +214,9 @@ class _Search:
         """Blocks of rows in the eigenbasis, the place of each row, and the rows that are alone."""
         path, double = self._path, namespace(self._path.basis).float64
         units, places = self._sample.blocks(path.statistics)
-        blocks = [
-            (
-                unit,
-                path.coordinates(as_type(take(self._sample.data.features, unit.all_rows), double)),
-            )
-            for unit in units
-        ]
+        features = self._sample.data.features
+        parts = (path.coordinates(as_type(take(features, u.all_rows), double)) for u in units)
+        blocks = list(zip(units, parts, strict=True))
         return blocks, places, path.coordinates(self._singles.features(slice(None), double))
 
     def _logits(self, lam: float) -> Float[Tensor, "rows new"]:

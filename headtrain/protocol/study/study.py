@@ -79,11 +79,8 @@ class Study(Parts):
         rules.check(self)
         every = settings_of(top=self.top is not None)
         study = self.changed({name: every[name].default for name in self.idle("method")})
-        settled = {
-            name: value
-            for name, value in rules.defaults(study).items()
-            if name in every and study.value(name) is None
-        }
+        filled = rules.defaults(study)
+        settled = {n: filled[n] for n in filled if n in every and study.value(n) is None}
         if study.top is None:
             settled["protocol"] = every["protocol"].default  # what it stands for is filled in
         if study.is_solved:
@@ -132,11 +129,8 @@ class Study(Parts):
         others = {*PER_HEAD, *rules.LOW_RANK, *rules.EWC, *rules.DERPP, *rules.CLOSED}
         absent = self.idle("method").keys() & others
         every, left_out = settings_of(top=self.top is not None), absent | self.unsaid
-        return {
-            name: value
-            for name, value in self.values().items()
-            if name not in left_out and every[name].recorded
-        }
+        values = self.values()
+        return {n: values[n] for n in values if n not in left_out and every[n].recorded}
 
     @property
     def unsaid(self) -> set[str]:
