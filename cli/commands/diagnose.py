@@ -94,10 +94,7 @@ def diagnose(
     )
     out.print(heads_table(found))
     if others := len({n for r in rows for n in r.class_names}) - collapse.classes:
-        note(
-            f"left out: {number_of(others, 'class')} of the cache without a row in the head, or"
-            " without features"
-        )
+        note(f"left out: {number_of(others, 'class')} without a row in the head, or features")
     if lost := min(collapse.dim, collapse.classes - 1) - collapse.rank:
         note(
             f"along {lost} of the directions, class means vary by no more than the rounding of the"

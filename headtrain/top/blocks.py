@@ -104,11 +104,8 @@ def measure(
 
 def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> dict[str, Any] | None:
     """Probe the features for the classes of the next task; None if they have no test rows."""
-    sides = []
-    for activations, pool in (
-        (inputs.train, inputs.experiment.scenario.train),
-        (inputs.val, inputs.experiment.scenario.val),
-    ):
+    sides, scenario = [], inputs.experiment.scenario
+    for activations, pool in ((inputs.train, scenario.train), (inputs.val, scenario.val)):
         rows = pool.rows_between(following.start, following.stop)
         sides.append(_labelled(model, activations, pool, rows, first=following.start))
     if not len(sides[1]):

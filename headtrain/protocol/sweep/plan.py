@@ -179,10 +179,7 @@ def run_sweep(plan: SweepPlan, folder: SweepFolder, banks: BankRecords, observer
         observer(RunsRecorded(len(fresh)))
 
 
-_KEPT = (
-    "Existing records there are kept. Give the caches and heads that they were made with, or"
-    " another --out."
-)
+_KEPT = "Existing records there are kept. Give their caches and heads, or another --out."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
