@@ -284,12 +284,12 @@ def features_in(given: Any, labels: Any = None) -> FeatureInput:
         return FeatureInput(path=path, splits=splits, fingerprint=fingerprint)
     if isinstance(given, tuple):
         given, labels = given
+    return FeatureInput(splits={"train": _labelled(given, labels, "the labels")})
+
+
+def _labelled(given: Any, labels: Any, origin: str, names: Any = None) -> FeatureSet:
     rows = to_numpy(as_array(given))
     rows = rows[None] if rows.ndim == 1 else rows
-    return FeatureInput(splits={"train": _labelled(rows, labels, "the labels")})
-
-
-def _labelled(rows: np.ndarray, labels: Any, origin: str, names: Any = None) -> FeatureSet:
     if labels is None:
         return FeatureSet(rows, np.zeros(len(rows), np.int64), ("",))
     found = to_numpy(as_array(labels))

@@ -27,11 +27,10 @@ from safetensors import SafetensorError, safe_open
 
 from clinit.errors import ClinitError, HeadError, ModelError, StorageError
 from clinit.extract.cache.head import Head, foreign_to_head, head_bytes, read_head, tensors_sha256
-from clinit.files import paths as occupied
 from clinit.files.arrays import open_arrays
 from clinit.files.commit import commit_file, commit_folder
 from clinit.files.documents import content_sha256
-from clinit.files.paths import check_readable, exists, instead_of, is_file, is_folder
+from clinit.files.paths import check_free, check_readable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.heads.temperature import divided
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.card import card
@@ -285,7 +284,7 @@ def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool 
         BackboneError: If the network cannot take the head.
         ClinitError: If the model cannot be written; nothing is left behind then.
     """
-    check_free(out, overwrite=overwrite)
+    check_free(out, "model", foreign_to_model, ModelError, overwrite=overwrite)
     check_kind(model, out)
     if onnx:
         model.need_engine()
@@ -349,19 +348,6 @@ def check_kind(model: Model, out: Path) -> None:
         )
 
 
-def check_free(out: Path, *, overwrite: bool = False) -> None:
-    """Check that a model, or a head alone, can be written to `out`.
-
-    Args:
-        out: A folder or a file.
-        overwrite: Whether an existing model or head may be replaced.
-
-    Raises:
-        ModelError: If `out` exists and may not be replaced.
-    """
-    occupied.check_free(out, "model", _foreign, ModelError, overwrite=overwrite)
-
-
 def check_apart(writes: Path, reads: Path) -> None:
     """Check that a path to write is not in a folder that is only read.
 
@@ -377,7 +363,7 @@ def check_apart(writes: Path, reads: Path) -> None:
         )
 
 
-def _foreign(path: Path) -> str | None:
+def foreign_to_model(path: Path) -> str | None:
     """Return why an existing file or folder is no model; None for a model."""
     others = sorted({each.name for each in path.iterdir()} - _FILES) if is_folder(path) else []
     if others:
