@@ -10,12 +10,12 @@ import typer
 
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, given, refuse_idle
-from clinit.cli.frame.model_source import FILE_SUFFIXES, looks_like_model, target
+from clinit.cli.frame.model_source import FILE_SUFFIXES, target
 from clinit.cli.frame.options import Overwrite, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.errors import RecordError
-from clinit.files.paths import exists, instead_of, is_folder
+from clinit.files.paths import exists, instead_of, is_folder, looks_like_model
 from clinit.words import number_of
 
 if TYPE_CHECKING:

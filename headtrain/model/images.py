@@ -175,14 +175,9 @@ class ImageFolder(Inputs):
             ):
                 seen.write(folder)
 
+        root, network = self.root, engine.network(config.dtype)
         for result in extract(
-            manifests,
-            self.root,
-            folder,
-            config,
-            network=engine.network(config.dtype),
-            observer=observer,
-            on_image=seen.look,
+            manifests, root, folder, config, network=network, observer=observer, on_image=seen.look
         ):
             bad += result.split.summary.invalid
         out = {each.path for each in bad}

@@ -209,13 +209,8 @@ class FeatureInput(Inputs):
             raise CacheError(f"{self.told} contains no finite row", remedy="Give other features.")
         listed = AuditedImages.stored(parts[0], parts[1], names if self.names else None, noun="row")
         train, val = held_out(parts[0], parts[1], share)
-        return Arrived(
-            train=train,
-            val=val,
-            listed=listed,
-            fingerprint=self.fingerprint,
-            data={"model": model.origin, "features": self.told, **data},
-        )
+        data = {"model": model.origin, "features": self.told, **data}
+        return Arrived(train=train, val=val, listed=listed, fingerprint=self.fingerprint, data=data)
 
 
 def ask_names(names: Sequence[str], model: Model, told: str, observe: Observer) -> None:
@@ -257,14 +252,8 @@ def differences(model: Model, found: Fingerprint) -> str:
     own = [model.facts.fingerprint] if model.facts.fingerprint.fields else []
     own += [model.engine.fingerprint(found.dtype or "float16")] if model.engine is not None else []
     free = ("dtype",) if model.engine is not None else ("dtype", "timm")
-    differing = [
-        [
-            str(each)
-            for each in found.without_rows.differences(one.without_rows)
-            if each.name not in free
-        ]
-        for one in own
-    ]
+    every = [found.without_rows.differences(one.without_rows) for one in own]
+    differing = [[str(each) for each in some if each.name not in free] for some in every]
     if differing:
         return "" if not all(differing) else ", ".join(differing[0])
     kinds = [Fingerprint({**found.fields, "dtype": kind}) for kind in ("float16", "float32")]
@@ -298,12 +287,12 @@ def features_in(given: Any, labels: Any = None) -> FeatureInput:
         return FeatureInput(path=path, splits=splits, fingerprint=fingerprint)
     if isinstance(given, tuple):
         given, labels = given
+    return FeatureInput(splits={"train": _labelled(given, labels, "the labels")})
+
+
+def _labelled(given: Any, labels: Any, origin: str, names: Any = None) -> FeatureSet:
     rows = to_numpy(as_array(given))
     rows = rows[None] if rows.ndim == 1 else rows
-    return FeatureInput(splits={"train": _labelled(rows, labels, "the labels")})
-
-
-def _labelled(rows: np.ndarray, labels: Any, origin: str, names: Any = None) -> FeatureSet:
     if labels is None:
         return FeatureSet(rows, np.zeros(len(rows), np.int64), ("",))
     found = to_numpy(as_array(labels))
@@ -381,12 +370,11 @@ def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureS
 
     from clinit.headtrain.heads.repeats import groups_of
 
+    def rows(chosen: np.ndarray) -> FeatureSet:
+        return FeatureSet(train.features[chosen], train.labels[chosen], train.class_names)
+
     aside = in_whole_groups(groups_of(train), choose)
-    kept, held = (
-        FeatureSet(train.features[chosen], train.labels[chosen], train.class_names)
-        for chosen in (~aside, aside)
-    )
-    return kept, held
+    return rows(~aside), rows(aside)
 
 
 def remember(
