@@ -16,7 +16,7 @@ import numpy as np
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head, accuracy
+from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import near_names
 from clinit.headtrain.heads.start.scale import LeftOut
 from clinit.headtrain.model.addition import NONE, Addition, Examined, Price, first_left_out
@@ -185,25 +185,12 @@ def _audit(growth: Growth, head: Head) -> Audit:
     return audit(images, model.head, head, rows, earlier)
 
 
-def _learnt(growth: Growth, head: Head) -> dict[str, Any]:
-    """Return how many stored images of earlier classes are right, if no others test them."""
-    left, memory = growth.left.class_names, growth.left.memory
-    if memory is None:
-        return {}
-    rows = memory.learnt.part(~np.isin(memory.learnt.labels, growth.tested.labels))
-    if not len(rows.labels):
-        return {}
-    before = accuracy(growth.model.head, rows.named(growth.model.class_names)).correct
-    found = asdict(accuracy(head, rows.named((*left, *growth.images.class_names))))
-    return {"learnt": {"classes": len(np.unique(rows.labels)), "before": before, **found}}
-
-
 def _calibrated(growth: Growth, own: Examined, kind: str) -> dict[str, Any]:
     """Return the temperature, and the scores of images of the classes."""
     facts, is_first = growth.left.facts, not growth.left.class_names
     found, known = None, None
     # Images of new classes alone, or drawn features of old ones, would bias the temperature.
-    is_real = is_first or len(growth.tested.labels)
+    is_real = is_first or len(growth.held_out.labels)
     if (is_real or (len(own.old.labels) and DRAWN not in kind)) and len(own.new.labels):
         found, known = own.temperature(facts.activation), own.known(facts.activation)
     if found is None and facts.temperature is not None:
@@ -223,7 +210,9 @@ def _added(
     told = _calibrated(growth, own, kind)
     facts = replace(left.facts, class_names=head.class_names, tasks=tasks, **told)
     linear = replace(head, fingerprint=left.head.fingerprint)
-    grown = replace(left, facts=facts, linear=linear, memory=grown_memory(growth)).with_rows_of()
+    is_left_out = is_left_out and not len(images.val.labels)
+    memory = grown_memory(growth, own.left_out(images.train) if is_left_out else None)
+    grown = replace(left, facts=facts, linear=linear, memory=memory).with_rows_of()
     if replaced := model.facts.num_classes - left.facts.num_classes:  # keep the order of rows
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.class_names]
@@ -240,18 +229,22 @@ def _added(
         data={
             **images.data,
             "old_rows": kind,
-            "left_out": is_left_out and not len(images.val.labels),
+            "left_out": is_left_out,
             **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
             "untested": untested,
             "tested_classes": len(np.unique(tested.labels)),
-            **_learnt(growth, started.head),
-            **({"estimated_loss": asdict(taken)} if taken.total and not len(tested.labels) else {}),
+            "old_left_out": len(tested.labels) - len(growth.held_out.labels),
+            **(
+                {"estimated_loss": asdict(taken)}
+                if taken.total and not len(growth.held_out.labels)
+                else {}
+            ),
             "audit": found.content,
         },
         settings=asdict(config),
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
     )
-    before = accuracy(model.head, tested.named(model.class_names))
+    before = Examined.of(model.head, None, tested, images.val.nothing()).price(0).old
     return Addition(grown.after(change), found, replaced, before, place=images.place)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import rankdata
@@ -46,6 +46,7 @@ from clinit.headtrain.heads.temperature import (
 from clinit.headtrain.model.audit import Audit
 from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import FEW, Change, Known, accuracy_in_words
+from clinit.headtrain.model.memory import MOST_LEFT_OUT
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import RULES, scores
 from clinit.headtrain.model.storage import Written, write_model
@@ -96,28 +97,54 @@ class Examined(NamedTuple):
         Args:
             head: A row per class, new classes last.
             found: Leave-one-out logits of the training images.
-            old: Held-out images of old classes.
+            old: Held-out and left-out images of old classes, as `Growth.tested`.
             new: Held-out images of new classes.
         """
         assert head.class_names is not None
-        old, new = (rows.named(head.class_names) for rows in (old, new))
-        if found is None or (len(old.labels) and len(new.labels)):
-            return cls(head, old, new)
-        start = found.data.start
-        adds = np.eye(head.num_classes, head.num_classes - start, -start, dtype=np.float32)
-        wide = replace(head, weight=np.concatenate([head.weight, adds], axis=1))
-        is_new, gaps = found.labels >= start, found.logits.cpu().numpy()
-        parts = []
-        for held, chosen in ((old, ~is_new), (new, is_new)):
-            features, labels = held.features[:].astype(np.float32), held.labels
-            added = np.zeros((len(labels), len(adds.T)))
-            if not len(labels):
-                rows = take(found.data.features, found.drawn[chosen])
-                features, labels = to_numpy(rows).astype(np.float32), found.labels[chosen]
-                added = gaps[chosen] - (features @ head.weight[start:].T + head.bias[start:])
-            together = np.concatenate([features, added.astype(np.float32)], axis=1)
-            parts.append(FeatureSet(together, labels, head.class_names))
-        return cls(wide, *parts)
+        names, start = head.class_names, head.num_classes if found is None else found.data.start
+        old, new = (rows.named(names) for rows in (old, new))
+        owed = old.features[:, -1:].astype(np.float32)
+        owing = np.unique(old.labels[owed[:, 0] != 0])
+        changed = np.concatenate([owing, np.arange(start, head.num_classes)])
+        columns = np.eye(head.num_classes, dtype=np.float32)[:, changed]
+
+        def wide(features: Any, added: Any, labels: np.ndarray) -> FeatureSet:
+            both = np.concatenate([features, added], axis=1).astype(np.float32)
+            return FeatureSet(both, labels, names)
+
+        own = -owed * (old.labels[:, None] == changed)
+        parts = [
+            wide(old.features[:, :-1], own, old.labels),
+            wide(new.features[:], np.zeros((len(new.labels), len(changed))), new.labels),
+        ]
+        if found is not None:
+            is_new, gaps = found.labels >= start, found.logits.cpu().numpy()
+            for side, chosen in enumerate((~is_new, is_new)):
+                if not len(parts[side].labels):
+                    features = to_numpy(take(found.data.features, found.drawn[chosen]))
+                    features = features.astype(np.float32)
+                    gap = gaps[chosen] - (features @ head.weight[start:].T + head.bias[start:])
+                    gap = np.pad(gap, ((0, 0), (len(owing), 0)))
+                    parts[side] = wide(features, gap, found.labels[chosen])
+        weight = np.concatenate([head.weight, columns], axis=1)
+        return cls(replace(head, weight=weight), *parts)
+
+    def left_out(self, images: FeatureSet) -> FeatureSet:
+        """Return new images with what their margins owe to them, for `Memory.left_out`.
+
+        Args:
+            images: All of them, which give the classes, width and dtype.
+        """
+        rows, head = self.new.first(MOST_LEFT_OUT), self.head
+        known, margins = np.where(np.arange(rows.dim) < images.dim, rows.features, 0), []
+        for features in (known, rows.features):
+            logits = features @ head.weight.T + head.bias
+            own = np.take_along_axis(logits, rows.labels[:, None], axis=1)
+            np.put_along_axis(logits, rows.labels[:, None], -np.inf, axis=1)
+            margins.append(own[:, 0] - logits.max(axis=1))
+        stored = np.column_stack([known[:, : images.dim], margins[0] - margins[1]])
+        found = replace(rows, features=stored.astype(images.features.dtype))
+        return found.named(images.class_names)
 
     def shifted(self, new: int, shift: float) -> Examined:
         """Return the same with larger biases of the last `new` classes."""
@@ -255,17 +282,13 @@ class Addition:
             return []
         lines, which, classes = list[str](), "Old", len(self.change.classes)
         if self.old.total:
+            learnt = self.change.data["old_left_out"]
+            kinds = {"held out": self.old.total - learnt, "learnt": learnt}
+            of = " and ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count)
+            of += " (each tested without itself)" if learnt else ""
             before = f"{self.old_before.correct:,} before"
-            lines.append(
-                f"Old classes: of {self.old.total:,} held out, {_right(self.old)}, {before}."
-            )
+            lines.append(f"Old classes: of {of}, {_right(self.old)}, {before}.")
             which, classes = "Other old", classes + self.change.data["tested_classes"]
-        if learnt := self.change.data.get("learnt"):
-            of = number_of(learnt["total"], self._noun)
-            right, before = _right(Top1(learnt["correct"], learnt["total"])), learnt["before"]
-            easier = f"of {of} that the model learnt, an easier test"
-            lines.append(f"Classes added before, {easier}: {right}, {before:,} before.")
-            which, classes = "Other old", classes + learnt["classes"]
         if classes < self.model.facts.num_classes:
             lost = self.change.data.get("estimated_loss")
             told = f", estimated loss by this step {{:.1f}} % of their {self.audit.noun}s"

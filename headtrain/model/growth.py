@@ -48,7 +48,7 @@ from clinit.headtrain.heads.start.scale import Balance, Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.model.facts import Action
 from clinit.headtrain.model.inputs import Arrived
-from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.memory import Memory, owing_nothing
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.experiment import started_heads
@@ -106,10 +106,17 @@ class Growth:
         return Source(train, aside)
 
     @property
-    def tested(self) -> FeatureSet:
+    def held_out(self) -> FeatureSet:
         """Held-out rows of old classes: given ones, or those that the model remembers."""
         memory = self.left.memory
         return self.given.val if memory is None or len(self.given.val.labels) else memory.held_out
+
+    @cached_property
+    def tested(self) -> FeatureSet:
+        """Held-out rows, and left-out rows of added classes; see `Memory.left_out`."""
+        memory, held_out = self.left.memory, owing_nothing(self.held_out)
+        parts = [held_out] if memory is None else [held_out, memory.left_out]
+        return FeatureSet.joined(parts, held_out.class_names)
 
 
 class GrownHead(NamedTuple):
@@ -142,7 +149,7 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))
     sides = (
         replace(left.head, fingerprint=""),
-        Source(rows, tested),
+        Source(rows, growth.held_out),
         Source(images.train, images.val),
     )
     observer(Doing("Computing rows …"))
@@ -159,7 +166,9 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
         shift = min(0.0, float(np.median(_room(head, rows, images))))
         head, start = _shifted(head, shift, new), start.shifted(shift)
     if len(tested.labels) and (start.balance is not None or config.init == "auto"):
-        logits = tested.features[:].astype(np.float32) @ head.weight.T + head.bias
+        features = tested.features.astype(np.float32)
+        logits = features[:, :-1] @ head.weight.T + head.bias
+        logits[np.arange(len(logits)), tested.labels] -= features[:, -1]
         balance = start.balance or ONLY_LOWERS
         balance = balance.judged_by(logits[:, :-new], logits[:, -new:], tested.labels)
         shift = balance.shift(config.max_old_loss)
@@ -206,23 +215,23 @@ def _study(growth: Growth, init: Any, buffer: int) -> Study:
     )
 
 
-def grown_memory(growth: Growth) -> Memory:
+def grown_memory(growth: Growth, left_out: FeatureSet | None) -> Memory:
     """Return the memory of the new model.
 
     It joins the old memory, the given rows of classes that the old memory lacks, and the added
-    images.
+    images, with `left_out` among them.
     """
     memory, given = growth.left.memory, growth.given
     depends_on = growth.left.depends_on
 
-    def of(rows: Source | Arrived, *, added: bool = False) -> Memory:
-        return Memory.of(rows.train, depends_on, held_out=rows.val, added=added)
+    def of(rows: Source | Arrived, **more: Any) -> Memory:
+        return Memory.of(rows.train, depends_on, held_out=rows.val, **more)
 
     if memory is None:
         memory = of(given)
     elif len(given.train.labels):
         memory = of(given).updated(memory)
-    return memory.joined(of(growth.images, added=True))
+    return memory.joined(of(growth.images, added=True, left_out=left_out))
 
 
 DRAWN = "synthetic"
@@ -332,6 +341,7 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
         exact=False,
         held_out=empty,
         learnt=empty,
+        left_out=owing_nothing(empty),
         backbone={},
     )
 

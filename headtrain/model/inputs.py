@@ -420,10 +420,11 @@ def remember(
     model = model.knowing(arrived.fingerprint)
     train, aside = (each.named(model.class_names) for each in (arrived.train, arrived.val))
     memory = Memory.of(train, model.depends_on, held_out=aside)
-    memory = replace(memory, learnt=learnt.named(model.class_names))
     if model.memory is not None:
+        known, learnt = model.memory.left_out, learnt.named(model.class_names)
+        memory = replace(memory, learnt=learnt, left_out=known)
         others = model.memory.held_out.without(aside)
-        is_learnt = np.array_equal(train.counts(), learnt.named(model.class_names).counts())
+        is_learnt = np.array_equal(train.counts(), learnt.counts())
         if is_learnt:  # no statistics change, and their covariance stays exact
             both = FeatureSet.joined([others, aside], model.class_names)
             memory = replace(model.memory, held_out=both)

@@ -10,7 +10,8 @@ head, LDA, class means and D_LS are functions of these numbers alone. Held-out f
 images that no row was computed from: accuracies and the threshold of `clinit predict --reject` are
 measured on them. Learnt features are all training features of an added class; the classifier row of
 the class can be solved again from them (`clinit.headtrain.model.again`), for which the shared
-covariance would not suffice.
+covariance would not suffice. Some of them are left-out features, too: with what their margin owes
+to them, they test the rows of their class as held-out features do.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ ARRAYS = {
     "covariance": Array(("float32",), ("dim", "dim")),
 }
 """Fields that are stored as tensors."""
-ROWS = ("held_out", "learnt")
-"""Fields that are stored as features and labels; files of earlier versions lack `learnt`."""
+ROWS = ("held_out", "learnt", "left_out")
+"""Fields that are stored as features and labels; files of earlier versions have only the first."""
 
 
 class Facts(TypedDict):
@@ -55,13 +56,15 @@ STORED = ARRAYS | {
     f"{rows}{part}": Array(dtypes, (rows, *axes), below, is_optional=rows != "held_out")
     for rows in (*ROWS, "kept")  # earlier files have `kept`, which is not read
     for part, dtypes, axes, below in (
-        ("", ("float16", "float32"), ("dim",), None),
+        ("", ("float16", "float32"), ("dim_and_1" if rows == "left_out" else "dim",), None),
         ("_labels", ("int64",), (), "classes"),
     )
 }
 """All arrays of the file."""
 MOST_LEARNT = 500
 """If an added class has more training rows than this, only its statistics are remembered."""
+MOST_LEFT_OUT = 50
+"""Maximum number of left-out rows of an added class."""
 METADATA = "clinit_memory"
 DOCUMENT = DocumentKind(
     title="the description of what a model remembers",
@@ -94,6 +97,9 @@ class Memory:
     """Features of images that no row of the head was computed from, in the dtype of the cache."""
     learnt: FeatureSet
     """All training rows of each added class with at most `MOST_LEARNT` rows, in the same dtype."""
+    left_out: FeatureSet
+    """Training features of added classes with one more column: by how much their rows, computed
+    without the image, have a smaller margin for it (own logit less the largest other one)."""
     backbone: Mapping[str, str]
     """Facts that the features depend on: `body` (SHA-256 of the network without its classifier),
     `transform`, `autocast`."""
@@ -105,6 +111,7 @@ class Memory:
         backbone: Mapping[str, str],
         *,
         held_out: FeatureSet | None = None,
+        left_out: FeatureSet | None = None,
         added: bool = False,
     ) -> Memory:
         """Return the memory of training rows.
@@ -113,6 +120,7 @@ class Memory:
             rows: Features of training images, with a name per row of the classifier.
             backbone: Facts that the features depend on.
             held_out: Features of other images of the same classes.
+            left_out: Features of training images with what their margins owe to them.
             added: Keep all features of these classes, so that their rows can be solved again.
         """
         count = len(rows.class_names)
@@ -128,6 +136,7 @@ class Memory:
             freedom=statistics.freedom,
             held_out=rows.nothing() if held_out is None else held_out,
             learnt=FeatureSet(rows.features[learnt], rows.labels[learnt], rows.class_names),
+            left_out=owing_nothing(rows.nothing()) if left_out is None else left_out,
             backbone=dict(backbone),
         )
 
@@ -270,6 +279,12 @@ class Memory:
         return replace(self, class_names=class_names, **rows)
 
 
+def owing_nothing(rows: FeatureSet) -> FeatureSet:
+    """Return rows with one more column of zeros: their margins owe nothing to them."""
+    zeros = np.zeros((len(rows.labels), 1), dtype=rows.features.dtype)
+    return replace(rows, features=np.concatenate([rows.features[:], zeros], axis=1))
+
+
 def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
     """Check that two sets of features come from one network and one transform.
 
@@ -303,6 +318,9 @@ def read_memory(path: Path) -> Memory:
     if "learnt" not in tensors:
         rows = ("", "_labels")
         tensors |= {f"learnt{part}": tensors[f"held_out{part}"][:0] for part in rows}
+    if "left_out" not in tensors:
+        none = owing_nothing(FeatureSet(tensors["learnt"][:0], tensors["learnt_labels"][:0], ()))
+        tensors |= {"left_out": none.features, "left_out_labels": none.labels}
     fields: dict[str, Any] = {**facts, **{name: tensors[name] for name in ARRAYS}}
     for name in ROWS:
         labels, names = tensors[f"{name}_labels"], facts["class_names"]
