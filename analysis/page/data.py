@@ -196,19 +196,11 @@ def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
             collapse = collapse_table(diagnosed)
             tables[collapse.title] = collapse
         for title, made in tables.items():
-            lines = zip(made.about, made.lines, strict=True)
-            found.append(
-                {
-                    "title": title + below,
-                    "of": title.lower(),
-                    "caption": made.below,
-                    "columns": [_column(column) for column in made.columns],
-                    "lines": [
-                        {"run": places[id(run)], "cells": [_cell(cell) for cell in cells]}
-                        for run, cells in lines
-                    ],
-                }
-            )
+            cells = [[_cell(cell) for cell in line] for line in made.lines]
+            numbers = [places[id(run)] for run in made.about]
+            lines = [{"run": n, "cells": own} for n, own in zip(numbers, cells, strict=True)]
+            told = {"title": title + below, "of": title.lower(), "caption": made.below}
+            found.append({**told, "columns": [*map(_column, made.columns)], "lines": lines})
     return found
 
 

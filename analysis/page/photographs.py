@@ -124,25 +124,17 @@ def _of_audit(audit: Mapping[str, Any]) -> Sections:
         words += f": {each.get('unit', UNIT)} {', '.join(told)}" if told else ""
         return Shot(each["image"], words, nearest, each["image"] not in copies)
 
-    return {
-        "May not belong to their class": [compared(each) for each in audit["misfits"]],
-        **{
-            f"{' and '.join(map(in_words, pair['classes']))} look alike": [
-                compared(each) for each in pair.get("files", ())
-            ]
-            for pair in audit["alike"]
-        },
-        **{
-            f"Repeated {where}": [
-                Shot(image, f"like {each['images'][0]}")
-                for each in audit["repeated"]
-                for image in each["images"][1:]
-                if each["where"] == where
-            ]
-            for where in dict.fromkeys(each["where"] for each in audit["repeated"])
-        },
-        "Hardly show anything": [Shot(each["image"], each["why"]) for each in audit["odd"]],
-    }
+    found = {"May not belong to their class": [compared(each) for each in audit["misfits"]]}
+    for pair in audit["alike"]:
+        alike = f"{' and '.join(map(in_words, pair['classes']))} look alike"
+        found[alike] = [compared(each) for each in pair.get("files", ())]
+    for each in audit["repeated"]:
+        first, *others = each["images"]
+        found.setdefault(f"Repeated {each['where']}", []).extend(
+            Shot(image, f"like {first}") for image in others
+        )
+    odd = [Shot(each["image"], each["why"]) for each in audit["odd"]]
+    return found | {"Hardly show anything": odd}
 
 
 def _page(
