@@ -128,7 +128,7 @@ def target(out: Path | None, model: Path, *, overwrite: bool) -> Path:
         if overwrite:
             raise typer.BadParameter("--overwrite needs --out: without it, nothing is replaced")
         out = next_to(model)
-        note(f"the new model goes to {out}; {model} stays as it is")
+        note(f"the new model goes to {out}; {model.name or model} stays as it is")
     if out.suffix not in (".safetensors", ".npz") and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
             f"--out must be a folder, or a file that ends in .safetensors, got {out}"
@@ -267,7 +267,7 @@ def opened(
 
             model: Model = stock_model(ExtractConfig.of(network))
             if model.facts.assumed is not None:
-                observe(Noted(f"{model.facts.assumed} (other names: --head-classes FILE)"))
+                observe(Noted(f"{model.facts.assumed}; for others, --head-classes FILE"))
         else:
             model = load_model(paths[0], device=network.device)
         for reads in (paths[-1], Path(model.origin)):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -132,9 +132,8 @@ class FeatureInput(Inputs):
 
     def row_names(self, split: str) -> list[str]:
         """Return a name for each row of a split."""
-        if (names := self.names.get(split)) is not None:
-            return [*names]
-        return [f"row {n}" for n in range(len(self.splits[split].labels))]
+        numbers = range(len(self.splits[split].labels))
+        return [*self.names.get(split, [f"row {n}" for n in numbers])]
 
     def need_labels(self) -> None:
         """Check that the classes of the rows are known.
@@ -183,8 +182,7 @@ class FeatureInput(Inputs):
                 remedy="Give a cache with the split train.",
             )
         train, data = self.splits["train"], dict(self.data)
-        for text in questions(train.class_names, model, self.told):
-            observe(Warned(text))
+        ask_names(train.class_names, model, self.told, observe)
         finite = {n: np.isfinite(each.features[:]).all(axis=1) for n, each in self.splits.items()}
         learnt = np.unique(train.labels[finite["train"]])
         given = tuple(train.class_names[label] for label in learnt)
@@ -215,10 +213,16 @@ class FeatureInput(Inputs):
         return Arrived(train=train, val=val, listed=listed, fingerprint=self.fingerprint, data=data)
 
 
-def questions(names: Sequence[str], model: Model, told: str) -> Iterator[str]:
-    """Yield warnings of names that no class of the model has, but nearly."""
+def ask_names(names: Sequence[str], model: Model, told: str, observe: Observer) -> None:
+    """Ask about names that no class of the model has, but nearly."""
     if near := near_names(names, model.class_names, told, "the model"):
-        yield near
+        observe(Warned(near))
+    if similar := similar_names(names, model):
+        observe(Noted(similar))
+
+
+def similar_names(names: Sequence[str], model: Model) -> str:
+    """Return questions about names that may be misspelt; empty if there are none."""
     known = by_word(model.class_names)
     new, asked = [name for name in names if plain(name) not in known], list[str]()
     for name in new[:MOST_ASKED]:
@@ -226,8 +230,7 @@ def questions(names: Sequence[str], model: Model, told: str) -> Iterator[str]:
         if found and _letters(found[0]) != _letters(plain(name)):  # `row 1` is not `row 2`
             asked.append(f"{name}: is it {in_words(known[found[0]])}?")
         known[plain(name)] = name  # the next folder may be this one, misspelt
-    if asked:
-        yield f"{examples(asked)} (if so, rename it)"
+    return f"{examples(asked)} If so, rename the folder or class" if asked else ""
 
 
 def _letters(name: str) -> str:
@@ -394,9 +397,11 @@ def remember(
     """
     row_of = {name: row for row, name in enumerate(model.class_names)}
     if unknown := [name for name in inputs.class_names if name not in row_of]:
+        near = near_names(unknown, model.class_names, "the folder", "the model")
+        near = near or similar_names(unknown, model)
         raise ModelError(
             f"{number_of(len(unknown), 'folder')} without class in the model ({examples(unknown)})"
-            + "".join(f"; {each}" for each in questions(unknown, model, "the folder")),
+            + (f"; {near}" if near else ""),
             remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
             " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
         )

@@ -12,7 +12,7 @@ at its last lambda, which leaves a few to try.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -121,8 +121,9 @@ def initialise(
         begin = affine(raw, np.full(len(raw.bias), found.factor), found.shift, kept)
         return fit(around, begin, start.fit_ridge, fits_bias=kept is None).rows
 
-    def left_out() -> LeftOut:
-        return LeftOut(data, judged.drawn, computed_again(judged, again, PARTS))
+    def left_out(seen_by: Callable[[NewClasses], NewClasses] = lambda fewer: fewer) -> LeftOut:
+        logits = computed_again(judged, lambda fewer: again(seen_by(fewer)), PARTS)
+        return LeftOut(data, judged.drawn, logits)
 
     return replace(found, left_out=left_out, **end._asdict())
 
