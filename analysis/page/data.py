@@ -58,15 +58,11 @@ def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     }
     transforms = [run.record.info["new"]["fingerprint"].get("transform") for run in runs]
     data["images"] = {text for text in transforms if text is not None}
+    told = [[name, found.pop()] for name, found in data.items() if len(found) == 1]
+    known = {name: [text for text in found if text != NOTHING] for name, found in values.items()}
     return {
-        "data": [
-            *([name, found.pop()] for name, found in data.items() if len(found) == 1),
-            ["in common", common(runs, ("init", "scale", *varying))],
-        ],
-        "varying": [
-            [_name(name), ", ".join(text for text in found if text != NOTHING)]
-            for name, found in values.items()
-        ],
+        "data": [*told, ["in common", common(runs, ("init", "scale", *varying))]],
+        "varying": [[_name(name), ", ".join(found)] for name, found in known.items()],
         "settings": [[_name(name), text] for name, text in shared.items()],
     }
 
