@@ -58,15 +58,11 @@ def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     }
     transforms = [run.record.info["new"]["fingerprint"].get("transform") for run in runs]
     data["images"] = {text for text in transforms if text is not None}
+    told = [[name, found.pop()] for name, found in data.items() if len(found) == 1]
+    known = {name: [text for text in found if text != NOTHING] for name, found in values.items()}
     return {
-        "data": [
-            *([name, found.pop()] for name, found in data.items() if len(found) == 1),
-            ["in common", common(runs, ("init", "scale", *varying))],
-        ],
-        "varying": [
-            [_name(name), ", ".join(text for text in found if text != NOTHING)]
-            for name, found in values.items()
-        ],
+        "data": [*told, ["in common", common(runs, ("init", "scale", *varying))]],
+        "varying": [[_name(name), ", ".join(found)] for name, found in known.items()],
         "settings": [[_name(name), text] for name, text in shared.items()],
     }
 
@@ -196,19 +192,11 @@ def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
             collapse = collapse_table(diagnosed)
             tables[collapse.title] = collapse
         for title, made in tables.items():
-            lines = zip(made.about, made.lines, strict=True)
-            found.append(
-                {
-                    "title": title + below,
-                    "of": title.lower(),
-                    "caption": made.below,
-                    "columns": [_column(column) for column in made.columns],
-                    "lines": [
-                        {"run": places[id(run)], "cells": [_cell(cell) for cell in cells]}
-                        for run, cells in lines
-                    ],
-                }
-            )
+            cells = [[_cell(cell) for cell in line] for line in made.lines]
+            numbers = [places[id(run)] for run in made.about]
+            lines = [{"run": n, "cells": own} for n, own in zip(numbers, cells, strict=True)]
+            told = {"title": title + below, "of": title.lower(), "caption": made.below}
+            found.append({**told, "columns": [*map(_column, made.columns)], "lines": lines})
     return found
 
 

@@ -140,17 +140,12 @@ def _of_audit(audit: Mapping[str, Any]) -> Sections:
         words += f": {unit} {', '.join(told)}" if told else ""
         return Shot(each["image"], words, nearest)
 
-    return {
-        "May not belong to their class, oddest first": [*map(compared, audit["misfits"])],
-        **{
-            f"{' and '.join(map(in_words, pair['classes']))} look alike": [
-                compared(each) for each in pair.get("files", ())
-            ]
-            for pair in audit["alike"]
-        },
-        **repeats,
-        "Hardly show anything": [Shot(each["image"], each["why"]) for each in audit["odd"]],
-    }
+    found = {"May not belong to their class, oddest first": [*map(compared, audit["misfits"])]}
+    for pair in audit["alike"]:
+        alike = f"{' and '.join(map(in_words, pair['classes']))} look alike"
+        found[alike] = [*map(compared, pair.get("files", ()))]
+    odd = [Shot(each["image"], each["why"]) for each in audit["odd"]]
+    return found | repeats | {"Hardly show anything": odd}
 
 
 def _page(

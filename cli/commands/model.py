@@ -392,15 +392,9 @@ def _ancestors(facts: ModelFacts) -> list[list[str]]:
         of = change.data.get("parents") or {"": change.data.get("model", "")}
         names = [f"{Path(path).name} {each[:DIGEST_LETTERS]}".strip() for each, path in of.items()]
         top1 = [accuracy_in_words(change.accuracy.get(group)) for group in ("old", "new")]
-        lines.append(
-            [
-                f"{change.date[:10]} {change.action}",
-                ", ".join(names),
-                str(change.data.get("total", "")),
-                f"{sum(change.images.values()):,}" if change.images else "",
-                ", ".join(top1),
-            ]
-        )
+        made, total = f"{change.date[:10]} {change.action}", str(change.data.get("total", ""))
+        images = f"{sum(change.images.values()):,}" if change.images else ""
+        lines.append([made, ", ".join(names), total, images, ", ".join(top1)])
     return lines
 
 

@@ -57,7 +57,8 @@ def takes_studies(*, top: bool) -> Callable[[Command], Command]:
         name: _option(each, words.get(name, each.words), SEVERAL.get(name, ()))
         for name, each in every.items()
     }
-    return expand("studies", options, _defaults(every) | dict.fromkeys(SEVERAL), build)
+    defaults = {key: _default(each) for key, each in every.items()}
+    return expand("studies", options, defaults | dict.fromkeys(SEVERAL), build)
 
 
 def takes(
@@ -83,18 +84,13 @@ def takes(
             raise typer.BadParameter(_with_options(error, every)) from error
 
     options = {key: _option(each, each.words) for key, each in every.items()}
-    return expand(name, options, _defaults(every), build)
+    return expand(name, options, {key: _default(each) for key, each in every.items()}, build)
 
 
-def _defaults(every: Mapping[str, Setting]) -> dict[str, Any]:
-    return {
-        name: inspect.Parameter.empty
-        if each.default is MISSING
-        else str(each.default)
-        if _is_mixed(each) and each.default is not None
-        else each.default
-        for name, each in every.items()
-    }
+def _default(each: Setting) -> Any:
+    if each.default is MISSING:
+        return inspect.Parameter.empty
+    return str(each.default) if _is_mixed(each) and each.default is not None else each.default
 
 
 def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) -> Any:

@@ -279,16 +279,12 @@ def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) 
 def _manifest(dataset: Dataset, split: str, listing: layouts.Listing) -> Manifest:
     """Return the manifest of a split; test images become the split val."""
     names = pl.Series("class_name", dataset.classes, dtype=pl.String)
-    contained = is_contained(listing.table)
-    table = listing.table.sort(("container", "position") if contained else ("label", "path"))
-    return Manifest(
-        dataset.name,
-        "val" if split == TEST else split,
-        dataset.classes,
-        table.with_columns(names.gather(table["label"])).select(
-            (CONTAINED_SCHEMA if contained else SCHEMA).names()
-        ),
-    )
+    schema, order = SCHEMA, ("label", "path")
+    if is_contained(listing.table):
+        schema, order = CONTAINED_SCHEMA, ("container", "position")
+    table = listing.table.sort(order)
+    table = table.with_columns(names.gather(table["label"])).select(schema.names())
+    return Manifest(dataset.name, "val" if split == TEST else split, dataset.classes, table)
 
 
 def _count_warnings(dataset: Dataset, manifest: Manifest, split: str) -> tuple[str, ...]:

@@ -173,14 +173,10 @@ class Decoder:
                 reasons = {row: found.reason for row, found in pairs if found.reason is not None}
                 places = enumerate(each.encoded for each in results)
                 encoded = {place: content for place, content in places if content is not None}
-                yield ImageBatch(
-                    numbers,
-                    pixels,
-                    reasons,
-                    sum(each.read_s for each in results),
-                    sum(each.decode_s for each in results),
-                    partial(self._finish, numbers, reasons, encoded) if encoded else None,
-                )
+                read_s = sum(each.read_s for each in results)
+                decode_s = sum(each.decode_s for each in results)
+                finish = partial(self._finish, numbers, reasons, encoded) if encoded else None
+                yield ImageBatch(numbers, pixels, reasons, read_s, decode_s, finish)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

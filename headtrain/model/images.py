@@ -134,12 +134,9 @@ class ImageFolder(Inputs):
                 " another folder with `--features`.",
             )
         arrived, paths = found.arrive(model, share, ignore), [*chain(*found.names.values())]
-        listed = replace(
-            arrived.listed,
-            digests=[seen.digests[path] for path in paths],
-            odd={path: why for path, why in seen.odd.items() if path in {*paths}},
-            noun="image",
-        )
+        digests = [seen.digests[path] for path in paths]
+        odd = {path: why for path, why in seen.odd.items() if path in {*paths}}
+        listed = replace(arrived.listed, digests=digests, odd=odd, noun="image")
         data = {**self.data, "model": model.origin, "images": str(self.root), **found.data}
         if self.without is not None:
             data["without"] = {"file": str(self.without), "images": paths_in(self.without)}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -144,19 +145,10 @@ class LogisticRegression:
             gradient[:penalised] += strength * weight
             return value + strength / 2 * float(weight @ weight), gradient
 
-        found = minimize(
-            objective,
-            np.zeros(self.size) if start is None else start,
-            jac=True,
-            method="L-BFGS-B",
-            options={
-                "maxiter": most,
-                "maxfun": 2 * most,
-                "maxls": 50,
-                "gtol": GRADIENT,
-                "ftol": 64 * np.finfo(float).eps,
-            },
-        )
+        limits: Any = {"maxiter": most, "maxfun": 2 * most, "maxls": 50}
+        limits |= {"gtol": GRADIENT, "ftol": 64 * np.finfo(float).eps}
+        begin = np.zeros(self.size) if start is None else start
+        found = minimize(objective, begin, jac=True, method="L-BFGS-B", options=limits)
         loss = float(found.fun) - strength / 2 * float(np.sum(found.x[:penalised] ** 2))
         rows = self.standard.folded(*self.split(found.x))
         return Fitted(rows, loss, int(found.nit), bool(found.success)), found.x

@@ -281,12 +281,8 @@ class ClosedHeads(Method):
         yield Done("prepare")
         groups = train.groups_of(lesson.rows.rows)
         solution = self._arrive(task.number, data, watch, labels, task.stop, groups=groups)
-        start = Initialisation(
-            Rows(np.empty((0, 0)), np.empty(0)),
-            lam=solution.lam,
-            curve=solution.curve,
-            library=library(placed(np.zeros(0), self.device)),
-        )
+        none, where = Rows(np.empty((0, 0)), np.empty(0)), library(placed(np.zeros(0), self.device))
+        start = Initialisation(none, lam=solution.lam, curve=solution.curve, library=where)
         for _ in self._experiment.studies:
             yield Started(start, watch.seconds)
         yield self._tested(lesson, data)

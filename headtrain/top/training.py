@@ -138,10 +138,7 @@ def top_optimizer(
     lr, weight_decay = training.rate, training.weight_decay
     skipped = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()  # type: ignore[operator]
     groups = param_groups_layer_decay(
-        network,
-        weight_decay=weight_decay,
-        no_weight_decay_list=set(skipped),
-        layer_decay=top.layer_decay,
+        network, weight_decay, set(skipped), layer_decay=top.layer_decay
     )
     bias = classifier_of(network).bias
     for group in groups:

@@ -273,24 +273,15 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
 
     limits = (int(COPIED_SHARE * side.memory) for side in (base, new) if side.memory)
     room = min(limits, default=None)
+    train, val = ((each.features, base_rows[each.labels]) for each in (base.train, base.val))
+    tested = new.val.features, new_rows[new.val.labels]
+    names = (new.class_names[label] for task in tasks for label in task.classes)
     return Scenario(
         num_base=head.num_classes,
         tasks=tasks,
-        class_names=(
-            *(head.class_names or ()),
-            *(new.class_names[label] for task in tasks for label in task.classes),
-        ),
-        train=Pool(
-            (base.train.features, base_rows[base.train.labels]),
-            (new.train.features, train_rows),
-            room=room,
-            groups=groups,
-        ),
-        val=Pool(
-            (base.val.features, base_rows[base.val.labels]),
-            (new.val.features, new_rows[new.val.labels]),
-            room=room,
-        ),
+        class_names=(*(head.class_names or ()), *names),
+        train=Pool(train, (new.train.features, train_rows), room=room, groups=groups),
+        val=Pool(val, tested, room=room),
         stop_after=stream.stop_after,
     )
 

@@ -153,12 +153,8 @@ def test_means_are_those_without_the_row(
 ) -> None:
     monkeypatch.setattr(module, "PARTS", 10**6)
     data = made(2, repeats=repeats)
-    h, labels, groups, weights = (
-        data.features,
-        data.labels,
-        groups_of(data),
-        naive_weights(data, "class"),
-    )
+    h, labels = data.features, data.labels
+    groups, weights = groups_of(data), naive_weights(data, "class")
     units = h / np.linalg.norm(h, axis=1, keepdims=True)
     source = h if mean == "raw" else units
     constant = 1.0 if mean == "raw" and bias == "write" else 0.0

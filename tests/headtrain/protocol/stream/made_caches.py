@@ -83,15 +83,8 @@ def write_views(cache: Path, number: int) -> None:
     centres = np.random.default_rng(0).normal(size=(CLASSES, DIM))
     for view in range(number):
         fields = {**FINGERPRINT.fields, "augmentation": "made", "view_seed": "1", "view": f"{view}"}
-        write_split(
-            cache,
-            f"views/{view}",
-            centres,
-            40,
-            bad=[3],
-            fingerprint=Fingerprint(fields),
-            seed=view + 1,
-        )
+        place, told = f"views/{view}", Fingerprint(fields)
+        write_split(cache, place, centres, 40, bad=[3], fingerprint=told, seed=view + 1)
 
 
 def write_new(cache: Path, dtype: str = "float16") -> Path:

@@ -28,16 +28,8 @@ def test_every_setting_of_one_value_can_be_varied(top: bool) -> None:
 
 
 def test_words_become_lists_and_ranges_of_the_type_of_their_field() -> None:
-    grid = parse_grid(
-        [
-            "init=random,class-mean",
-            "seed=0:3,7,1",
-            "lr=1e-4..1e-2:log5",
-            "weight-decay=0..0.1:lin3",
-            "iterations=100..300:lin3",
-            "lambda=0.05,auto,1",
-        ]
-    )
+    words = "init=random,class-mean seed=0:3,7,1 lr=1e-4..1e-2:log5 weight-decay=0..0.1:lin3"
+    grid = parse_grid([*words.split(), "iterations=100..300:lin3", "lambda=0.05,auto,1"])
     assert grid == {
         "init": ("random", "class-mean"),
         "seed": (0, 1, 2, 7),

@@ -76,13 +76,12 @@ def test_the_gradient_is_that_of_autograd(anchor: Anchor, loss: str) -> None:
 
 def batches() -> list[tuple[Tensor, Tensor]]:
     random = torch.Generator().manual_seed(2)
-    return [
-        (
-            torch.randn(BATCH, DIM, generator=random),
-            torch.randint(CLASSES, (BATCH,), generator=random),
-        )
-        for _ in range(STEPS)
-    ]
+
+    def batch() -> tuple[Tensor, Tensor]:
+        rows = torch.randn(BATCH, DIM, generator=random)
+        return rows, torch.randint(CLASSES, (BATCH,), generator=random)
+
+    return [batch() for _ in range(STEPS)]
 
 
 @torch.no_grad()
