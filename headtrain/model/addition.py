@@ -101,8 +101,10 @@ class Examined(NamedTuple):
             new: Held-out images of new classes.
         """
         assert head.class_names is not None
-        names, start = head.class_names, head.num_classes if found is None else found.data.start
+        names = head.class_names
         old, new = (rows.named(names) for rows in (old, new))
+        found = None if len(old.labels) and len(new.labels) else found
+        start = head.num_classes if found is None else found.data.start
         owed = old.features[:, -1:].astype(np.float32)
         owing = np.unique(old.labels[owed[:, 0] != 0])
         changed = np.concatenate([owing, np.arange(start, head.num_classes)])

@@ -13,7 +13,7 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.files.tensors import digest
 from clinit.headtrain.model import memory as remembered
-from clinit.headtrain.model.memory import Memory, memory_bytes, read_memory
+from clinit.headtrain.model.memory import Memory, memory_bytes, owing_nothing, read_memory
 
 COUNTS = (1, 4, 7, 9, 20)
 BACKBONE = {"body": "b" * 64, "transform": "t", "autocast": "off"}
@@ -35,7 +35,7 @@ def part(rows: FeatureSet, start: int, stop: int) -> FeatureSet:
 
 def in_two_parts(rows: FeatureSet) -> Memory:
     first, second = (
-        Memory.of(each, BACKBONE, held_out=each.first(1), added=True)
+        Memory.of(each, BACKBONE, held_out=each.first(1), left_out=owing_nothing(each), added=True)
         for each in (part(rows, 0, 3), part(rows, 3, 5))
     )
     return first.joined(second)
@@ -133,7 +133,7 @@ def forged() -> list[Any]:
             f"{name} of too few": ({name: array[:4]}, f"array {name}.* is .*, expected"),
             f"{name} out of range": ({name: np.full_like(array, bad)}, f"array {name} contains"),
         }
-        if not name.startswith("learnt"):
+        if not name.startswith(("learnt", "left_out")):
             cases[f"no {name}"] = {name: None}, f"array {name} is missing"
     return [pytest.param(*case, id=name) for name, case in cases.items()]
 
