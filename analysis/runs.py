@@ -177,7 +177,7 @@ class Runs:
         yield Text("Columns: clinit report --help", style="dim")
         yield from self.told(view)
         if view.curves:
-            from clinit.analysis.figures.terminal import draw
+            from clinit.analysis.figures.curves import draw
 
             yield from ("", self._each(partial(draw, width=width)))
 

@@ -244,33 +244,27 @@ class Commands(TyperGroup):
     """The commands in the order of the help, each built at its first use."""
 
     table: ClassVar[Mapping[str, str]] = {
-        "demo": "Run the whole pipeline on handwritten digits, offline, in about a minute.",
-        "doctor": "Check what clinit needs: packages, GPU, CuPy, compiler, limits.",
-        "extract": "Run a frozen backbone once over a data set and store its penultimate features.",
-        "head": "Fit and align heads on all rows of a cache.",
-        "train-head": "Train heads on new classes that arrive in tasks, with a frozen backbone.",
-        "train-top": "Train the top blocks of a backbone, and its head, on new classes that arrive"
-        " in tasks.",
-        "sweep": "Train every combination of a grid in banks of heads; resume an interrupted"
-        " sweep.",
-        "report": "Print accuracies, loss and efficiency gain of runs, from their records only.",
-        "reproduce": "Make tables of the paper and show them next to its numbers, with the"
-        " differences and their reasons.",
-        "diagnose": "Measure how far features and head have collapsed, and how far the head is"
-        " from W_LS.",
-        "export": "Write the trained classifier, backbone and head, as a model that plain timm"
-        " loads.",
-        "predict": "Classify images with an exported model: the likeliest classes of each.",
-        "evaluate": "Measure a model on a folder of images: accuracy, confusions, calibration,"
-        " rejection.",
         "add": "Add classes to a model, from a folder with a folder of images for each.",
+        "predict": "Classify images with a model: the likeliest classes of each.",
+        "evaluate": "Measure a model on labelled images, and compare it with another.",
         "remember": "Let a model remember its classes: no image, but their statistics.",
         "remove": "Remove classes from a model: their rows, and its memory of them.",
         "rename": "Give classes of a model other names.",
         "model": "Show a model, or merge two.",
-        "manifest": "Build and show manifests of data sets.",
+        "export": "Write the model of a run for timm, or a model as ONNX, file or head alone.",
+        "demo": "Run the whole pipeline on handwritten digits, offline, in about a minute.",
+        "extract": "Compute and store the features of all images of a data set, once.",
+        "train-head": "Train heads on new classes that arrive in tasks.",
+        "report": "Print accuracies, loss and efficiency gain of runs, from their records.",
+        "sweep": "Train every combination of a grid; resume an interrupted sweep.",
+        "reproduce": "Make tables of the paper and show them next to its numbers.",
+        "diagnose": "Measure how far features and heads have collapsed, and are from W_LS.",
+        "head": "Fit and align heads on all rows of a cache.",
+        "train-top": "Train heads and the top blocks of a backbone on new classes.",
         "cache": "Show, verify, import and group feature caches.",
+        "manifest": "Build and show manifests of data sets.",
         "recipe": "Settings of the paper's tables and of the comparison of starts, for --config.",
+        "doctor": "Check what clinit needs: packages, GPU, CuPy, compiler, limits.",
     }
     """Name of each command, and its line in the help."""
 

@@ -26,7 +26,9 @@ from clinit.extract.work.pipeline import Decoder
 from clinit.files.commit import commit_file
 from clinit.machine import cpu_count
 
-_SIDE = 32
+MODEL, EPOCHS = "convnextv2_atto", 12
+MODEL_ARGS: Mapping[str, Any] = {"depths": (1, 1, 2, 1), "dims": (16, 32, 64, 128)}
+SIDE = 32
 _VAL_EVERY = 3
 """Every third image of a digit goes to the validation split."""
 
@@ -43,23 +45,14 @@ def write_digits(root: Path, digits: Iterable[int]) -> int:
             pixels = np.rint(images[index].reshape(8, 8) * (255 / 16)).astype(np.uint8)
             folder = root / split / str(digit)
             folder.mkdir(parents=True, exist_ok=True)
-            picture = Image.fromarray(pixels).resize((_SIDE, _SIDE), Image.Resampling.BICUBIC)
+            picture = Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
             picture.save(folder / f"{index:04d}.png")
             written += 1
     return written
 
 
-def pretrain(
-    manifest: Manifest,
-    root: Path,
-    path: Path,
-    *,
-    name: str,
-    model_args: Mapping[str, Any],
-    input_size: int,
-    epochs: int,
-) -> None:
-    """Train a timm model from scratch and write its weights with the class names.
+def pretrain(manifest: Manifest, root: Path, path: Path) -> None:
+    """Train `MODEL` of timm from scratch and write its weights with the class names.
 
     Uses AdamW with a one-cycle learning rate on randomly shifted images, which are all in memory.
 
@@ -67,27 +60,23 @@ def pretrain(
         manifest: Images and labels.
         root: The folder that the paths of the manifest start from.
         path: The safetensors file to write.
-        name: timm's name of the model.
-        model_args: Keyword arguments of `timm.create_model`.
-        input_size: Height and width of the input in pixels.
-        epochs: Passes over the images.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = timm.create_model(name, num_classes=len(manifest.class_names), **model_args)
+        network = timm.create_model(MODEL, num_classes=len(manifest.class_names), **MODEL_ARGS)
         config = timm.data.resolve_model_data_config(network)
-        transform = make_transform("timm", config, input_size=input_size)
+        transform = make_transform("timm", config, input_size=SIDE)
         rows = [range(len(manifest.table))]
         found = images_of(manifest.table, root)
         decoder = Decoder(images=found, transform=transform, workers=cpu_count())
         (images,) = decoder.batches(rows)
         labels = torch.from_numpy(manifest.table["label"].to_numpy().copy())
         pixels = transform.normalise(images.pixels)
-        steps = epochs * -(-len(labels) // 64)
+        steps = EPOCHS * -(-len(labels) // 64)
         optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=0.05)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
         network.train()
-        for _ in range(epochs):
+        for _ in range(EPOCHS):
             for chosen in torch.randperm(len(labels)).split(64):
                 shift = torch.randint(-3, 4, (2,)).tolist()
                 batch = torch.roll(pixels[chosen], shift, dims=(2, 3))

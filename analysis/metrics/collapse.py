@@ -46,9 +46,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from clinit.headtrain.heads.array import beside, namespace, to_numpy
+from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 
@@ -85,23 +86,18 @@ class NeuralCollapse:
 
 
 def neural_collapse(
-    statistics: ClassStatistics,
-    weight: Float[Any, "classes dim"],
-    bias: Float[Any, " classes"],
-    *,
-    dtype: str = "float16",
+    statistics: ClassStatistics, head: Rows, *, dtype: str = "float16"
 ) -> NeuralCollapse:
     """Return the metrics of a head on features; classes without rows are left out.
 
     Args:
         statistics: Class-balanced statistics of at least two classes.
-        weight: One row for each class of `statistics`, an array of the same library.
-        bias: One number for each class of `statistics`, likewise.
+        head: One row for each class of `statistics`, in arrays of the same library.
         dtype: Coarsest type in which the features were computed or stored, a name of `EPS`.
     """
-    xp, present = namespace(statistics.gram), _present(statistics)
+    xp, present = namespace(statistics.gram), np.flatnonzero(statistics.totals)
     rows = beside(statistics.gram, present)
-    weight, bias = xp.take(weight, rows, axis=0), xp.take(bias, rows)
+    weight, bias = xp.take(head.weight, rows, axis=0), xp.take(head.bias, rows)
     weight, bias = xp.astype(weight, xp.float64), xp.astype(bias, xp.float64)
     centred = xp.take(statistics.centred_class_means, rows, axis=0)
     basis, singular, cut = mean_directions(statistics, EPS[dtype])
@@ -128,7 +124,7 @@ def mean_directions(
     statistics: ClassStatistics, eps: float
 ) -> tuple[Float[Any, "dim rank"], Float[Any, " rank"], float]:
     """Return the left singular vectors and singular values of Z above rounding, and the cut."""
-    xp, present = namespace(statistics.gram), _present(statistics)
+    xp, present = namespace(statistics.gram), np.flatnonzero(statistics.totals)
     rows = beside(statistics.gram, present)
     centred = xp.take(statistics.centred_class_means, rows, axis=0)
     basis, singular, _ = xp.linalg.svd(centred.T, full_matrices=False)
@@ -158,15 +154,6 @@ def etf_floor(classes: int, dim: int) -> float:
     E has C - 1 equal eigenvalues; a matrix of rank d < C - 1 can match d of them.
     """
     return math.sqrt(max(0.0, 2 - 2 * math.sqrt(min(1.0, dim / (classes - 1)))))
-
-
-def _present(statistics: ClassStatistics) -> Int[np.ndarray, " present"]:
-    present = np.flatnonzero(statistics.totals)
-    if len(present) < 2:
-        raise ValueError(f"neural collapse needs two classes with rows, got {len(present)}")
-    if statistics.weighting != "class":
-        raise ValueError("neural collapse needs class-balanced statistics")
-    return present
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,43 +186,32 @@ class Deviation:
         return max(0.0, 1 - cosine**2)
 
 
-def deviation(
-    statistics: ClassStatistics,
-    weight: Float[Any, "classes dim"],
-    bias: Float[Any, " classes"],
-    *,
-    lam: float,
-) -> Deviation:
-    """Return the deviation of (weight, bias), one row for each class of `statistics`.
+def deviation(statistics: ClassStatistics, head: Rows, *, lam: float) -> Deviation:
+    """Return the deviation of a head with a row for each class of `statistics`.
 
-    Weight and bias are arrays of the library of `statistics`.
+    Its arrays are of the library of `statistics`.
 
     Raises:
         StatisticsError: If lam = 0 and the least squares are singular.
     """
     best = least_squares_head(statistics, lam)
     xp = namespace(statistics.gram)
-    weight, bias = xp.astype(weight, xp.float64), xp.astype(bias, xp.float64)
-    difference = weight - best.weight, bias - best.bias
+    head = Rows(xp.astype(head.weight, xp.float64), xp.astype(head.bias, xp.float64))
+    difference = Rows(head.weight - best.weight, head.bias - best.bias)
     absent = statistics.totals == 0
-    per_class = np.where(absent, np.nan, half_square(statistics, *difference, lam=lam))
+    per_class = np.where(absent, np.nan, half_square(statistics, difference, lam=lam))
     size, least = (
-        float(half_square(statistics, *each, lam=lam)[~absent].sum())
-        for each in ((weight, bias), (best.weight, best.bias))
+        float(half_square(statistics, each, lam=lam)[~absent].sum()) for each in (head, best)
     )
     return Deviation(per_class, size, least, lam)
 
 
 def half_square(
-    statistics: ClassStatistics,
-    weight: Float[Any, "classes dim"],
-    bias: Float[Any, " classes"],
-    *,
-    lam: float,
+    statistics: ClassStatistics, rows: Rows, *, lam: float
 ) -> Float[np.ndarray, " classes"]:
     """Return 1/2 w S w^T for each row w = (weight, bias)."""
-    xp = namespace(statistics.gram)
-    at_mean = weight @ statistics.mean + bias
-    ridge = lam * (xp.sum(weight**2, axis=1) + bias**2)
+    xp, weight = namespace(statistics.gram), rows.weight
+    at_mean = weight @ statistics.mean + rows.bias
+    ridge = lam * (xp.sum(weight**2, axis=1) + rows.bias**2)
     spread = xp.sum((weight @ statistics.total_covariance) * weight, axis=1)
     return to_numpy(spread + at_mean**2 + ridge) / 2

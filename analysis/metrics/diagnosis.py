@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from clinit.analysis.metrics.collapse import (
     EPS,
@@ -22,6 +22,7 @@ from clinit.extract.cache.fingerprint import Fingerprint, joined_fingerprint
 from clinit.extract.cache.head import Head, head_rows
 from clinit.extract.cache.read import CacheSplit
 from clinit.headtrain.heads.array import beside, library, placed, slices, torch_stream
+from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, count
 from clinit.headtrain.heads.statistics.moments import Block
 from clinit.words import contrast_digests
@@ -55,24 +56,18 @@ class Diagnosis:
 
 
 def diagnose(
-    statistics: ClassStatistics,
-    weight: Float[Any, "classes dim"],
-    bias: Float[Any, " classes"],
-    *,
-    lam: float,
-    fingerprint: Fingerprint,
+    statistics: ClassStatistics, head: Rows, *, lam: float, fingerprint: Fingerprint
 ) -> Diagnosis:
     """Return the metrics of a head with a row for each class of `statistics`.
 
-    Weight and bias are arrays of the library of `statistics`; the types in `fingerprint`, of the
-    features, bound their rounding.
+    Its arrays are of the library of `statistics`; the types in `fingerprint`, of the features,
+    bound their rounding.
     """
     types = {fingerprint.dtype or "float16", fingerprint.fields.get("autocast", "off")} & {*EPS}
+    coarsest = max(types, key=EPS.__getitem__, default="float16")
     return Diagnosis(
-        collapse=neural_collapse(
-            statistics, weight, bias, dtype=max(types, key=EPS.__getitem__, default="float16")
-        ),
-        deviation=deviation(statistics, weight, bias, lam=lam),
+        collapse=neural_collapse(statistics, head, dtype=coarsest),
+        deviation=deviation(statistics, head, lam=lam),
         rows=int(statistics.totals.sum()),
         library=library(statistics.gram),
     )
@@ -112,8 +107,8 @@ def diagnose_splits(
 
     with torch_stream(device):
         statistics = ClassStatistics.of_blocks(blocks(), totals, head.dim)
-        weight, bias = (beside(statistics.gram, part) for part in (head.weight, head.bias))
-        return diagnose(statistics, weight, bias, lam=lam, fingerprint=fingerprint)
+        rows = Rows(*(beside(statistics.gram, part) for part in (head.weight, head.bias)))
+        return diagnose(statistics, rows, lam=lam, fingerprint=fingerprint)
 
 
 def _blocks_of(

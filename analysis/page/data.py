@@ -15,6 +15,7 @@ import base64
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -172,17 +173,13 @@ def matrix(row: Row) -> dict[str, Any]:
     lines, tasks = row["accuracy_matrix"], [task["task"] for task in row["tasks"]]
     on = ["base", *(f"task {task}" for task in tasks)]
     first = 0 if any(line[0] is not None for line in lines) else 1
+    incremental, forgetting = row["average_incremental_accuracy"], row["forgetting"]
     return {
         "tasks": tasks,
         "on": on[first:],
         "cells": [[None if v is None else round(v, 2) for v in line[first:]] for line in lines],
-        **{
-            name: None if row[of] is None else f"{row[of]:.2f} %"
-            for name, of in (
-                ("incremental", "average_incremental_accuracy"),
-                ("forgetting", "forgetting"),
-            )
-        },
+        "incremental": None if incremental is None else f"{incremental:.2f} %",
+        "forgetting": None if forgetting is None else f"{forgetting:.2f} %",
     }
 
 
@@ -216,13 +213,7 @@ def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
 
 
 def _column(column: Column) -> dict[str, Any]:
-    return {
-        "heading": column.heading,
-        "mark": column.mark,
-        "better": column.better,
-        "meaning": column.meaning,
-        "number": column.kind == "number",
-    }
+    return {**asdict(column), "mark": column.mark, "number": column.kind == "number"}
 
 
 def _cell(cell: str | Text | Cell) -> list[Any]:

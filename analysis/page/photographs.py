@@ -34,6 +34,10 @@ PAIRS, IMAGES, MOST = 12, 12, 240
 """Maximum number of pairs, of thumbnails per pair, and of thumbnails per section."""
 SIDE = 112
 """Largest side of a thumbnail in pixels."""
+SCORES = {
+    UNIT: ("nearer to", "distance", "from"),
+    "probability": ("taken for", "probability", "of"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,8 @@ def evaluation_page(
         return Shot(image, f"probability: {words}", line["answer"], moves=False)
 
     shots: dict[str, list[Shot]] = {}
-    if (lost := found.tables.get("Lost")) is not None:
-        shots["Lost"] = [shot(image) for image in lost["image"] if image in of_image]
+    if "change" in found.table.columns and len(lost := found.changed("lost")):
+        shots["Lost"] = [*map(shot, lost["image"])]
     for name, answer, count, files in found.confused.head(PAIRS).iter_rows():
         above = f"{in_words(name)} taken for {in_words(answer)}: {count:,}"
         shots[above] = [shot(image) for image in files[:IMAGES]]
@@ -105,42 +109,46 @@ def model_page(title: str, facts: ModelFacts) -> str:
     root = Path(data["images"]) if data.get("images") else None
     told |= {"photographs": str(root or data.get("features", "features"))}
     shots = {above: shots for above, shots in _of_audit(data["audit"]).items() if shots}
-    unit = "smaller is nearer: 0 at the mean of a class, from 1 on unlike it"
-    told |= {UNIT: unit} if shots else {"found": "nothing odd"}
+    unit = "0 like the average photograph of a class, 1 and more unlike it (squared, of features)"
+    told |= {"distance": unit} if shots else {"found": "nothing odd"}
     without = data.get("without", {}).get("images", ())
     return _page(title, told, shots, root, command=data.get("command", ()), without=without)
 
 
 def _of_audit(audit: Mapping[str, Any]) -> Sections:
     """Return the photographs of an audit by section."""
-    across = [each["images"] for each in audit["repeated"] if "across" in each["where"]]
-    copies = {image for images in across for image in images}  # the class has it already
+    repeats: dict[str, list[Shot]] = {}
+    copies: dict[str, Shot] = {}
+    for each in audit["repeated"]:
+        first, second, *_ = names = each["images"]
+        given = names[-each.get("given", 0) :]  # those that the model has already come first
+        shots = {n: Shot(n, f"like {second if n == first else first}") for n in given}
+        if "across" in each["where"]:
+            copies |= shots
+        else:
+            del shots[first]
+        repeats.setdefault(f"Repeated {each['where']}", []).extend(shots.values())
 
     def compared(each: Mapping[str, Any]) -> Shot:
+        if each["image"] in copies:  # the other class has it already: at most to be left out
+            return copies[each["image"]]
         nearest, scores = each["nearest"], each.get("scores", ())  # none in earlier models
-        words = f"nearer to {in_words(nearest)}" if nearest else "like no class"
-        names = map(in_words, (each.get("class", "own"), nearest or "nearest other"))
-        told = [f"{n:.2f} ({name})" for n, name in zip(scores, names, strict=False)]
-        words += f": {each.get('unit', UNIT)} {', '.join(told)}" if told else ""
-        return Shot(each["image"], words, nearest, each["image"] not in copies)
+        verb, unit, of = SCORES[each.get("unit", UNIT)]
+        words = f"{verb} {in_words(nearest)}" if nearest else "like no class"
+        names = map(in_words, (each.get("class", "its class"), nearest or "the nearest other"))
+        told = [f"{n:.2f} {of} {name}" for n, name in zip(scores, names, strict=False)]
+        words += f": {unit} {', '.join(told)}" if told else ""
+        return Shot(each["image"], words, nearest)
 
     return {
-        "May not belong to their class": [compared(each) for each in audit["misfits"]],
+        "May not belong to their class, oddest first": [*map(compared, audit["misfits"])],
         **{
             f"{' and '.join(map(in_words, pair['classes']))} look alike": [
                 compared(each) for each in pair.get("files", ())
             ]
             for pair in audit["alike"]
         },
-        **{
-            f"Repeated {where}": [
-                Shot(image, f"like {each['images'][0]}")
-                for each in audit["repeated"]
-                for image in each["images"][1:]
-                if each["where"] == where
-            ]
-            for where in dict.fromkeys(each["where"] for each in audit["repeated"])
-        },
+        **repeats,
         "Hardly show anything": [Shot(each["image"], each["why"]) for each in audit["odd"]],
     }
 
@@ -157,17 +165,21 @@ def _page(
     maker: str = "add --html",
 ) -> str:
     style = read("template/page.css") + read("template/photographs.css")
-    script = read("template/photographs.js")
+    has_boxes = root is not None and any(shots.values())
+    script = read("template/photographs.js") if has_boxes else ""
     words = list(_anew(command))
     facts = {**facts, **({"command": " ".join(words)} if words else {})}
     told = [f"<dt>{_text(name)}</dt><dd>{_text(each)}</dd>" for name, each in facts.items()]
+    main = {
+        "facts": f'<dl class="facts">{"".join(told)}</dl>',
+        "shots": "".join(_section(*each, root) for each in shots.items()),
+    }
     given: Any = {"command": words, "without": [*without], "root": str(root or "")}
     parts = {
         "policy": policy([script], [style]),
         "title": _text(title),
         "style": style,
-        "facts": "".join(told),
-        "shots": "".join(_section(*each, root) for each in shots.items()),
+        "main": fill("template/ticks.html", main) if has_boxes else "".join(main.values()),
         "tables": "".join(f"<h2>{above}</h2>{_table(rows)}" for above, rows in tables.items()),
         "maker": f"clinit {maker}",
         "given": escaped_json(given),
@@ -211,7 +223,7 @@ def _section(above: str, shots: Sequence[Shot], root: Path | None) -> str:
         return f"<section><h2>{_text(above)}</h2><ul>{told}</ul></section>"
     figures = "".join(_figure(root, each) for each in shots[:MOST])
     more = f"<p>{len(shots) - MOST:,} more.</p>" if len(shots) > MOST else ""
-    button = '<button type="button" class="all">all of these</button>'
+    button = '<button type="button" class="all">tick all, or none</button>'
     return f"<section><h2>{_text(above)}</h2>{button}<div>{figures}</div>{more}</section>"
 
 

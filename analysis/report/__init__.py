@@ -1,4 +1,4 @@
-"""Tables of runs; nothing heavy is imported here, since a command takes `View` as options."""
+"""Tables of runs; nothing heavy is imported here, since a command takes `ReportView` as options."""
 
 from __future__ import annotations
 

@@ -208,15 +208,14 @@ def compare(
     seeded = [(_values(a, each), _values(b, each)) for a, b, each in found]
     steps = [step_of(group.runs[0], each) for group, _, each in found]
     made = [Difference.of(*v, step=step) for v, step in zip(seeded, steps, strict=True)]
+    compared = zip(found, seeded, adjusted_by_holm(made), strict=True)
     names, others = (
         Names.of([*{id(each): each.runs[0] for each in own}.values()], without=("seed",))
         for own in zip(*pairs, strict=True)
     )
     lines = [
         (a.runs[0], others.label(b.runs[0]), measure, _wins(*own, measure), difference)
-        for (a, b, measure), own, difference in zip(
-            found, seeded, adjusted_by_holm(made), strict=True
-        )
+        for (a, b, measure), own, difference in compared
         if difference.number
     ]
     title = f"{name} less {baseline}; {names.title}"
@@ -248,11 +247,8 @@ def p_text(value: float | None) -> str:
 
 
 def _values(group: SeedGroup, measure: Measure) -> dict[Any, float]:
-    return {
-        row["seed"]: measure.factor * row[measure.name]
-        for row in group.rows
-        if row.get(measure.name) is not None
-    }
+    found = ((row["seed"], row.get(measure.name)) for row in group.rows)
+    return {seed: measure.factor * value for seed, value in found if value is not None}
 
 
 def step_of(run: RunSummary, measure: Measure) -> float:

@@ -152,12 +152,13 @@ class Table:
         """Return the table, at most `width` columns wide, and the omitted columns."""
         needs = sorted(column.need for column in self.columns if column.need is not None)
         fewer = range(len(needs), min(FEWEST, len(needs)) - 1, -1)
+        console = Console(width=1000)  # nothing is shortened
         tries = [(len(needs), self.beside, False), (len(needs), False, False)]
         for shown, beside, tight in [*tries, *((shown, False, True) for shown in fewer)]:
             kept = {None, *needs[:shown]}
             places = [place for place, each in enumerate(self.columns) if each.need in kept]
             table = self.rich(places, is_tight=tight, beside=beside)
-            if _width_of(table) <= width:
+            if Measurement.get(console, console.options, table).maximum <= width:
                 break
         else:
             table = self.rich(places, is_tight=True, beside=False, folds=True)
@@ -256,9 +257,3 @@ def _text(cell: str | Text | Cell, beside: bool) -> Text:
     if isinstance(cell, Cell):
         return cell.text(beside=beside)
     return Text(cell) if isinstance(cell, str) else cell
-
-
-def _width_of(table: RichTable) -> int:
-    """Return the width of a table in columns of a terminal if nothing is shortened."""
-    console = Console(width=1000)
-    return Measurement.get(console, console.options, table).maximum

@@ -79,16 +79,12 @@ def task_table(
 ) -> RenderableType:
     """Return one table per task and group of comparable runs, all on the same data."""
     of_training = Names.of(runs).of_training
-    rows = [
-        (
-            run,
-            [
-                {**(t["initialisation"] or {}), **(t["diagnosis"] or {}), **t}
-                for t in run.row()["tasks"]
-            ],
-        )
-        for run in runs
-    ]
+
+    def tasks_of(run: RunSummary) -> list[Row]:
+        tasks = run.row()["tasks"]
+        return [{**(t["initialisation"] or {}), **(t["diagnosis"] or {}), **t} for t in tasks]
+
+    rows = [(run, tasks_of(run)) for run in runs]
     every = [SeedGroup((run,), (task,)) for run, tasks in rows for task in tasks]
     measures = known_of(every, measures_of(columns))
     parts: list[Table] = []

@@ -94,10 +94,7 @@ def diagnose(
     )
     out.print(heads_table(found))
     if others := len({n for r in rows for n in r.class_names}) - collapse.classes:
-        note(
-            f"left out: {number_of(others, 'class')} of the cache without a row in the head, or"
-            " without features"
-        )
+        note(f"left out: {number_of(others, 'class')} without a row in the head, or features")
     if lost := min(collapse.dim, collapse.classes - 1) - collapse.rank:
         note(
             f"along {lost} of the directions, class means vary by no more than the rounding of the"
@@ -111,14 +108,9 @@ def _places(records: list[Path]) -> list[Path]:
     from clinit.headtrain.protocol.record.format import read_info
 
     infos = [read_info(path) for path in records]
+    sides = [filter(None, (info["base"], info["new"])) for info in infos]
     found = [
-        [
-            Path(p)
-            for s in (i["base"], i["new"])
-            if s
-            for p in (s["path"], *s.get("other_paths", ()))
-        ]
-        for i in infos
+        [Path(p) for s in own for p in (s["path"], *s.get("other_paths", ()))] for own in sides
     ]
     for path, each, info in zip(records, found, infos, strict=True):
         if each != found[0]:

@@ -129,9 +129,7 @@ def _write(found: Evaluation, title: str, asked: Questions, files: dict[str, Pat
         from clinit.analysis.page.photographs import evaluation_page
 
         root = asked.place if asked.rows is None else None
-        command = command_data()["command"]
-
-        save_page(html, lambda: evaluation_page(title, found, root, command))
+        save_page(html, lambda: evaluation_page(title, found, root, command_data()["command"]))
     for file in filter(None, files.values()):
         note(f"written: {file}")
 
@@ -143,8 +141,6 @@ def _show(model: str, found: Evaluation) -> None:
     for line in found.lines(model):
         say(line)
     for title, rows in found.tables.items():
-        if title == "Lost":  # the comparison names them
-            continue
         more = f", {LISTED} of {len(rows):,}" if len(rows) > LISTED else ""
         columns = [
             Column(name, "number" if kind.is_numeric() else "setting")

@@ -10,12 +10,12 @@ import typer
 
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, given, refuse_idle
-from clinit.cli.frame.model_source import FILE_SUFFIXES, looks_like_model, target
+from clinit.cli.frame.model_source import FILE_SUFFIXES, target
 from clinit.cli.frame.options import Overwrite, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.errors import RecordError
-from clinit.files.paths import exists, instead_of, is_folder
+from clinit.files.paths import exists, instead_of, is_folder, looks_like_model
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _check_options(context: Context, out: Path, *, is_model: bool) -> None:
 
 def _show(written: Written, top1: Top1 | None) -> None:
     """Print what was written, and how to use it; `top1` is the final accuracy of a run."""
-    model, path, as_folder = written.model, shlex.quote(str(written.path)), is_folder(written.path)
+    model, path = written.model, shlex.quote(str(written.path))
     facts, engine = model.facts, model.engine
     arrived = sum(task > 0 for task in facts.tasks)
     old = facts.num_classes - arrived
@@ -119,11 +119,7 @@ def _show(written: Written, top1: Top1 | None) -> None:
         from clinit.headtrain.model.network import loading_line
 
         say(f"In Python: model = {loading_line(model, written.path)}.eval()")
-    say()
-    kind = "Head" if engine is None else "Model"
-    say(f"{kind} {'folder' if as_folder else 'file'} at {written.path}; try it:")
-    say(f"clinit predict {path} {'FEATURES.npy' if engine is None else 'IMAGE…'}")
-    if as_folder:
-        say()
+    if is_folder(written.path):
         say("Its model card is README.md: add the licence there. To upload it (clinit does not):")
         say(f"hf upload USER/NAME {path} . --private --exclude memory.safetensors")
+    say(f"Next: clinit predict {path} {'FEATURES…' if engine is None else 'PHOTOGRAPH…'}")

@@ -113,8 +113,11 @@ def add(
         written = added.save(given.out, overwrite=overwrite)
     _tell(added, written, as_json=as_json)
     _write_page(html, str(given.out), added.model.facts)
+    change = added.change
+    if html is None and added.audit.misfits and "images" in change.data:
+        page = f"clinit model show {shlex.quote(str(given.out))} --html PAGE.html"
+        note(f"`{page}` shows odd photographs, and how to move them or leave them out")
     if as_json:
-        change = added.change
         told = ("listing", "unreadable", "notes", "untested", "estimated_loss")
         facts = {name: change.data.get(name) for name in told}
         accuracy = {name: asdict(each) for name, each in change.accuracy.items()}
@@ -175,9 +178,9 @@ def remember(
     place = getattr(inputs, "features", None) if model.engine is not None else None
     where = f"; their features are at {place}" if isinstance(place, Path) else ""
     known = f"{int(memory.known.sum()):,} of {number_of(facts.num_classes, 'class')}"
-    say(f"{out} remembers {known}, {len(change.classes):,} from {images} given now{where}")
+    say(f"{out} remembers {known}, {len(change.classes):,} of them now, from {images}{where}")
     if top1 := change.accuracy.get("old"):
-        say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} held out")
+        say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'other image')}, held out")
     if left := int((memory.held_out.counts() == 0).sum()):
         untested = f"No image held out of {number_of(left, 'class')}, which are not tested"
         say(f"{untested}; of five images or more, one is held out")
@@ -202,7 +205,7 @@ def remove(
     left = _changed(model, out, lambda one, data: one.remove(classes, data), overwrite=overwrite)
     knows = f"{left.origin} knows {number_of(left.facts.num_classes, 'class')}"
     gone = left.facts.history[-1].classes
-    say(f"{knows}, {len(gone):,} fewer than {model}: {_listed(gone)} removed")
+    say(f"{knows}, {len(gone):,} fewer: {_listed(gone)} removed")
     if left.memory is not None and not left.memory.exact:
         note(
             "the stored covariance still includes the removed classes:"
@@ -230,10 +233,13 @@ def rename(
     for text in names:
         old, _, new = text.partition("=")
         if not (old and new) or old in pairs:
-            raise typer.BadParameter(f"expected OLD=NEW, each OLD once, got {text!r}")
+            example = shlex.quote(f"{old or 'tench'}=new name")
+            raise typer.BadParameter(f"expected OLD=NEW ({example}), each OLD once, got {text!r}")
         pairs[old] = new
     found = _changed(model, out, lambda one, data: one.rename(pairs, data), overwrite=overwrite)
-    say(f"{found.origin} has {number_of(len(pairs), 'new name')}")
+    named = found.facts.history[-1].settings["names"].items()
+    told = [f"{in_words(before)} is now {in_words(now)}" for before, now in named]
+    say(f"{found.origin}: {examples(told, SHOWN)}")
 
 
 def _changed(

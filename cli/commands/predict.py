@@ -119,11 +119,9 @@ def predict(
     if of_features:
         what = "row"
         with doing("Naming rows …"):
-            predictions = [
-                each
-                for path in images
-                for each in predicted(opened, features_in(path), top=top, reject=rejection)
-            ]
+            predictions = []
+            for path in images:
+                predictions += predicted(opened, features_in(path), top=top, reject=rejection)
     else:
         opened.need_engine()
         what, paths = "image", find_images(images, _note_left_out)
@@ -161,12 +159,8 @@ def predict(
 
 def _check_options(context: Context, model: Path, *, of_features: bool, is_head: bool) -> None:
     of_images = (*fields_of(Reading), *(["device"] if is_head else []))
-    idle = dict.fromkeys(
-        of_images if of_features else (),
-        f"here: {model} is a head for features"
-        if is_head
-        else f"here: {'features' if of_features else 'images'} are given",
-    )
+    why = f"here: {model} is a head for features" if is_head else "here: features are given"
+    idle = dict.fromkeys(of_images if of_features else (), why)
     if given(context, "reject") is None:
         idle["reject_rate"] = "without --reject"
     refuse_idle(context, {name: f"has no effect {why}" for name, why in idle.items()})

@@ -88,13 +88,9 @@ def train_head(
         left = runs.left_of(places, data, diagnosed=diagnose, overwrite=overwrite)
         tell_left(places.values(), left.values())
         with training_progress() as observer:
+            how = partial(_diagnosis, data.new.fingerprint) if diagnose else None
             runs.train_heads(
-                data,
-                studies,
-                left,
-                observer=observer,
-                diagnose=partial(_diagnosis, data.new.fingerprint) if diagnose else None,
-                overwrite=overwrite,
+                data, studies, left, observer=observer, diagnose=how, overwrite=overwrite
             )
     show_runs(places.values(), left.values())
 
@@ -104,5 +100,4 @@ def _diagnosis(features: Fingerprint, statistics: ClassStatistics, head: Rows) -
 
     if len(statistics.totals) < 2:  # the measures are undefined for a single class
         return {}
-    weights = head.weight, head.bias
-    return diagnose(statistics, *weights, lam=_DIAGNOSIS_LAMBDA, fingerprint=features).content()
+    return diagnose(statistics, head, lam=_DIAGNOSIS_LAMBDA, fingerprint=features).content()

@@ -48,11 +48,8 @@ def train_top(
         from clinit.headtrain.top.experiment import train_top as train_recorded
 
         with training_progress() as observer:
+            every = images.checkpoint_every
             train_recorded(
-                data,
-                left,
-                observer=observer,
-                checkpoint_every=images.checkpoint_every,
-                overwrite=overwrite,
+                data, left, observer=observer, checkpoint_every=every, overwrite=overwrite
             )
     show_runs(places.values(), left.values())

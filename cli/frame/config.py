@@ -235,16 +235,9 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
         ExperimentError: If `words` contain a wrong value or a field that no run reads, a grid is
             empty, or there are too many combinations.
     """
-    from clinit.headtrain.protocol.sweep.grid import (
-        check_size,
-        grid_of,
-        merge,
-        names_in,
-        parse_grid,
-        refuse_idle,
-    )
+    from clinit.headtrain.protocol.sweep import grid
 
-    typed = parse_grid(words, top=top)
+    typed = grid.parse_grid(words, top=top)
     file = ConfigFile("the command line", {}) if path is None else open_config(path)
     if not (tables := file.grids()) and not typed:
         raise ConfigFileError(
@@ -255,36 +248,36 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
     grids: list[dict[str, Choice]] = []
     try:
         for table in tables or [{}]:
-            own = grid_of(table, top=top)
-            over = merge(own, typed)
+            own = grid.grid_of(table, top=top)
+            over = grid.merge(own, typed)
             laid = _over_settings(file, over, top=top)
             # Do not refuse options of a section that the method of this grid does not read.
-            asked = names_in(own if "method" in names_in(over) else laid[0])
-            refuse_idle(laid, {*asked} - {*names_in(typed)}, top=top)
+            asked = grid.names_in(own if "method" in grid.names_in(over) else laid[0])
+            grid.refuse_idle(laid, {*asked} - {*grid.names_in(typed)}, top=top)
             grids += laid
     except ExperimentError as error:
         raise ConfigFileError(f"{file.name}: {error}", remedy=error.remedy) from error
-    refuse_idle(grids, names_in(typed), top=top)
-    check_size(grids)
+    grid.refuse_idle(grids, grid.names_in(typed), top=top)
+    grid.check_size(grids)
     return grids
 
 
 def _over_settings(file: ConfigFile, over: Grid, *, top: bool) -> list[dict[str, Choice]]:
     """Complete a grid with the settings of the file; make a grid per method if settings differ."""
-    from clinit.headtrain.protocol.sweep.grid import grid_of, merge, names_in, only, values_in
+    from clinit.headtrain.protocol.sweep import grid
 
     command = TOP_RUNS if top else RUNS
-    methods = [str(each) for each in values_in(over, "method") or (file.method(command),)]
+    methods = [str(each) for each in grid.values_in(over, "method") or (file.method(command),)]
     names = {field.key: name for name, field in settings_of(top=top).items()}
-    free = {key for key, name in names.items() if name not in names_in(over)}
+    free = {key for key, name in names.items() if name not in grid.names_in(over)}
     under = []
     for method in methods:
         given = file.options(command, method)
-        under.append(grid_of({key: given[key] for key in given if key in free}, top=top))
+        under.append(grid.grid_of({key: given[key] for key in given if key in free}, top=top))
     if all(each == under[0] for each in under):
-        return [merge(under[0], over)]
+        return [grid.merge(under[0], over)]
     return [
-        merge(each, only(over, "method", method))
+        grid.merge(each, grid.only(over, "method", method))
         for method, each in zip(methods, under, strict=True)
     ]
 

@@ -10,11 +10,6 @@ from clinit.cli.frame.console import out, say
 from clinit.cli.frame.context import Run
 from clinit.cli.frame.progress import doing
 
-MODEL = "convnextv2_atto"
-_MODEL_ARGS = {"depths": (1, 1, 2, 1), "dims": (16, 32, 64, 128)}
-_INPUT_SIZE = 32
-_EPOCHS = 12
-
 
 def make_digits(folder: Path, run: Run) -> None:
     """Write images and weights into `folder`, and the caches `caches/base` and `caches/new`.
@@ -23,6 +18,8 @@ def make_digits(folder: Path, run: Run) -> None:
         folder: An empty folder.
         run: Runs a command of clinit.
     """
+    from clinit.extract.digits import MODEL, MODEL_ARGS, SIDE
+
     announce("Handwritten digits (scikit-learn) as PNG files, and a backbone trained on 0 to 3")
     weights = _make_inputs(folder)
     for name in ("base", "new"):
@@ -33,11 +30,11 @@ def make_digits(folder: Path, run: Run) -> None:
             run(
                 "manifest", "build", "folder", "--root", root, "--split", "train", "--out", manifest
             )
-        arguments = [f"--model-arg={key}={value}" for key, value in _MODEL_ARGS.items()]
+        arguments = [f"--model-arg={key}={value}" for key, value in MODEL_ARGS.items()]
         run(
             *("extract", "--dataset", "folder", "--root", root),
             *("--out", folder / "caches" / name, "--backbone", MODEL, *arguments),
-            *("--weights", weights, "--input-size", _INPUT_SIZE),
+            *("--weights", weights, "--input-size", SIDE),
         )
 
 
@@ -49,21 +46,13 @@ def announce(text: str) -> None:
 
 def _make_inputs(folder: Path) -> Path:
     from clinit.extract.dataset.scan import scan
-    from clinit.extract.digits import pretrain, write_digits
+    from clinit.extract.digits import EPOCHS, MODEL, pretrain, write_digits
 
     base, new = folder / "digits" / "base", folder / "digits" / "new"
     count = write_digits(base, range(4)) + write_digits(new, range(4, 10))
     say(f"{count:,} images at {folder / 'digits'}")
     weights = folder / "backbone.safetensors"
     with doing("Pretraining …"):
-        pretrain(
-            scan("folder", base, "train").manifest,
-            base,
-            weights,
-            name=MODEL,
-            model_args=_MODEL_ARGS,
-            input_size=_INPUT_SIZE,
-            epochs=_EPOCHS,
-        )
-    say(f"{MODEL}, {_EPOCHS} epochs on the digits 0 to 3, at {weights}")
+        pretrain(scan("folder", base, "train").manifest, base, weights)
+    say(f"{MODEL}, {EPOCHS} epochs on the digits 0 to 3, at {weights}")
     return weights

@@ -28,7 +28,7 @@ from clinit.cli.frame.study_options import takes
 from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
 from clinit.extract.work.options import COMPUTATION, DATA, NETWORK
-from clinit.files.paths import check_writable, exists, instead_of, is_file, is_folder
+from clinit.files.paths import check_free, check_writable, instead_of, kind_of, looks_like_model
 from clinit.headtrain.model.settings import WRITES_MODELS
 from clinit.observer import Doing, Noted, Observer
 from clinit.setting import fields_of, setting
@@ -128,16 +128,16 @@ def target(out: Path | None, model: Path, *, overwrite: bool) -> Path:
         if overwrite:
             raise typer.BadParameter("--overwrite needs --out: without it, nothing is replaced")
         out = next_to(model)
-        note(f"the new model goes to {out}; {model} stays as it is")
+        note(f"the new model goes to {out}; {model.name or model} stays as it is")
     if out.suffix not in (".safetensors", ".npz") and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
             f"--out must be a folder, or a file that ends in .safetensors, got {out}"
         )
     check_writable(out)
-    if exists(out) or out.is_symlink():
-        from clinit.headtrain.model.storage import check_free
+    if kind_of(out) or out.is_symlink():
+        from clinit.headtrain.model.storage import foreign_to_model
 
-        check_free(out, overwrite=overwrite)
+        check_free(out, "model", foreign_to_model, ModelError, overwrite=overwrite)
     return out
 
 
@@ -196,7 +196,8 @@ def check_file(path: Path | None, kind: str, *suffixes: str) -> None:
 
 def check_images(path: Path) -> None:
     """Check that a path is a folder, which may contain images, or a file of features."""
-    if not is_folder(path) and not (path.suffix.lower() in FEATURE_SUFFIXES and is_file(path)):
+    kind = kind_of(path)
+    if kind != "folder" and not (kind == "file" and path.suffix.lower() in FEATURE_SUFFIXES):
         remedy = (
             "Give a folder that contains a folder of images for each class; or features: a feature"
             f" cache, or a file that ends in {', '.join(FEATURE_SUFFIXES)}."
@@ -215,7 +216,7 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
     Raises:
         ModelError: If `path` does not exist, or is not a model although one of `images` is.
     """
-    if not exists(path):
+    if kind_of(path) is None:
         remedy = instead_of(path, WRITES_MODELS, looks_like_model)
         raise ModelError(f"no model at {path}", remedy=remedy)
     model = next(filter(looks_like_model, images), None)
@@ -224,13 +225,6 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
             f"{path} is not a model, but {model} is: are they swapped?",
             remedy=f"Give the model first: {shlex.quote(str(model))} {shlex.quote(str(path))}",
         )
-
-
-def looks_like_model(path: Path) -> bool:
-    """Return whether a path has the form of a model or of a head."""
-    if is_folder(path):
-        return is_file(path / "model.safetensors")
-    return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and is_file(path)
 
 
 @dataclass(frozen=True)
@@ -273,7 +267,7 @@ def opened(
 
             model: Model = stock_model(ExtractConfig.of(network))
             if model.facts.assumed is not None:
-                observe(Noted(f"{model.facts.assumed} (other names: --head-classes FILE)"))
+                observe(Noted(f"{model.facts.assumed}; for others, --head-classes FILE"))
         else:
             model = load_model(paths[0], device=network.device)
         for reads in (paths[-1], Path(model.origin)):

@@ -185,7 +185,7 @@ def _listed(each: Setting, words: list[str]) -> list[Any]:
     from clinit.headtrain.protocol.sweep.grid import values_of
 
     try:
-        return [value for word in words for value in values_of(each, word)]
+        return [value for word in words for value in values_of(each, word.split(","))]
     except ExperimentError as error:
         told = str(error).replace(f"{each.name}=", f"{each.option} ", 1)
         raise typer.BadParameter(
@@ -234,20 +234,15 @@ def expand(
             own = {key: value for key, value in values.items() if key not in options}
             return command(**own, **{name: built})
 
-        parameters: list[inspect.Parameter] = []
+        parameters, kind = list[inspect.Parameter](), inspect.Parameter.KEYWORD_ONLY
         for parameter in signature.parameters.values():
             if parameter.name == name:
                 parameters += [
-                    inspect.Parameter(
-                        key,
-                        inspect.Parameter.KEYWORD_ONLY,
-                        default=defaults[key],
-                        annotation=options[key],
-                    )
-                    for key in options
+                    inspect.Parameter(key, kind, default=defaults[key], annotation=each)
+                    for key, each in options.items()
                 ]
             else:
-                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+                parameters.append(parameter.replace(kind=kind))
         wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
         del wrapper.__wrapped__  # else Typer reads the signature of `command` through it

@@ -164,11 +164,8 @@ class FeatureSet:
     @classmethod
     def joined(cls, parts: Sequence[FeatureSet], class_names: tuple[str, ...]) -> FeatureSet:
         """Return the concatenated rows of sets whose labels all refer to `class_names`."""
-        return cls(
-            np.concatenate([part.features[:] for part in parts]),
-            np.concatenate([part.labels for part in parts]),
-            class_names,
-        )
+        features = np.concatenate([part.features[:] for part in parts])
+        return cls(features, np.concatenate([part.labels for part in parts]), class_names)
 
     def counts(self) -> Int[np.ndarray, " classes"]:
         """Return the number of rows of each class."""

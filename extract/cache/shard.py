@@ -150,12 +150,8 @@ def _encode(shard: Shard, plan_identifier: str) -> memoryview:
         file.create_dataset("labels", data=shard.labels)
         file.create_dataset("valid", data=shard.valid)
         file.create_dataset("invalid_rows", data=np.array(invalid, dtype=np.int64))
-        file.create_dataset(
-            "invalid_reasons",
-            data=[shard.reasons[row] for row in invalid],
-            shape=(len(invalid),),
-            dtype=h5py.string_dtype(),
-        )
+        reasons = [shard.reasons[row] for row in invalid]
+        file.create_dataset("invalid_reasons", (len(invalid),), h5py.string_dtype(), reasons)
         file.attrs["plan"] = plan_identifier
     digest = hashlib.sha256(buffer.getbuffer()[_BLOCK:]).hexdigest()
     buffer.seek(0)

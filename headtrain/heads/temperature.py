@@ -92,14 +92,15 @@ class Temperature:
 
     def describe(self) -> str:
         """Return the facts about the probabilities, in words."""
-        text = f"temperature {self.value:.3g}, fitted on {self.fitted_rows:,} held-out images"
+        text = f"temperature {self.value:.3g}, fitted on {self.fitted_rows:,} tested images"
         if self.ece_before is None or self.ece_after is None:
             return f"{text} before the classes last changed"
-        error = f"expected calibration error {100 * self.ece_before:.1f} %"
+        of = f"{self.measured_rows:,} of {self.fitted_rows + self.measured_rows:,} tested images"
+        error = f"off by {100 * self.ece_after:.1f} % on average (calibration error) on {of}"
         if self.value == 1:
-            return f"{error} on {self.measured_rows:,} tested images; no temperature lowers it"
-        others = f"on {self.measured_rows:,} others, {100 * self.ece_after:.1f} % with it"
-        return f"{text}; {error} without it {others}"
+            return f"{error}; the others give no correction that lowers this"
+        before = f"{100 * self.ece_before:.1f} % without the temperature {self.value:.3g}"
+        return f"{error}; {before} that the others give"
 
 
 def divided(head: Head, temperature: Temperature | None) -> Head:

@@ -242,8 +242,9 @@ class Addition:
         others = f"({more:,} more repeat these or are alone in a class)"
         each = f"{self.new.total:,} tested {others}, each" if more else "each tested"
         other = "other places, cameras or days" if self._noun == "photograph" else "other sources"
-        guessed = "weights" in self.change.data["old_rows"]
-        easy = ", too easy a test of few while old classes are not remembered" if guessed else ""
+        guessed, init = "weights" in self.change.data["old_rows"], self.change.settings["init"]
+        easy = ", too easy a test of few while old classes are not remembered"
+        easy = easy if guessed and init not in ("auto", "fitted") else ""
         found = f"{_right(self.new)}{easy}; {other} may be harder"
         found += f" ({repeats:,} in repeats or series, see below)" if repeats else ""
         return f"Your {given}, {each} without itself: {found}."
@@ -267,8 +268,8 @@ class Addition:
             which, classes = "Other old", classes + learnt["classes"]
         if classes < self.model.facts.num_classes:
             lost = self.change.data.get("estimated_loss")
-            told = ", estimated loss by this step {correct:,} in {total:,} of their {noun}s"
-            loss = "" if lost is None else told.format(**lost, noun=self.audit.noun)
+            told = f", estimated loss by this step {{:.1f}} % of their {self.audit.noun}s"
+            loss = "" if lost is None else told.format(100 * lost["correct"] / lost["total"])
             if lost is not None and lost["correct"] > GUESSED * lost["total"]:
                 loss = ", and perhaps much lost: give old ones (`--old`), or more new ones"
             lines.append(f"{which} classes: not tested (`clinit remember`){loss}.")
@@ -306,10 +307,9 @@ class Addition:
             odd += [name for each in found.get("repeated", ()) for name in each["images"]]
             if odd and not {*one.classes}.isdisjoint(change.classes):
                 notes.append(
-                    f"odd {self._noun}s of an earlier step are still learnt ({examples(odd)}). To"
-                    " take some out, repeat that step with `--without LIST` (`clinit model show"
-                    f" {then} --html PAGE.html` writes the command, if it is still that model), and"
-                    " then this one"
+                    f"odd {self._noun}s of an earlier step are still learnt ({examples(odd)})."
+                    f" `clinit model show {then} --html PAGE.html` shows them, and how to repeat"
+                    " that step without them; then repeat this one"
                 )
         return notes
 

@@ -7,7 +7,8 @@ and synonyms of ImageNet count), or it assigns two thirds of the images to anoth
 its distance from the mean of the other n - 1 rows; squared, (n / (n - 1))^2 |h_i - mu|^2. The row
 may not belong to its class if, in squared distance, another new class is nearer by more than
 `MARGIN`, or its own class is further than the median of all rows by `FAR` deviations. Classes of
-fewer than `LEAST` images are not checked.
+fewer than `LEAST` images are not checked. Rows furthest from their class come first. If another
+class has a copy, that class counts as the nearest.
 
 *Look-alikes*: two classes, if the new head confuses their images, or if images of one are nearer to
 the other (new) class.
@@ -115,7 +116,7 @@ class Audit:
     how many are `given`."""
     misfits: list[dict[str, Any]] = field(default_factory=list)
     """`image`, its `class`, the `nearest` other class (None if the image is far from all), and the
-    `scores` of its own class and of the nearest one, with the `unit` as above."""
+    `scores` of its own class and of the nearest one, with the `unit` as above; furthest first."""
     odd: list[dict[str, Any]] = field(default_factory=list)
     """`image` and `why`."""
     turned: dict[str, Any] = field(default_factory=dict)
@@ -145,16 +146,16 @@ class Audit:
                 ]
                 for place in PLACES
             },
-            f"{noun}s that may not belong to their class": [
-                f"{each['image']} ({in_words(each['nearest'] or 'nothing like it')})"
+            f"{noun}s that may not belong to their class, oddest first": [
+                f"{each['image']} ({in_words(each['nearest'] or 'no class')}?)"
                 for each in self.misfits
             ],
             "images that hardly show anything": [f"{it['image']} ({it['why']})" for it in self.odd],
         }
-        found = {what: each for what, each in parts.items() if each}
         lines = [
             f"{what} ({len(each):,}): {examples(each, MOST_FILES if PLACES[0] in what else SHOWN)}"
-            for what, each in found.items()
+            for what, each in parts.items()
+            if each
         ]
         if wrong := self.turned.get("wrong"):
             answers = [f"{n:,} as {in_words(name)}" for name, n in self.turned["answers"].items()]
@@ -185,26 +186,34 @@ def audit(
         old: Real rows of old classes; may be empty.
         earlier: Rows of images that the model has learnt or held out, of which none may come again.
     """
-    rows = images.rows
-    own = np.array(rows.class_names)[rows.labels]
+    rows, names = images.rows, images.rows.class_names
+    own = np.array(names)[rows.labels]
     place, is_nearer, is_far, distances = misfits(rows)
-    nearest = np.array(rows.class_names)[place]
+    nearest = np.array(names)[place]
     answers = answered(after, rows.features)
-    taken = np.where(np.isin(answers, rows.class_names), nearest, answers)
+    taken = np.where(np.isin(answers, names), nearest, answers)
 
     def shown(row: int, other: str) -> dict[str, Any]:
-        scores, unit = distances[row, [rows.labels[row], place[row]]], UNIT
-        if other not in rows.class_names:
+        if other in names:
+            scores, unit = distances[row, [rows.labels[row], names.index(other)]], UNIT
+        else:
             chances = PROBABILITIES["softmax"](logits_of(after, rows, np.array([row])))[0]
             of = (after.class_names or ()).index
             scores, unit = chances[[of(own[row]), of(other)]], "probability"
         found = {"image": images.paths[row], "class": str(own[row]), "nearest": other}
         return {**found, "unit": unit, "scores": [round(float(each), 3) for each in scores]}
 
-    strange = [
-        shown(row, str(nearest[row])) | ({} if is_nearer[row] else {"nearest": None})
-        for row in np.flatnonzero(is_nearer | is_far).tolist()
-    ]
+    repeats, strange, copied = repeated(images, earlier), [], dict[str, frozenset[str | None]]()
+    class_of = dict(zip(images.paths, own.tolist(), strict=True))
+    for each in repeats:
+        copied |= dict.fromkeys(each["images"], frozenset(map(class_of.get, each["images"])))
+    order = np.argsort(-distances[np.arange(len(own)), rows.labels], kind="stable")
+    for row in order[(is_nearer | is_far)[order]].tolist():
+        has_copy = copied.get(images.paths[row], frozenset())
+        those = [n for n, name in enumerate(names) if name in has_copy and n != rows.labels[row]]
+        other = min(those, key=distances[row].__getitem__, default=int(place[row]))
+        is_known = those or is_nearer[row]
+        strange.append(shown(row, names[other]) | ({} if is_known else {"nearest": None}))
     alike = look_alikes(own, taken)
     for pair in alike:
         both = (own != taken) & np.isin(own, pair["classes"]) & np.isin(taken, pair["classes"])
@@ -212,10 +221,10 @@ def audit(
         pair["files"] = [shown(row, str(taken[row])) for row in some]
     return Audit(
         images=len(own),
-        classes=len(rows.class_names),
+        classes=len(names),
         known=known_classes(own, before, answered(before, rows.features)),
         alike=alike,
-        repeated=repeated(images, earlier),
+        repeated=repeats,
         misfits=strange,
         odd=[{"image": path, "why": why} for path, why in images.odd.items()],
         turned=turned(old, answered(before, old.features), answered(after, old.features)),

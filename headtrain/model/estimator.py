@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
+from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.statistics.classifier import LeastSquaresClassifier, LinearClassifier
 from clinit.headtrain.protocol.stream.source import Source
 
@@ -158,11 +159,8 @@ class AddedClassesClassifier(LinearClassifier):
         )
         grown, temperature = found.model.head, found.model.facts.temperature
         self.temperature_ = 1.0 if temperature is None else temperature.value
-        added = slice(len(bias), count)
-        return (
-            np.concatenate([weight, grown.weight[added].astype(np.float64)]),
-            np.concatenate([bias, grown.bias[added].astype(np.float64)]),
-        )
+        added = Rows.of_head(grown).between(len(bias), count)
+        return np.concatenate([weight, added.weight]), np.concatenate([bias, added.bias])
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:  # noqa: N803
         """Return the probability of each class, in the order of `classes_`."""

@@ -34,7 +34,7 @@ from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.dataset.scan import without as leave_out
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
 from clinit.headtrain.model.engine import AnsweredBatch, Logits
-from clinit.headtrain.model.inputs import FeatureInput, features_in, is_features, questions, tellers
+from clinit.headtrain.model.inputs import FeatureInput, ask_names, features_in, is_features, tellers
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import (
     Rejection,
@@ -45,7 +45,7 @@ from clinit.headtrain.model.predict import (
     scores,
 )
 from clinit.headtrain.model.reading import AS_USUAL, Reading
-from clinit.observer import Doing, Noted, Observer, Warned, ignore
+from clinit.observer import Doing, Noted, Observer, ignore
 from clinit.words import examples, lines_of_table, number_of
 
 RATE = 0.05
@@ -60,6 +60,8 @@ CHANGES = ("gained", "lost", "both", "neither")
 """Images that only this model, only the other model, both or neither classify correctly."""
 ONLY = ("only this", "only other")
 """Images of classes that only this or only the other model knows."""
+LIKELY = 0.05
+"""Least p-value of differences that may be chance."""
 SAME = 5e-3
 """Largest relative difference of the logits of an image and of its features, stored as float16."""
 LISTED = 10
@@ -205,7 +207,7 @@ class Evaluation:
             lines["top-5"] = f"{five.correct:,} right ({five.percent:.2f} %)"
             lines["calibration"] = (
                 f"mean probability {100 * found['mean_probability']:.1f} %, right"
-                f" {one.percent:.1f} %; expected error {100 * found['calibration_error']:.1f} %"
+                f" {one.percent:.1f} %; off by {100 * found['calibration_error']:.1f} % on average"
             )
         if learnt := found["learnt"]:
             of = number_of(len(self.table), noun)
@@ -227,11 +229,13 @@ class Evaluation:
     def _compared(self, found: dict[str, Any]) -> dict[str, str]:
         """Return the comparison in words: common classes, other classes, and what was lost."""
         gained, lost, both, _ = counts = [found[each] for each in CHANGES]
-        test = f" (McNemar: p = {self.p_value:.3g})" if gained + lost else ""
         lines = {
             "both know": f"{number_of(sum(counts), self.noun)}: {gained:,} gained, {lost:,}"
-            f" lost{test}, {both:,} right in both"
+            f" lost, {both:,} right in both"
         }
+        if gained + lost:
+            chance = "may be chance" if self.p_value > LIKELY else "hardly by chance"
+            lines["difference"] = f"{chance} (McNemar's test: p = {self.p_value:.3g})"
         for name, which in zip(ONLY, ("this model", "the other"), strict=True):
             count, classes, right = found[name].values()
             if count:
@@ -254,18 +258,15 @@ class Evaluation:
         tables = [
             [title, *lines_of_table(rows.columns, cells_of(rows.head(LISTED)))]
             for title, rows in self.tables.items()
-            if title != "Lost"  # the lines name them
         ]
         return "\n".join(line for lines in (self.lines(), *tables) for line in lines)
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Tables by title: classes with mistakes, most confused pairs, and lost images."""
+        """Tables by title: classes with mistakes, and most confused pairs."""
         taken = self.confused.select("class", pl.col("answer").alias("taken for"), "images")
         worst = self.classes.filter(pl.col("top1") < 100)
-        found = {"Classes with mistakes": worst, "Most confused": taken}
-        if "change" in self.table.columns:
-            found["Lost"] = self.changed("lost").rename({"answer": "now", "other": "before"})
+        found = {"Classes with mistakes": worst, "Most confused pairs of classes": taken}
         return {title: rows for title, rows in found.items() if len(rows)}
 
 
@@ -323,8 +324,7 @@ class Questions:
         every = {*model.class_names}
         strangers = [name for name in self.classes.values() if name not in every]
         names = list(dict.fromkeys(strangers))
-        for text in questions(names, model, "the folder"):
-            observe(Warned(text))
+        ask_names(names, model, "the folder", observe)
         told = examples(list(map(in_words, names)))
         kind = "folder" if self.rows is None else "class"
         if names and len(strangers) == len(self.classes):

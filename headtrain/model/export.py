@@ -16,20 +16,20 @@ import polars as pl
 import timm
 import torch
 
-from clinit.errors import CacheError, HeadError, RecordError, StorageError
+from clinit.errors import CacheError, HeadError, ModelError, RecordError, StorageError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, Top1
 from clinit.extract.cache.read import CacheSplit, open_cache, open_split
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.recorded import rebuild, stored_weights
-from clinit.files.paths import exists, is_folder
+from clinit.files.paths import check_free, exists, is_folder
 from clinit.headtrain.heads.temperature import LEAST_ROWS, Activation, Temperature, temperature_of
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.network import TimmEngine
-from clinit.headtrain.model.storage import Written, check_free, write_model
+from clinit.headtrain.model.storage import Written, foreign_to_model, write_model
 from clinit.headtrain.protocol.record.format import (
     RunRecord,
     changed_parameters,
@@ -295,7 +295,7 @@ def export_model(
             weights are missing or have changed.
         BackboneError: If the weights cannot be loaded or do not fit the network.
     """
-    check_free(out, overwrite=overwrite)
+    check_free(out, "model", foreign_to_model, ModelError, overwrite=overwrite)
     if onnx:
         from clinit.headtrain.model.onnx import check_installed
 

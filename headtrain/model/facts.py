@@ -133,8 +133,8 @@ class ModelFacts:
     @property
     def assumed(self) -> str | None:
         """What names were assumed for rows without names; None if the names are known."""
-        source = self.record.get("assumed_names")
-        return source and f"the weights name no classes: taken for the classes of {source}"
+        source = self.record.get("assumed_names", "").replace("rows", "classes")
+        return f"the weights name no classes: assumed those of {source}" if source else None
 
     @property
     def name(self) -> str:
@@ -186,12 +186,13 @@ class ModelFacts:
         old, new = (last.accuracy.get(n, Top1(0, 0)).total for n in ("old", "new"))
         is_first = len(last.classes) == self.num_classes
         if old + new >= LEAST_ROWS and (old or is_first):
-            why = f"fits {old + new:,} tested images, all right or no better than chance"
-            return f"not calibrated: no temperature {why}"
+            why = f"{old + new:,} tested images, all right or no better than chance"
+            return f"not calibrated: {why}, give no correction"
         if is_first:
-            return f"not calibrated, which takes {takes}: there are {new:,}"
-        there = f"there are {old:,} of old and {new:,} of new ones (`clinit remember`)"
-        return f"not calibrated, which takes {takes}, some of old classes: {there}"
+            return f"perhaps too high or low; calibration takes {takes}: there are {new:,}"
+        more = "give more" if old else "`clinit remember` or `--old` gives old ones"
+        there = f"there are {old:,} of old and {new:,} of new ones ({more})"
+        return f"perhaps too high or low; calibration takes {takes}, also of old classes: {there}"
 
 
 def accuracy_in_words(part: Top1 | None) -> str:

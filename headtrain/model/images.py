@@ -36,9 +36,9 @@ from clinit.headtrain.model.inputs import (
     LISTED,
     Arrived,
     Inputs,
+    ask_names,
     differences,
     features_in,
-    questions,
     tellers,
 )
 from clinit.headtrain.model.model import Model
@@ -84,11 +84,10 @@ class ImageFolder(Inputs):
         Raises:
             ClinitError: If the images cannot be listed.
         """
-        listing: dict[str, Scan] = {}
         self.observe(Doing("Listing the images …"))
         scans: Iterable[Scan] = scan_splits("folder", self.root, labels=self.labels)
-        for scanned in scans if self.without is None else without(scans, self.without):
-            listing[scanned.manifest.split] = scanned
+        scans = scans if self.without is None else without(scans, self.without)
+        listing = {each.manifest.split: each for each in scans}
         if "train" not in listing:
             first = listing["val"].manifest.table["path"][0]
             aside = self.root / Path(first).parent.parent
@@ -122,8 +121,7 @@ class ImageFolder(Inputs):
             ClinitError: If the images cannot be read, or if the existing cache comes from another
                 model or other images.
         """
-        for text in questions(self.class_names, model, "the folder"):
-            observe(Warned(text))
+        ask_names(self.class_names, model, "the folder", observe)
         with self._place(model) as folder:
             seen, bad = self._extracted(model, folder, observe)
             found = features_in(folder)
@@ -177,14 +175,9 @@ class ImageFolder(Inputs):
             ):
                 seen.write(folder)
 
+        root, network = self.root, engine.network(config.dtype)
         for result in extract(
-            manifests,
-            self.root,
-            folder,
-            config,
-            network=engine.network(config.dtype),
-            observer=observer,
-            on_image=seen.look,
+            manifests, root, folder, config, network=network, observer=observer, on_image=seen.look
         ):
             bad += result.split.summary.invalid
         out = {each.path for each in bad}

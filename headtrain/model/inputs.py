@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -132,12 +132,8 @@ class FeatureInput(Inputs):
 
     def row_names(self, split: str) -> list[str]:
         """Return a name for each row of a split."""
-        names = self.names.get(split)
-        return (
-            [f"row {n}" for n in range(len(self.splits[split].labels))]
-            if names is None
-            else [*names]
-        )
+        numbers = range(len(self.splits[split].labels))
+        return [*self.names.get(split, [f"row {n}" for n in numbers])]
 
     def need_labels(self) -> None:
         """Check that the classes of the rows are known.
@@ -186,8 +182,7 @@ class FeatureInput(Inputs):
                 remedy="Give a cache with the split train.",
             )
         train, data = self.splits["train"], dict(self.data)
-        for text in questions(train.class_names, model, self.told):
-            observe(Warned(text))
+        ask_names(train.class_names, model, self.told, observe)
         finite = {n: np.isfinite(each.features[:]).all(axis=1) for n, each in self.splits.items()}
         learnt = np.unique(train.labels[finite["train"]])
         given = tuple(train.class_names[label] for label in learnt)
@@ -214,19 +209,20 @@ class FeatureInput(Inputs):
             raise CacheError(f"{self.told} contains no finite row", remedy="Give other features.")
         listed = AuditedImages.stored(parts[0], parts[1], names if self.names else None, noun="row")
         train, val = held_out(parts[0], parts[1], share)
-        return Arrived(
-            train=train,
-            val=val,
-            listed=listed,
-            fingerprint=self.fingerprint,
-            data={"model": model.origin, "features": self.told, **data},
-        )
+        data = {"model": model.origin, "features": self.told, **data}
+        return Arrived(train=train, val=val, listed=listed, fingerprint=self.fingerprint, data=data)
 
 
-def questions(names: Sequence[str], model: Model, told: str) -> Iterator[str]:
-    """Yield warnings of names that no class of the model has, but nearly."""
+def ask_names(names: Sequence[str], model: Model, told: str, observe: Observer) -> None:
+    """Ask about names that no class of the model has, but nearly."""
     if near := near_names(names, model.class_names, told, "the model"):
-        yield near
+        observe(Warned(near))
+    if similar := similar_names(names, model):
+        observe(Noted(similar))
+
+
+def similar_names(names: Sequence[str], model: Model) -> str:
+    """Return questions about names that may be misspelt; empty if there are none."""
     known = by_word(model.class_names)
     new, asked = [name for name in names if plain(name) not in known], list[str]()
     for name in new[:MOST_ASKED]:
@@ -234,8 +230,7 @@ def questions(names: Sequence[str], model: Model, told: str) -> Iterator[str]:
         if found and _letters(found[0]) != _letters(plain(name)):  # `row 1` is not `row 2`
             asked.append(f"{name}: is it {in_words(known[found[0]])}?")
         known[plain(name)] = name  # the next folder may be this one, misspelt
-    if asked:
-        yield f"{examples(asked)} (if so, rename it)"
+    return f"{examples(asked)} If so, rename the folder or class" if asked else ""
 
 
 def _letters(name: str) -> str:
@@ -257,14 +252,8 @@ def differences(model: Model, found: Fingerprint) -> str:
     own = [model.facts.fingerprint] if model.facts.fingerprint.fields else []
     own += [model.engine.fingerprint(found.dtype or "float16")] if model.engine is not None else []
     free = ("dtype",) if model.engine is not None else ("dtype", "timm")
-    differing = [
-        [
-            str(each)
-            for each in found.without_rows.differences(one.without_rows)
-            if each.name not in free
-        ]
-        for one in own
-    ]
+    every = [found.without_rows.differences(one.without_rows) for one in own]
+    differing = [[str(each) for each in some if each.name not in free] for some in every]
     if differing:
         return "" if not all(differing) else ", ".join(differing[0])
     kinds = [Fingerprint({**found.fields, "dtype": kind}) for kind in ("float16", "float32")]
@@ -298,12 +287,12 @@ def features_in(given: Any, labels: Any = None) -> FeatureInput:
         return FeatureInput(path=path, splits=splits, fingerprint=fingerprint)
     if isinstance(given, tuple):
         given, labels = given
+    return FeatureInput(splits={"train": _labelled(given, labels, "the labels")})
+
+
+def _labelled(given: Any, labels: Any, origin: str, names: Any = None) -> FeatureSet:
     rows = to_numpy(as_array(given))
     rows = rows[None] if rows.ndim == 1 else rows
-    return FeatureInput(splits={"train": _labelled(rows, labels, "the labels")})
-
-
-def _labelled(rows: np.ndarray, labels: Any, origin: str, names: Any = None) -> FeatureSet:
     if labels is None:
         return FeatureSet(rows, np.zeros(len(rows), np.int64), ("",))
     found = to_numpy(as_array(labels))
@@ -381,12 +370,11 @@ def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureS
 
     from clinit.headtrain.heads.repeats import groups_of
 
+    def rows(chosen: np.ndarray) -> FeatureSet:
+        return FeatureSet(train.features[chosen], train.labels[chosen], train.class_names)
+
     aside = in_whole_groups(groups_of(train), choose)
-    kept, held = (
-        FeatureSet(train.features[chosen], train.labels[chosen], train.class_names)
-        for chosen in (~aside, aside)
-    )
-    return kept, held
+    return rows(~aside), rows(aside)
 
 
 def remember(
@@ -409,9 +397,11 @@ def remember(
     """
     row_of = {name: row for row, name in enumerate(model.class_names)}
     if unknown := [name for name in inputs.class_names if name not in row_of]:
+        near = near_names(unknown, model.class_names, "the folder", "the model")
+        near = near or similar_names(unknown, model)
         raise ModelError(
             f"{number_of(len(unknown), 'folder')} without class in the model ({examples(unknown)})"
-            + "".join(f"; {each}" for each in questions(unknown, model, "the folder")),
+            + (f"; {near}" if near else ""),
             remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
             " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
         )

@@ -270,11 +270,8 @@ def assemble(backbone: Backbone, head: Head) -> nn.Module:
         )
     (name,) = (name for name, module in network.named_modules() if module is classifier)
     # Without the layer that the head replaces, if there is one.
-    state = {
-        parameter: value
-        for parameter, value in backbone.network.state_dict().items()
-        if not parameter.startswith(f"{name}.")
-    }
+    stored = backbone.network.state_dict()
+    state = {key: stored[key] for key in stored if not key.startswith(f"{name}.")}
     state[f"{name}.weight"] = torch.from_numpy(head.weight.astype(np.float32))
     if has_bias:
         state[f"{name}.bias"] = torch.from_numpy(head.bias.astype(np.float32))

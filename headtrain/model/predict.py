@@ -248,12 +248,8 @@ def of_features(model: Model, rows: FeatureInput) -> Iterator[AnsweredBatch]:
             fits = np.isfinite(as_trained(model.facts, logits)).all(axis=1)
         logits[~fits] = 0
         numbers = range(start, start + len(block))
-        why = {row: NOT_FINITE for row, good in zip(numbers, finite, strict=True) if not good}
-        why |= {
-            row: OVERFLOW
-            for row, good, fit in zip(numbers, finite, fits, strict=True)
-            if good and not fit
-        }
+        why = dict.fromkeys((start + np.flatnonzero(~fits)).tolist(), OVERFLOW)
+        why |= dict.fromkeys((start + np.flatnonzero(~finite)).tolist(), NOT_FINITE)
         yield numbers, logits, why
 
 

@@ -27,11 +27,10 @@ from safetensors import SafetensorError, safe_open
 
 from clinit.errors import ClinitError, HeadError, ModelError, StorageError
 from clinit.extract.cache.head import Head, foreign_to_head, head_bytes, read_head, tensors_sha256
-from clinit.files import paths as occupied
 from clinit.files.arrays import open_arrays
 from clinit.files.commit import commit_file, commit_folder
 from clinit.files.documents import content_sha256
-from clinit.files.paths import check_readable, exists, instead_of, is_file, is_folder
+from clinit.files.paths import check_free, check_readable, exists, instead_of, is_file, is_folder
 from clinit.headtrain.heads.temperature import divided
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.card import card
@@ -285,8 +284,12 @@ def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool 
         BackboneError: If the network cannot take the head.
         ClinitError: If the model cannot be written; nothing is left behind then.
     """
-    check_free(out, overwrite=overwrite)
-    check_kind(model, out, onnx=onnx)
+    check_free(out, "model", foreign_to_model, ModelError, overwrite=overwrite)
+    check_kind(model, out)
+    if onnx:
+        model.need_engine()
+        if out.suffix in (".npz", ".safetensors"):
+            raise ValueError(f"ONNX needs a folder, a head alone a file, got {out}")
     is_file = out.suffix in (".npz", ".safetensors")
     found = list[str]()
     if model.engine is None:
@@ -331,36 +334,18 @@ def _head_file(model: Model, suffix: str, *, with_memory: bool) -> bytes:
     return head_bytes(head, suffix, beside)
 
 
-def check_kind(model: Model, out: Path, *, onnx: bool = False) -> None:
-    """Check that a model has what a file of this name, or an ONNX file, contains.
+def check_kind(model: Model, out: Path) -> None:
+    """Check that a model has what a file of this name contains.
 
     Raises:
         ModelError: If it has not.
-        ValueError: If ONNX goes into a file.
     """
-    if onnx:
-        model.need_engine()
-        if out.suffix in (".npz", ".safetensors"):
-            raise ValueError(f"ONNX needs a folder, a head alone a file, got {out}")
     if out.suffix == ".npz" and model.engine is not None:
         raise ModelError(
             f"{out} can contain a head alone, but {model.origin} has a network",
             remedy="Write a folder or a file that ends in .safetensors; `clinit export MODEL --out"
             " FILE.npz` writes its head.",
         )
-
-
-def check_free(out: Path, *, overwrite: bool = False) -> None:
-    """Check that a model, or a head alone, can be written to `out`.
-
-    Args:
-        out: A folder or a file.
-        overwrite: Whether an existing model or head may be replaced.
-
-    Raises:
-        ModelError: If `out` exists and may not be replaced.
-    """
-    occupied.check_free(out, "model", _foreign, ModelError, overwrite=overwrite)
 
 
 def check_apart(writes: Path, reads: Path) -> None:
@@ -378,7 +363,7 @@ def check_apart(writes: Path, reads: Path) -> None:
         )
 
 
-def _foreign(path: Path) -> str | None:
+def foreign_to_model(path: Path) -> str | None:
     """Return why an existing file or folder is no model; None for a model."""
     others = sorted({each.name for each in path.iterdir()} - _FILES) if is_folder(path) else []
     if others:

@@ -176,16 +176,11 @@ class Learner:
             lesson = experiment.plan.lesson(task)
         if len(entries) < task.number:
             entries.append(TaskEntry.begin(experiment.scenario, lesson, len(self.ids)))
-        for fact in self._timed(self.method.learn(lesson)):
-            self._take(fact, entries[-1])
-
-    def _timed(self, facts: Iterator[Fact]) -> Iterator[Fact]:
-        """Yield the facts; add the time that each took to its phase."""
         started = time.perf_counter()
-        for fact in facts:
+        for fact in self.method.learn(lesson):
             waits = not isinstance(fact, events.Stepped) or fact.waits
             self.watch.add(fact.phase, started, waits=waits)
-            yield fact
+            self._take(fact, entries[-1])
             started = time.perf_counter()
 
     def _take(self, fact: Fact, entry: TaskEntry) -> None:

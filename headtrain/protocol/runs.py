@@ -58,10 +58,8 @@ def places_of(studies: Sequence[Study], out: Path, *, overwrite: bool = False) -
             found[identity_of(settings_of(read_info(info.parent)))] = info.parent
     named = zip(studies, names_of(studies), strict=True)
     places = {study: found.get(study.identity, out / name) for study, name in named}
-    check_free(
-        (place for place in places.values() if overwrite or not is_file(place / INFO)),
-        overwrite=overwrite,
-    )
+    written = (place for place in places.values() if overwrite or not is_file(place / INFO))
+    check_free(written, overwrite=overwrite)
     return places
 
 

@@ -104,11 +104,8 @@ def measure(
 
 def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> dict[str, Any] | None:
     """Probe the features for the classes of the next task; None if they have no test rows."""
-    sides = []
-    for activations, pool in (
-        (inputs.train, inputs.experiment.scenario.train),
-        (inputs.val, inputs.experiment.scenario.val),
-    ):
+    sides, scenario = [], inputs.experiment.scenario
+    for activations, pool in ((inputs.train, scenario.train), (inputs.val, scenario.val)):
         rows = pool.rows_between(following.start, following.stop)
         sides.append(_labelled(model, activations, pool, rows, first=following.start))
     if not len(sides[1]):
@@ -322,12 +319,8 @@ class TopBlocks(Method):
         old: Int[np.ndarray, " old"] = rows.rows[: rows.num_old]
         if not len(old) and lesson.task.number == 1:
             old = plan.base_sample(self._method.base_sample)
-        return TaskReader(
-            self._inputs.experiment.scenario.train,
-            self._inputs.train,
-            new=rows.rows[rows.num_old :],
-            old=old,
-        )
+        train = self._inputs.experiment.scenario.train
+        return TaskReader(train, self._inputs.train, new=rows.rows[rows.num_old :], old=old)
 
     def _tested(self, lesson: Lesson, iteration: int) -> Tested:
         listed = self._study.stream.lists_mistakes(iteration)

@@ -30,12 +30,7 @@ from clinit.observer import Noted, Observer, ignore
 
 
 def run_top(
-    inputs: TopInputs,
-    study: Study,
-    *,
-    checkpoint: Path | None = None,
-    checkpoint_every: int = 100,
-    observer: Observer = ignore,
+    inputs: TopInputs, study: Study, checkpoint: Path | None, every: int, observer: Observer
 ) -> RunRecord:
     """Train a copy of the network on its stream; return the record.
 
@@ -47,7 +42,7 @@ def run_top(
         study: The study to train; it differs from the study of `inputs` at most in the settings
             `study.PER_HEAD`.
         checkpoint: A file to resume from and to update; None: no checkpoints.
-        checkpoint_every: Updates between two checkpoints; 0: one per task.
+        every: Updates between two checkpoints; 0: one per task.
         observer: Called with each event as it happens.
 
     Raises:
@@ -58,8 +53,7 @@ def run_top(
     digest, log = inputs.digest(study), Log()
     found = read_checkpoint(checkpoint, digest, inputs.device) if checkpoint else None
     started = now()
-    every = checkpoint_every if checkpoint else 0
-    blocks = TopBlocks(inputs, study, top_method(study), found, every)
+    blocks = TopBlocks(inputs, study, top_method(study), found, every if checkpoint else 0)
 
     def store(log: Log, paused: Paused) -> None:
         if checkpoint is not None:
@@ -119,13 +113,7 @@ def train_top(
             place = left[study]
             checkpoint = resume_from(study) if resume_from else checkpoint_of(place)
             observer(RunStarted(place))
-            record = run_top(
-                inputs,
-                study,
-                checkpoint=checkpoint,
-                checkpoint_every=checkpoint_every,
-                observer=observer,
-            )
+            record = run_top(inputs, study, checkpoint, checkpoint_every, observer)
             named = replace(record, info={**record.info, "id": place.name})
             write_record(named, place, overwrite=overwrite)
             checkpoint.unlink(missing_ok=True)

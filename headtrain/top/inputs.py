@@ -356,13 +356,10 @@ def prepare_runs(
         opened[part.name] = cache.store(part, observer) if stored else cache.from_images(part)
         size = {"rows": len(part.rows), "bytes": cache.bytes(part)}
         facts.append({"part": part.name, **size, "stored": stored})
-    pools = {
-        split: PoolActivations(
-            [rows for name, rows in sorted(opened.items()) if name.endswith(split)],
-            torch.device(backbone.config.device),
-        )
-        for split in ("train", "val")
-    }
+    pools: dict[str, PoolActivations] = {}
+    for split in ("train", "val"):
+        rows = [rows for name, rows in sorted(opened.items()) if name.endswith(split)]
+        pools[split] = PoolActivations(rows, torch.device(backbone.config.device))
     inputs = TopInputs(
         data=data, experiment=experiment, network=backbone.network, **pools, parts=tuple(facts)
     )
@@ -383,10 +380,8 @@ def _parts(
             train.append(plan.start_rows(task, trained).rows)
     if study.stream.method == "ewc" and study.top is not None:
         train.append(plan.base_sample(study.top.ewc.samples))
-    used = {
-        "val": scenario.val.rows_between(0, scenario.num_classes),
-        "train": np.concatenate(train),
-    }
+    tested = scenario.val.rows_between(0, scenario.num_classes)
+    used = {"val": tested, "train": np.concatenate(train)}
     found = []
     for split, rows in used.items():
         start, rows = 0, np.unique(rows)

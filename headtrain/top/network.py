@@ -164,29 +164,21 @@ class Cut:
     """Dotted names of the plastic blocks in the network, in forward order."""
 
 
-def block_names(network: nn.Module) -> tuple[str, ...]:
-    """Return the dotted names of all blocks of a network, in forward order.
-
-    Raises:
-        BackboneError: If the network belongs to no supported family.
-    """
-    return tuple(step.block for step in steps_of(network) if step.block is not None)
-
-
 def cut_network(network: nn.Module, top_blocks: int) -> Cut:
     """Cut a network in front of its last `top_blocks` blocks.
 
     Raises:
         BackboneError: If the network belongs to no supported family, or has fewer blocks.
     """
-    names = block_names(network)
+    steps = steps_of(network)
+    names = tuple(step.block for step in steps if step.block is not None)
     if not 1 <= top_blocks <= len(names):
         raise BackboneError(
             f"cannot train {top_blocks} top blocks: this {type(network).__name__}"
             f" has {len(names)} blocks",
             remedy=f"Give `--top-blocks` from 1 to {len(names)}.",
         )
-    steps, blocks = steps_of(network), names[-top_blocks:]
+    blocks = names[-top_blocks:]
     first = next(index for index, step in enumerate(steps) if step.block == blocks[0])
 
     @torch.no_grad()
@@ -370,11 +362,9 @@ class PlasticModel:
 
     def changed(self) -> dict[str, np.ndarray]:
         """Return the parameters of the merged blocks that training has changed, by name."""
-        return {
-            name: value.cpu().numpy()
-            for name, value in self._values().items()
-            if not torch.equal(value, self._original[name])
-        }
+        values, before = self._values(), self._original
+        changed = (name for name in values if not torch.equal(values[name], before[name]))
+        return {name: values[name].cpu().numpy() for name in changed}
 
     @property
     def _classifier(self) -> nn.Linear:
@@ -392,11 +382,8 @@ class PlasticModel:
 
     def _values(self, *others: str) -> dict[str, Tensor]:
         prefixes = tuple(f"{name}." for name in (*self.cut.blocks, *others))
-        return {
-            name: value.detach()
-            for name, value in self.network.state_dict().items()
-            if name.startswith(prefixes)
-        }
+        state = self.network.state_dict()
+        return {name: state[name].detach() for name in state if name.startswith(prefixes)}
 
     def _arithmetic(self) -> AbstractContextManager[Any]:
         if self._mixed:

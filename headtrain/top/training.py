@@ -160,11 +160,8 @@ def stored_optimizer(
     """Return rate and betas of each group, and the state as `<parameter>.<name>`."""
     content = optimizer.state_dict()
     rates = [{name: group[name] for name in ("lr", "betas")} for group in content["param_groups"]]
-    tensors = {
-        f"{index}.{name}": value
-        for index, state in content["state"].items()
-        for name, value in state.items()
-    }
+    states = content["state"].items()
+    tensors = {f"{index}.{name}": state[name] for index, state in states for name in state}
     return rates, tensors
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from clinit.headtrain.protocol.record.format import RunRecord, write_record
-from clinit.headtrain.protocol.record.info import TABLES
+from clinit.headtrain.protocol.record.format import TABLES, RunRecord, write_record
 
 MakeRun = Callable[..., RunRecord]
 WriteRuns = Callable[..., Path]

@@ -127,12 +127,14 @@ def test_two_models_answer_the_same_images(
     assert [of["both"] + of["gained"], of["both"] + of["lost"]] == rights
     assert {each["class"] for each in of["gained_images"] + of["lost_images"]} <= {"d", "e"}
     printed = done(*against, "--html", tmp_path / "page.html")
-    assert f"{of['gained']} gained, {of['lost']} lost (McNemar" in printed
+    assert f"{of['gained']} gained, {of['lost']} lost" in printed
+    assert "difference: may be chance (McNemar's test: p = " in printed
     assert f"4 images of 1 class: {of['only this']['right']} right" in printed
     first = of["lost_images"][0]
     assert f"lost: {first['image']} (now {first['answer']})" in printed
     shutil.move(images / "<b>x", images / "AAAAAAAA")
-    done("rename", model, "a=AAAAAAAAA", "--out", tmp_path / "typo")
+    named = done("rename", model, "a=AAAAAAAAA", "--out", tmp_path / "typo")
+    assert "a is now AAAAAAAAA" in named
     assert "AAAAAAAA: is it AAAAAAAAA?" in done("evaluate", tmp_path / "typo", images)
     told = printed.replace(str(model), "").splitlines()
     lines = (each for each in told if not each.startswith(("Note", "lost")))

@@ -34,7 +34,7 @@ def test_the_output_names_what_was_exported_and_how_it_is_loaded(
     assert left == ["README.md", "config.json", "memory.safetensors", "model.safetensors"]
     assert [path.name for path in tmp_path.iterdir()] == ["scenes.v2"]
     result = invoke(tiny_run, "--out", file)
-    assert f"Model file at {file}; try it:" in result.stdout.splitlines()
+    assert f"Next: clinit predict {file} PHOTOGRAPH…" in result.stdout.splitlines()
     last = read_record(tiny_run).evaluations.filter(task=2, iteration=8)
     percent = 5 * int(last["correct"].sum())
     assert f"The run ended with top-1 {percent:.2f} % on 20 test images" in result.stdout
@@ -67,4 +67,4 @@ def test_a_run_without_test_images_gives_a_model_and_a_head(
     assert isinstance(invoke(run, "--out", out).exception, ModelError)  # it is there
     result = invoke(run, "--out", tmp_path / "h.npz")
     assert "A head on 12 features of convnextv2_atto: 5 classes, 3 of the base, 2" in result.output
-    assert f"clinit predict {tmp_path / 'h.npz'} FEATURES.npy" in result.output
+    assert f"clinit predict {tmp_path / 'h.npz'} FEATURES…" in result.output

@@ -57,8 +57,8 @@ def test_an_import_names_the_command_that_fits_a_head_and_tells_how_good_it_is(w
 def test_a_head_alone_is_exported_and_names_rows(work: Path) -> None:
     text = (work / "export.log").read_text()
     assert "A head on 8 features of own: 5 classes, 3 of the base, 2 that arrived later" in text
-    assert "Probabilities: expected calibration error" in text
-    assert f"clinit predict {work / 'head.npz'} FEATURES.npy" in text
+    assert "Probabilities: off by " in text
+    assert f"clinit predict {work / 'head.npz'} FEATURES…" in text
     told = json.loads(done("predict", work / "head.npz", work / "new-val.npy", "--json"))
     assert [each["row"] for each in told] == list(range(60))
     assert {each["features"] for each in told} == {str(work / "new-val.npy")}

@@ -121,7 +121,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         LambdaPath.of(statistics).head(0.05)
         for each in (None, groups):
             leave_one_out_curve(features, labels, statistics, groups=each)
-    neural_collapse(ClassStatistics.of(features, labels), head.weight, head.bias)
+    neural_collapse(ClassStatistics.of(features, labels), head)
     for solve in SOLVED.values():
         solve(statistics, 0.05)
     data = NewClasses(features, labels, head, OLD, OLD + NEW)

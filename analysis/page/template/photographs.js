@@ -25,6 +25,7 @@ function show() {
   const command = given.command.map(quoted).join(" ");
   const list = ["cat > without.txt <<'END OF LIST'", ...dropped, "END OF LIST", `${command} --without without.txt`];
   place.hidden = chosen.size === 0;
+  document.getElementById("of-add").hidden = given.command[1] !== "add";
   place.querySelector("output").value = chosen.size;
   document.getElementById("script").textContent = [...folders, ...moves, ...(dropped.length ? list : [command])].join("\n");
 }

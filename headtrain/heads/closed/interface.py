@@ -198,18 +198,14 @@ class ClosedForm:
 
     def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
         """Return the score of each class seen so far; the largest wins."""
-        return linear_scores(self._rows, features if self._map is None else self._map(features))
+        features = features if self._map is None else self._map(features)
+        rows, xp = self._rows, namespace(self._rows.weight)
+        weight, bias = xp.astype(rows.weight, xp.float32), xp.astype(rows.bias, xp.float32)
+        return as_type(features, xp.float32) @ weight.T + bias
 
     def head(self) -> StoredHead:
         """Return the linear layer that gives the scores."""
         return StoredHead(self._rows, None if self._map is None else self._map.description)
-
-
-def linear_scores(rows: Rows, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
-    """Return weight @ features + bias, as from the stored head."""
-    xp = namespace(rows.weight)
-    weight, bias = xp.astype(rows.weight, xp.float32), xp.astype(rows.bias, xp.float32)
-    return as_type(features, xp.float32) @ weight.T + bias
 
 
 Solve = Callable[[ClassStatistics, float], Rows]
@@ -220,10 +216,8 @@ def rule_out(head: Rows, has_data: Bool[np.ndarray, " classes"]) -> Rows:
     """For classes without data, set weights to 0 and biases so low that these classes never win."""
     xp = namespace(head.weight)
     present = beside(head.weight, has_data)
-    return Rows(
-        weight=xp.where(present[:, None], head.weight, 0.0),
-        bias=xp.where(present, head.bias, NEVER),
-    )
+    weight = xp.where(present[:, None], head.weight, 0.0)
+    return Rows(weight, xp.where(present, head.bias, NEVER))
 
 
 def nearest_class_mean(statistics: ClassStatistics, lam: float) -> Rows:

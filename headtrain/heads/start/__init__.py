@@ -3,8 +3,8 @@
 new_rows         rows before scaling: each function computes `Rows` from `NewClasses`
 calibration_set  the data on which the loss of new rows is measured, with their fixed logits
 left_out         leave-one-out logits: each image's logits from rows computed without it
-calibrate        factor and shift of the least loss, or whole rows of the least loss
-scale            scale by norms, or by the loss on left-out images
+scale            what a start returns: rows, their scale, and what decides their shift
+calibrate        scale by norms or by the loss on left-out images; rows of the least loss
 initialise       all steps for one head, and lambda by the loss
 task_start       the heads of a bank: new rows initialised, or whole heads solved
 """

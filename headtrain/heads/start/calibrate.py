@@ -1,6 +1,8 @@
 """Scale of new rows by norms or by the loss (calibration), and rows fitted to the loss.
 
-`calibrate` finds one factor s and one shift t for all new rows.
+`calibrate` finds one factor s and one shift t for all new rows. If s is not positive (left-out
+images are unlike the rest of their class), or no image can be left out and nothing shows how images
+of a class vary, new rows get the mean norm of old rows (`scaled`).
 
 The new rows become (s v_k, s a_k + t), where (v_k, a_k) are the raw rows, so that data row i has
 the logits u_ik = s g_ik + t with g_ik = v_k . h_i + a_k. If the biases o_k are to be kept, they are
@@ -55,8 +57,9 @@ features use the dtype of the features, sums and rows float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +74,88 @@ from clinit.headtrain.heads.start.calibration_set import (
     mean_variance,
     weighted_moments,
 )
+from clinit.headtrain.heads.start.left_out import in_sample, judges_of, leave_one_out
 from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.scale import Initialisation, LeftOut
+from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+
+
+def scaled(
+    raw: Initialisation,
+    start: Start,
+    data: NewClasses,
+    sample: CalibrationSet | None = None,
+    statistics: ClassStatistics | None = None,
+) -> Initialisation:
+    """Scale raw rows to match the head.
+
+    Args:
+        raw: The raw rows.
+        start: Kind of the rows, and how to scale them.
+        data: The data and the head.
+        sample: Data for calibration, if `start.looks_around`.
+        statistics: Statistics that the rows were computed from, if any.
+    """
+    rows = raw.rows
+    kept = data.stale.bias if start.bias == "keep" else None
+    # If no old class has a row, the loss is least with a shift so large that a new class wins
+    # every image.
+    if start.is_calibrated and (data.has_old_rows or not data.start):
+        assert sample is not None
+        found, left_out = _calibrated(raw, start, sample, statistics, kept)
+        if found is not None:
+            factors = np.full(rows.bias.shape[0], found.factor)
+            rows = affine(rows, factors, found.shift, kept)
+            return replace(raw, rows=rows, left_out=left_out, **found._asdict())
+    factors = np.ones(rows.bias.shape[0])
+    if start.is_calibrated and start.reads_lambda and data.has_old_rows:
+        # `norm_factor` would include rows of earlier tasks, so that norms grow from task to task.
+        factors *= norm_ratio(data.head.between(0, data.came_with).weight, rows.weight)
+    elif start.scale == "norm" or start.is_calibrated:
+        factors *= norm_factor(rows, data)
+    elif start.scale == "row-norm":
+        factors = row_factors(rows, data)
+    return replace(raw, rows=affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
+
+
+def _calibrated(
+    raw: Initialisation,
+    start: Start,
+    sample: CalibrationSet,
+    statistics: ClassStatistics | None,
+    kept: Any | None,
+) -> tuple[Calibration | None, Callable[[], LeftOut] | None]:
+    """Return factor, shift and left-out logits; None if no factor is positive, or none is left."""
+    rows = raw.rows
+    leaves_out = start.calibration == "leave-one-out" and start.init != "zero"
+    if leaves_out:
+        known = statistics
+        if known is None and sample.alone.any():  # they are judged by the covariance
+            known = sample.data.statistics()
+        sample = judges_of(start, sample, known)
+        if not bool((sample.target >= 0).any()):
+            return None, None
+        logits = leave_one_out(start, rows, sample, known, raw.lam)
+    else:
+        bias = rows.bias if kept is None else namespace(rows.bias).zeros_like(rows.bias)
+        logits = sample.logits(in_sample(Rows(rows.weight, bias)))
+    guess, bias = norm_factor(rows, sample.data), None if kept is None else as_tensor(kept)
+    found = calibrate(sample, logits, guess=guess, kept_bias=bias)
+    if found.factor <= 0:
+        return None, None
+    if not leaves_out:
+        return found, None
+    really = torch.from_numpy(~sample.alone).to(logits.device)
+    scaled = found.factor * logits[really] + found.shift + (0.0 if bias is None else bias)
+    return found, partial(LeftOut, sample.data, sample.drawn[~sample.alone], scaled)
+
+
+def affine(raw: Rows, factors: Float[np.ndarray, " new"], shift: float, kept: Any | None) -> Rows:
+    """Return rows times factors, with shifted biases or, if given, the kept ones."""
+    each = beside(raw.weight, factors)
+    bias = each * raw.bias + shift if kept is None else kept
+    return Rows(each[:, None] * raw.weight, bias)
 
 
 def norm_factor(rows: Rows, data: NewClasses) -> float:

@@ -12,7 +12,7 @@ at its last lambda, which leaves a few to try.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -26,12 +26,12 @@ from clinit.headtrain.heads.array import as_tensor, as_type, library, namespace,
 from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
-from clinit.headtrain.heads.start.calibrate import Objective, fit, minimise
+from clinit.headtrain.heads.start.calibrate import Objective, affine, fit, minimise, scaled
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet, joined
 from clinit.headtrain.heads.start.discriminant import discriminant_rows
 from clinit.headtrain.heads.start.left_out import computed_again, judges_of, less_owed
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
-from clinit.headtrain.heads.start.scale import Initialisation, LeftOut, affine, scaled
+from clinit.headtrain.heads.start.scale import Initialisation, LeftOut
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.leave_one_out import Unit
@@ -121,8 +121,9 @@ def initialise(
         begin = affine(raw, np.full(len(raw.bias), found.factor), found.shift, kept)
         return fit(around, begin, start.fit_ridge, fits_bias=kept is None).rows
 
-    def left_out() -> LeftOut:
-        return LeftOut(data, judged.drawn, computed_again(judged, again, PARTS))
+    def left_out(seen_by: Callable[[NewClasses], NewClasses] = lambda fewer: fewer) -> LeftOut:
+        logits = computed_again(judged, lambda fewer: again(seen_by(fewer)), PARTS)
+        return LeftOut(data, judged.drawn, logits)
 
     return replace(found, left_out=left_out, **end._asdict())
 
@@ -214,13 +215,9 @@ class _Search:
         """Blocks of rows in the eigenbasis, the place of each row, and the rows that are alone."""
         path, double = self._path, namespace(self._path.basis).float64
         units, places = self._sample.blocks(path.statistics)
-        blocks = [
-            (
-                unit,
-                path.coordinates(as_type(take(self._sample.data.features, unit.all_rows), double)),
-            )
-            for unit in units
-        ]
+        features = self._sample.data.features
+        parts = (path.coordinates(as_type(take(features, u.all_rows), double)) for u in units)
+        blocks = list(zip(units, parts, strict=True))
         return blocks, places, path.coordinates(self._singles.features(slice(None), double))
 
     def _logits(self, lam: float) -> Float[Tensor, "rows new"]:

@@ -1,39 +1,17 @@
-"""The scale of new rows.
-
-    rows = factor * raw rows + (0, shift)
-
-`calibrate` finds the factor and the shift of the least loss on logits of images that the rows were
-computed without (`left_out`). If the calibrated factor is not positive (left-out images are unlike
-the rest of their class), or no image can be left out and nothing shows how images of a class vary,
-new rows get the mean norm of old rows.
-"""
+"""What a start returns: rows of new classes with their scale, and what decides their shift."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.heads.array import as_tensor, beside, namespace
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.start.calibrate import (
-    Calibration,
-    calibrate,
-    norm_factor,
-    norm_ratio,
-    row_factors,
-)
-from clinit.headtrain.heads.start.calibration_set import CalibrationSet
-from clinit.headtrain.heads.start.left_out import in_sample, judges_of, leave_one_out
 from clinit.headtrain.heads.start.new_rows import NewClasses
-from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import LambdaCurve
 
 Ints = Int[np.ndarray, " _"]
@@ -145,8 +123,9 @@ class Initialisation:
     """Kind of the rows in a first task without base classes, which ignores `--init`; else None."""
     repeats: dict[str, int] | None = None
     """Number of `images` that repeat each other, of their `groups` and of their `classes`."""
-    left_out: Callable[[], LeftOut] | None = None
-    """Computes leave-one-out logits; None if the rows were scaled without leaving images out."""
+    left_out: Callable[..., LeftOut] | None = None
+    """Computes leave-one-out logits; None if the rows were scaled without leaving images out. That
+    of fitted rows takes a function that changes the data of each part, such as guessed old rows."""
     balance: Balance | None = None
     """What another price of discriminants in points of old accuracy would change; None for other
     rows, and if no old class has a row."""
@@ -177,80 +156,3 @@ class Initialisation:
     def facts(self) -> Initialisation:
         """Return all facts without the rows and logits, which occupy device memory."""
         return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)), left_out=None, balance=None)
-
-
-def scaled(
-    raw: Initialisation,
-    start: Start,
-    data: NewClasses,
-    sample: CalibrationSet | None = None,
-    statistics: ClassStatistics | None = None,
-) -> Initialisation:
-    """Scale raw rows to match the head.
-
-    Args:
-        raw: The raw rows.
-        start: Kind of the rows, and how to scale them.
-        data: The data and the head.
-        sample: Data for calibration, if `start.looks_around`.
-        statistics: Statistics that the rows were computed from, if any.
-    """
-    rows = raw.rows
-    kept = data.stale.bias if start.bias == "keep" else None
-    # If no old class has a row, the loss is least with a shift so large that a new class wins
-    # every image.
-    if start.is_calibrated and (data.has_old_rows or not data.start):
-        assert sample is not None
-        found, left_out = _calibrated(raw, start, sample, statistics, kept)
-        if found is not None:
-            factors = np.full(rows.bias.shape[0], found.factor)
-            rows = affine(rows, factors, found.shift, kept)
-            return replace(raw, rows=rows, left_out=left_out, **found._asdict())
-    factors = np.ones(rows.bias.shape[0])
-    if start.is_calibrated and start.reads_lambda and data.has_old_rows:
-        # `norm_factor` would include rows of earlier tasks, so that norms grow from task to task.
-        factors *= norm_ratio(data.head.between(0, data.came_with).weight, rows.weight)
-    elif start.scale == "norm" or start.is_calibrated:
-        factors *= norm_factor(rows, data)
-    elif start.scale == "row-norm":
-        factors = row_factors(rows, data)
-    return replace(raw, rows=affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
-
-
-def _calibrated(
-    raw: Initialisation,
-    start: Start,
-    sample: CalibrationSet,
-    statistics: ClassStatistics | None,
-    kept: Any | None,
-) -> tuple[Calibration | None, Callable[[], LeftOut] | None]:
-    """Return factor, shift and left-out logits; None if no factor is positive, or none is left."""
-    rows = raw.rows
-    leaves_out = start.calibration == "leave-one-out" and start.init != "zero"
-    if leaves_out:
-        known = statistics
-        if known is None and sample.alone.any():  # they are judged by the covariance
-            known = sample.data.statistics()
-        sample = judges_of(start, sample, known)
-        if not bool((sample.target >= 0).any()):
-            return None, None
-        logits = leave_one_out(start, rows, sample, known, raw.lam)
-    else:
-        bias = rows.bias if kept is None else namespace(rows.bias).zeros_like(rows.bias)
-        logits = sample.logits(in_sample(Rows(rows.weight, bias)))
-    guess, bias = norm_factor(rows, sample.data), None if kept is None else as_tensor(kept)
-    found = calibrate(sample, logits, guess=guess, kept_bias=bias)
-    if found.factor <= 0:
-        return None, None
-    if not leaves_out:
-        return found, None
-    really = torch.from_numpy(~sample.alone).to(logits.device)
-    scaled = found.factor * logits[really] + found.shift + (0.0 if bias is None else bias)
-    return found, partial(LeftOut, sample.data, sample.drawn[~sample.alone], scaled)
-
-
-def affine(raw: Rows, factors: Float[np.ndarray, " new"], shift: float, kept: Any | None) -> Rows:
-    """Return rows times factors, with shifted biases or, if given, the kept ones."""
-    each = beside(raw.weight, factors)
-    bias = each * raw.bias + shift if kept is None else kept
-    return Rows(each[:, None] * raw.weight, bias)

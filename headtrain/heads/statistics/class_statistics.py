@@ -144,12 +144,8 @@ class ClassStatistics:
         assert self.weighting == other.weighting
         assert np.array_equal(self.totals, other.totals)
         other = other.with_shift(self.shift)
-        merged = replace(
-            self,
-            counts=self.counts + other.counts,
-            sums=self.sums + other.sums,
-            gram=self.gram + other.gram,
-        )
+        counts, sums = self.counts + other.counts, self.sums + other.sums
+        merged = replace(self, counts=counts, sums=sums, gram=self.gram + other.gram)
         assert (merged.counts < merged.totals + 0.5).all()  # shares are rounded
         return merged
 
@@ -175,13 +171,9 @@ class ClassStatistics:
             rows = beside(self.gram, np.zeros((size - each.num_classes, self.dim)))
             return xp.concat([each.sums, rows])
 
-        return replace(
-            self,
-            totals=totals.sum(axis=0),
-            counts=totals.sum(axis=0),
-            sums=padded(self) + padded(other),
-            gram=one * self.gram + two * other.gram,
-        )
+        totals, sums = totals.sum(axis=0), padded(self) + padded(other)
+        gram = one * self.gram + two * other.gram
+        return replace(self, totals=totals, counts=totals, sums=sums, gram=gram)
 
     def within(self, totals: Int[np.ndarray, " more"]) -> ClassStatistics:
         """Return the statistics of the same rows, as a part of a set with more classes.

@@ -14,10 +14,14 @@
 
 The folder is written under a temporary name and renamed: a record is complete or absent.
 Files are compared with their digests as they are read: the same bytes are hashed and parsed.
+
+Every evaluation has a row for each tested class seen so far, in the order of head rows. Mistakes
+are from the last evaluation of a task or, with `mistakes = "all"`, of every evaluation.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -35,23 +39,92 @@ from safetensors.numpy import load, save
 from clinit.errors import ClinitError, RecordError
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.files import paths as occupied
+from clinit.files.arrays import row_count
 from clinit.files.commit import commit_folder
-from clinit.files.paths import exists, instead_of, is_file, is_folder, obstacle
-from clinit.headtrain.protocol.record.info import (
-    DOCUMENT,
-    LATER_TABLES,
-    TABLES,
-    RunInfo,
-    SideInfo,
-    check_info,
-    content_of,
-    damaged,
-    read_table,
-    sha256,
-    table_file,
-)
+from clinit.files.paths import check_readable, exists, instead_of, is_file, is_folder, obstacle
+from clinit.headtrain.protocol.record.info import DOCUMENT, RunInfo, SideInfo, check_info, damaged
 from clinit.headtrain.protocol.study.rules import settings_of
 from clinit.headtrain.protocol.study.study import Study
+
+_WHEN: Mapping[str, Any] = {"task": pl.Int16, "iteration": pl.Int32}
+TABLES: Mapping[str, Mapping[str, Any]] = {
+    "classes": {
+        **{"row": pl.Int32, "name": pl.String, "task": pl.Int16},
+        **{"train_rows": pl.Int64, "val_rows": pl.Int64},
+    },
+    "steps": {**_WHEN, **dict.fromkeys(("loss", "loss_new", "loss_old"), pl.Float32)},
+    "evaluations": {
+        **_WHEN,
+        **dict.fromkeys(("row", "correct", "total", "correct_in_task"), pl.Int32),
+    },
+    "points": {**_WHEN, "loss_new": pl.Float32, "elapsed_s": pl.Float64},
+    "mistakes": {**_WHEN, **dict.fromkeys(("row", "image", "predicted"), pl.Int32)},
+}
+"""The tables of a record and the types of their columns."""
+LATER_COLUMNS: Mapping[str, str] = {"evaluations": "correct_in_task", "mistakes": "iteration"}
+"""Columns that records of earlier versions lack; they are read as nulls."""
+LATER_TABLES = frozenset({"mistakes"})
+"""Tables that records of earlier versions lack."""
+
+
+def table_file(name: str) -> str:
+    """Return the name of the file of a table."""
+    return f"{name}.parquet"
+
+
+def read_table(name: str, folder: Path, digests: Mapping[str, str] | None) -> pl.DataFrame:
+    """Return a table of a record.
+
+    Raises:
+        RecordError: If the file in `folder` is not this table, or differs from its digest.
+    """
+    path, content = folder / table_file(name), content_of(folder, table_file(name), digests)
+    try:
+        row_count(pl.scan_parquet(io.BytesIO(content)), len(content))
+        table = pl.read_parquet(io.BytesIO(content))
+    except (
+        ValueError,
+        pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
+        MemoryError,
+    ) as error:
+        raise damaged(path, f"it is no table ({str(error).splitlines()[0]})") from error
+    columns = TABLES[name]
+    later = LATER_COLUMNS.get(name)
+    if later is not None and later not in table.columns:
+        table = table.with_columns(pl.lit(None, columns[later]).alias(later)).select(*columns)
+    if dict(table.schema) != dict(columns):
+        raise RecordError(
+            f"{path} has the columns {', '.join(table.columns)}, expected {', '.join(columns)} in"
+            " the types of a record",
+            remedy="Read it with the version of clinit that wrote it, or run it again.",
+        )
+    return table
+
+
+def content_of(folder: Path, name: str, digests: Mapping[str, str] | None) -> bytes:
+    """Return the content of one file of a record, compared with its digest."""
+    path = folder / name
+    if exists(path):
+        check_readable(path, RecordError)  # reading a pipe would block
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise damaged(folder, f"it lacks {name}") from error
+    except OSError as error:
+        raise RecordError(
+            f"cannot read {path}: {error.strerror or error}",
+            remedy="Check its permissions and the disk, then run the same command again.",
+        ) from error
+    if digests is not None and digests.get(name) != sha256(content):
+        raise damaged(path, "it has changed since it was written")
+    return content
+
+
+def sha256(content: bytes) -> str:
+    """Return the digest of the content of a file, as run.json contains it."""
+    return hashlib.sha256(content).hexdigest()
+
 
 INFO = "run.json"
 HEAD = "head.safetensors"

@@ -1,17 +1,10 @@
 """Types of the contents of run.json, for its readers.
 
 Other fields are kept unchanged: a record contains more than the code reads.
-
-The tables of a run record and their columns.
-
-Every evaluation has a row for each tested class seen so far, in the order of head rows. Mistakes
-are from the last evaluation of a task or, with `mistakes = "all"`, of every evaluation.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import platform
 import re
 import subprocess
@@ -22,15 +15,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Required, TypedDict
 
-import polars as pl
-
 from clinit.errors import RecordError
-from clinit.files.arrays import row_count
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds
-from clinit.files.paths import check_readable, exists
 from clinit.headtrain.protocol.study.rules import EARLIER
 from clinit.headtrain.protocol.study.rules import settings_of as all_settings
-from clinit.headtrain.protocol.study.study import Study, as_of_today
+from clinit.headtrain.protocol.study.study import Study, study_of
 
 MOST_IN_BANK = 100
 """Records list the heads of banks of at most this size, so that records stay small."""
@@ -203,12 +192,11 @@ def study_of_run(info: Mapping[str, Any], origin: str) -> Study:
     Raises:
         RecordError: If this version does not accept one of its settings.
     """
-    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings_of(info).items()}
-    top = "top_blocks" in settings
-    if top:  # settings omit probes, which change no number of the run
+    settings = settings_of(info)
+    if "top_blocks" in settings:  # settings omit probes, which change no number of the run
         settings["probe"] = any("forward_transfer" in task for task in info["tasks"])
     try:
-        return Study.of(as_of_today(settings), top=top).resolved()
+        return study_of(settings).resolved()
     except ValueError as error:
         raise RecordError(
             f"{origin} was recorded by another version: {error}",
@@ -296,106 +284,3 @@ def held_out_share(info: Mapping[str, Any]) -> float | None:
         if found := _HELD_OUT.fullmatch(told):
             return float(found[1])
     return None
-
-
-TABLES: Mapping[str, Mapping[str, Any]] = {
-    "classes": {
-        "row": pl.Int32,
-        "name": pl.String,
-        "task": pl.Int16,
-        "train_rows": pl.Int64,
-        "val_rows": pl.Int64,
-    },
-    "steps": {
-        "task": pl.Int16,
-        "iteration": pl.Int32,
-        "loss": pl.Float32,
-        "loss_new": pl.Float32,
-        "loss_old": pl.Float32,
-    },
-    "evaluations": {
-        "task": pl.Int16,
-        "iteration": pl.Int32,
-        "row": pl.Int32,
-        "correct": pl.Int32,
-        "total": pl.Int32,
-        "correct_in_task": pl.Int32,
-    },
-    "points": {
-        "task": pl.Int16,
-        "iteration": pl.Int32,
-        "loss_new": pl.Float32,
-        "elapsed_s": pl.Float64,
-    },
-    "mistakes": {
-        "task": pl.Int16,
-        "iteration": pl.Int32,
-        "row": pl.Int32,
-        "image": pl.Int32,
-        "predicted": pl.Int32,
-    },
-}
-"""The tables of a record and the types of their columns."""
-LATER_COLUMNS: Mapping[str, str] = {"evaluations": "correct_in_task", "mistakes": "iteration"}
-"""Columns that records of earlier versions lack; they are read as nulls."""
-LATER_TABLES = frozenset({"mistakes"})
-"""Tables that records of earlier versions lack."""
-
-
-def table_file(name: str) -> str:
-    """Return the name of the file of a table."""
-    return f"{name}.parquet"
-
-
-def read_table(name: str, folder: Path, digests: Mapping[str, str] | None) -> pl.DataFrame:
-    """Return a table of a record.
-
-    Raises:
-        RecordError: If the file in `folder` is not this table, or differs from its digest.
-    """
-    path, content = folder / table_file(name), content_of(folder, table_file(name), digests)
-    try:
-        row_count(pl.scan_parquet(io.BytesIO(content)), len(content))
-        table = pl.read_parquet(io.BytesIO(content))
-    except (
-        ValueError,
-        pl.exceptions.PolarsError,
-        pl.exceptions.PanicException,
-        MemoryError,
-    ) as error:
-        raise damaged(path, f"it is no table ({str(error).splitlines()[0]})") from error
-    columns = TABLES[name]
-    later = LATER_COLUMNS.get(name)
-    if later is not None and later not in table.columns:
-        table = table.with_columns(pl.lit(None, columns[later]).alias(later)).select(*columns)
-    if dict(table.schema) != dict(columns):
-        raise RecordError(
-            f"{path} has the columns {', '.join(table.columns)}, expected {', '.join(columns)} in"
-            " the types of a record",
-            remedy="Read it with the version of clinit that wrote it, or run it again.",
-        )
-    return table
-
-
-def content_of(folder: Path, name: str, digests: Mapping[str, str] | None) -> bytes:
-    """Return the content of one file of a record, compared with its digest."""
-    path = folder / name
-    if exists(path):
-        check_readable(path, RecordError)  # reading a pipe would block
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise damaged(folder, f"it lacks {name}") from error
-    except OSError as error:
-        raise RecordError(
-            f"cannot read {path}: {error.strerror or error}",
-            remedy="Check its permissions and the disk, then run the same command again.",
-        ) from error
-    if digests is not None and digests.get(name) != sha256(content):
-        raise damaged(path, "it has changed since it was written")
-    return content
-
-
-def sha256(content: bytes) -> str:
-    """Return the digest of the content of a file, as run.json contains it."""
-    return hashlib.sha256(content).hexdigest()

@@ -11,7 +11,8 @@ import polars as pl
 from jaxtyping import Bool, Float, Int
 
 from clinit.headtrain.heads.start.scale import Initialisation
-from clinit.headtrain.protocol.record.info import TABLES, TaskInfo
+from clinit.headtrain.protocol.record.format import TABLES
+from clinit.headtrain.protocol.record.info import TaskInfo
 from clinit.headtrain.protocol.stream.scenario import Scenario
 from clinit.headtrain.protocol.stream.task_plan import Lesson
 

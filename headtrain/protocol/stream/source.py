@@ -164,12 +164,8 @@ def _concatenated(parts: Sequence[FeatureSet]) -> FeatureSet:
     if all(one < two for each in lists for one, two in pairwise(each)):
         names = tuple(sorted(names))
     number = {name: label for label, name in enumerate(names)}
-    pool = Pool(
-        *(
-            (part.features, np.array([number[name] for name in part.class_names])[part.labels])
-            for part in parts
-        )
-    )
+    rows_of = [np.array([number[name] for name in names_of]) for names_of in lists]
+    pool = Pool(*((p.features, of[p.labels]) for p, of in zip(parts, rows_of, strict=True)))
     rows, groups = np.arange(len(pool.labels)), None
     if any(part.groups is not None for part in parts):
         groups, start = rows.copy(), 0

@@ -32,10 +32,7 @@ MAX_SEED = 2**32 - 1
 
 LOSS = "Training loss: cross entropy, squared error, squentropy, or binary cross entropy."
 DEVICE = "Device to compute on: auto (CUDA if available), cpu, cuda or cuda:N."
-PRECISION = (
-    "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations are always"
-    " float32."
-)
+PRECISION = "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights, evaluations: float32."
 AUTO_EVERY = 50
 """Updates between two evaluations by default, as in the paper."""
 EARLY_POINTS = (1, 2, 5, 10, 20)

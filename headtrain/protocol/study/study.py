@@ -79,11 +79,8 @@ class Study(Parts):
         rules.check(self)
         every = settings_of(top=self.top is not None)
         study = self.changed({name: every[name].default for name in self.idle("method")})
-        settled = {
-            name: value
-            for name, value in rules.defaults(study).items()
-            if name in every and study.value(name) is None
-        }
+        filled = rules.defaults(study)
+        settled = {n: filled[n] for n in filled if n in every and study.value(n) is None}
         if study.top is None:
             settled["protocol"] = every["protocol"].default  # what it stands for is filled in
         if study.is_solved:
@@ -132,11 +129,8 @@ class Study(Parts):
         others = {*PER_HEAD, *rules.LOW_RANK, *rules.EWC, *rules.DERPP, *rules.CLOSED}
         absent = self.idle("method").keys() & others
         every, left_out = settings_of(top=self.top is not None), absent | self.unsaid
-        return {
-            name: value
-            for name, value in self.values().items()
-            if name not in left_out and every[name].recorded
-        }
+        values = self.values()
+        return {n: values[n] for n in values if n not in left_out and every[n].recorded}
 
     @property
     def unsaid(self) -> set[str]:
@@ -213,19 +207,22 @@ def _word(value: Any) -> str:
     return value.partition("@")[0].replace(":", ".") if isinstance(value, str) else str(value)
 
 
-def study_of(recorded: Mapping[str, Any]) -> Study | None:
-    """Return the study of recorded settings; None if this version cannot run it."""
+def study_of(recorded: Mapping[str, Any]) -> Study:
+    """Return the study of recorded settings.
+
+    Raises:
+        ValueError: If this version cannot run it.
+    """
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in recorded.items()}
-    try:
-        return Study.of(as_of_today(settings), top="top_blocks" in settings)
-    except ValueError:
-        return None
+    return Study.of(as_of_today(settings), top="top_blocks" in settings)
 
 
 def identity_of(recorded: Mapping[str, Any]) -> str:
     """Return the identity of a run by its recorded settings; missing settings have defaults."""
-    study = study_of(recorded)
-    return study.identity if study is not None else identity_text(recorded)
+    try:
+        return study_of(recorded).identity
+    except ValueError:
+        return identity_text(recorded)
 
 
 def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,15 +127,6 @@ def grid_of(table: Mapping[str, Any], *, top: bool = False) -> dict[str, Choice]
     return grid
 
 
-def values_of(field: Setting, text: str) -> tuple[Value, ...]:
-    """Return the values listed by the part of a word after `field=`, such as `0:3,7`.
-
-    Raises:
-        ExperimentError: If the field does not take a value.
-    """
-    return _choice(field, text.split(","))
-
-
 def _add(grid: dict[str, Choice], names: str, content: Any, *, top: bool) -> None:
     fields = [field_named(each, top=top) for each in names.split(",")]
     key = ",".join(field.name for field in fields)
@@ -146,7 +137,7 @@ def _add(grid: dict[str, Choice], names: str, content: Any, *, top: bool) -> Non
                 remedy=f"Give all its values at once: {field.name}=first,second.",
             )
     if len(fields) == 1:
-        grid[key] = _choice(fields[0], _parts(content))
+        grid[key] = values_of(fields[0], _parts(content))
         return
     rows = [_parts(row) for row in (content if isinstance(content, list) else [content])]
     if isinstance(content, str):
@@ -170,7 +161,12 @@ def _parts(content: Any) -> list[str]:
     return [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
 
 
-def _choice(field: Setting, parts: Sequence[str]) -> tuple[Value, ...]:
+def values_of(field: Setting, parts: Sequence[str]) -> tuple[Value, ...]:
+    """Return the values of the parts of a word after `field=`, such as `0:3` and `7`.
+
+    Raises:
+        ExperimentError: If the field does not take a value.
+    """
     values: list[Value] = []
     for part in (part.strip() for part in parts):
         if field.is_number and (found := _NUMBERS.fullmatch(part)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,9 +116,9 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
     for config in recorded if configs else ():
         before = {} if config.get("init", "random") == "random" else EARLIER
         known.append({**configs[0], **before, "top_blocks": 0, **config})
-        study = study_of(config)
-        if study is not None and not study.reads_share:
-            known[-1]["new_share"] = share
+        with suppress(ValueError):  # of another version
+            if not study_of(config).reads_share:
+                known[-1]["new_share"] = share
     varied = [
         name
         for name in (configs[0] if configs else {})
@@ -178,10 +179,7 @@ def run_sweep(plan: SweepPlan, folder: SweepFolder, banks: BankRecords, observer
         observer(RunsRecorded(len(fresh)))
 
 
-_KEPT = (
-    "Existing records there are kept. Give the caches and heads that they were made with, or"
-    " another --out."
-)
+_KEPT = "Existing records there are kept. Give their caches and heads, or another --out."
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -141,10 +141,6 @@ WARM_UP_STEPS = 3
 capture cannot do."""
 
 
-class CaptureWarning(UserWarning):
-    """A step could not be captured, and is launched call by call, which is slower."""
-
-
 class Replayed:
     """Does a step a few times, then captures it and replays the capture.
 
@@ -186,7 +182,6 @@ class Replayed:
             warnings.warn(
                 "the update of the heads could not be captured in a CUDA graph and is launched"
                 f" call by call, which is slower: {error}",
-                CaptureWarning,
                 stacklevel=2,
             )
             return None

@@ -133,15 +133,9 @@ class TaskStart:
         if init.chooses_lambda:
             path = self._once(f"lambda {init.weighting}", LambdaPath.of, statistics)
             needed.append(f"lambda {init.weighting}")
-        watch = Stopwatch(self.device)
+        watch, loss = Stopwatch(self.device), study.training.loss
         start = initialise(
-            init,
-            data,
-            loss=study.training.loss,
-            statistics=statistics,
-            path=path,
-            near=near,
-            watch=watch,
+            init, data, loss=loss, statistics=statistics, path=path, near=near, watch=watch
         )
         if not self.task.start:
             start = replace(start, init=f"{init.init}, {init.scale}")

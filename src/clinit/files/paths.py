@@ -213,6 +213,13 @@ def check_free(
         )
 
 
+def looks_like_model(path: Path) -> bool:
+    """Return whether a path has the form of a model or of a head."""
+    if is_folder(path):
+        return is_file(path / "model.safetensors")
+    return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and is_file(path)
+
+
 def _part_of(path: Path) -> str | None:
     """Return a message if a path is in the folder of a result; None otherwise."""
     for folder in path.resolve().parents:

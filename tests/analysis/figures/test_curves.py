@@ -3,9 +3,8 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.figures.curves import Switches, cumulative, loss_lines, switches
+from clinit.analysis.figures.curves import Switches, cumulative, draw, loss_lines, switches
 from clinit.analysis.figures.line import Line, StartRuns, lines_of, starts_of
-from clinit.analysis.figures.terminal import draw
 from clinit.analysis.runs import load_runs, runs_of
 from tests.analysis.conftest import MakeRun
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from clinit.analysis.figures.efficiency import races
+from clinit.analysis.figures.gallery import races
 from clinit.analysis.runs import runs_of
 from clinit.errors import RecordError
 from tests.analysis.conftest import MakeRun

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from clinit.analysis.metrics.collapse import deviation, neural_collapse
+from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 
@@ -75,8 +76,8 @@ def metrics(
     features: np.ndarray, labels: np.ndarray, w: np.ndarray, b: np.ndarray, **more: Any
 ) -> np.ndarray:
     statistics = ClassStatistics.of(features, labels, num_classes=len(w), **more)
-    found = neural_collapse(statistics, w, b, dtype=features.dtype.name)
-    excess = deviation(statistics, w, b, lam=0.05)
+    found = neural_collapse(statistics, Rows(w, b), dtype=features.dtype.name)
+    excess = deviation(statistics, Rows(w, b), lam=0.05)
     return np.array([found.nc1, found.nc2, found.nc3, found.nc4, excess.d_ls])
 
 
@@ -114,11 +115,12 @@ def test_a_class_without_rows_is_left_out() -> None:
     features, labels = sample(6, 9)
     w, b = head(6, 9)
     apart = np.where(labels >= 3, labels + 1, labels)
-    wider = metrics(features, apart, np.insert(w, 3, 7.0, axis=0), np.insert(b, 3, 7.0))
+    more = Rows(np.insert(w, 3, 7.0, axis=0), np.insert(b, 3, 7.0))
+    wider = metrics(features, apart, more.weight, more.bias)
     np.testing.assert_allclose(wider, metrics(features, labels, w, b), rtol=1e-12)
     statistics = ClassStatistics.of(features, apart, num_classes=7)
-    found = deviation(statistics, np.insert(w, 3, 7.0, axis=0), np.insert(b, 3, 7.0), lam=0.05)
-    expected = deviation(ClassStatistics.of(features, labels), w, b, lam=0.05)
+    found = deviation(statistics, more, lam=0.05)
+    expected = deviation(ClassStatistics.of(features, labels), Rows(w, b), lam=0.05)
     assert found.size == pytest.approx(expected.size)
     assert np.isnan(found.per_class).tolist() == [each == 3 for each in range(7)]
 
@@ -131,20 +133,11 @@ def test_no_head_is_below_the_floor_and_a_projected_etf_reaches_it(classes: int,
     weight = np.c_[projector, np.zeros((classes, max(0, dim - classes + 1)))]
     features, labels = sample(classes, dim)
     statistics = ClassStatistics.of(features, labels)
-    found = neural_collapse(statistics, weight, np.zeros(classes))
+    found = neural_collapse(statistics, Rows(weight, np.zeros(classes)))
     assert found.nc2 == pytest.approx(found.nc2_floor, abs=1e-12)
-    other = neural_collapse(statistics, *head(classes, dim))
+    other = neural_collapse(statistics, Rows(*head(classes, dim)))
     assert other.nc2 > other.nc2_floor
     assert other.nc3 > other.nc3_floor
-
-
-def test_one_class_or_sample_weights_are_refused() -> None:
-    features, labels = sample(6, 9)
-    with pytest.raises(ValueError, match="needs two classes with rows, got 1"):
-        metrics(features, np.zeros_like(labels), *head(3, 9))
-    by_sample = ClassStatistics.of(features, labels, weighting="sample")
-    with pytest.raises(ValueError, match="class-balanced"):
-        neural_collapse(by_sample, *head(6, 9))
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e200])
@@ -156,7 +149,7 @@ def test_a_head_that_is_not_finite_has_no_metrics(value: float, where: str) -> N
         b[2] = value
     else:
         w[slice(None) if where == "everywhere" else 3] = value
-    found = neural_collapse(ClassStatistics.of(features, labels), w, b)
+    found = neural_collapse(ClassStatistics.of(features, labels), Rows(w, b))
     assert np.isfinite(found.nc1)
     assert np.isnan([found.nc2, found.nc3, found.nc4]).all()
 
@@ -168,7 +161,7 @@ def test_a_weak_direction_is_no_rounding(dtype: type) -> None:
     features[:, 0] /= 1000
     w, b = head(12, 9)
     statistics = ClassStatistics.of(features.astype(dtype), labels)
-    found = neural_collapse(statistics, w, b, dtype=np.dtype(dtype).name)
+    found = neural_collapse(statistics, Rows(w, b), dtype=np.dtype(dtype).name)
     assert found.rank == 9
     assert found.nc1 == pytest.approx(transcribed(features, labels, w, b)[0], rel=0.1)
 
@@ -198,9 +191,8 @@ def test_the_size_is_that_of_the_extended_second_moment() -> None:
     z = np.c_[features, np.ones(len(features))]
     second = z.T @ z / len(z) + 0.05 * np.eye(DIM + 1)
     extended = np.c_[weight, bias]
-    found = deviation(
-        ClassStatistics.of(features, labels, weighting="sample"), weight, bias, lam=0.05
-    )
+    statistics = ClassStatistics.of(features, labels, weighting="sample")
+    found = deviation(statistics, Rows(weight, bias), lam=0.05)
     assert found.size == pytest.approx(0.5 * np.trace(extended @ second @ extended.T))
     assert found.relative == found.d_ls / found.size
 
@@ -210,11 +202,11 @@ def test_the_angle_to_least_squares_does_not_depend_on_the_scale(scale: float) -
     statistics = ClassStatistics.of(*skewed())
     weight, bias = head(CLASSES, DIM, 0)
     best = least_squares_head(statistics, 0.05)
-    found = deviation(statistics, scale * weight, scale * bias, lam=0.05)
+    found = deviation(statistics, Rows(scale * weight, scale * bias), lam=0.05)
     least = min(
-        deviation(statistics, c * weight, c * bias, lam=0.05).d_ls
+        deviation(statistics, Rows(c * weight, c * bias), lam=0.05).d_ls
         for c in np.linspace(-0.05, 0.05, 2001)
     )
     assert found.angle == pytest.approx(least / found.least, rel=1e-4)
-    own = deviation(statistics, scale * best.weight, scale * best.bias, lam=0.05)
+    own = deviation(statistics, Rows(scale * best.weight, scale * best.bias), lam=0.05)
     assert own.angle == pytest.approx(0, abs=1e-9)

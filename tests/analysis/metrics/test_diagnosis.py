@@ -21,6 +21,7 @@ from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.extract.work.import_features import import_features
 from clinit.extract.work.options import ImportConfig
+from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
@@ -80,7 +81,7 @@ def test_classes_that_only_one_side_knows_do_not_count(split: CacheSplit) -> Non
     known = np.isin(labels, kept)
     renumbered = np.searchsorted(kept, labels[known])
     statistics = ClassStatistics.of(features[known], renumbered)
-    expected = neural_collapse(statistics, head.weight[kept], head.bias[kept])
+    expected = neural_collapse(statistics, Rows(head.weight[kept], head.bias[kept]))
     assert found.collapse.classes == 3
     assert found.collapse.nc1 == pytest.approx(expected.nc1, rel=1e-9)
     assert found.collapse.nc2 == pytest.approx(expected.nc2, rel=1e-9)

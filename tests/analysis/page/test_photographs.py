@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from clinit.analysis.page.photographs import Shot, _figure, _of_audit
+from clinit.analysis.page.photographs import Shot, _figure, _of_audit, _page
 
 
 def test_a_photograph_moves_to_the_folder_of_another_class_if_folders_name_classes() -> None:
@@ -11,12 +11,14 @@ def test_a_photograph_moves_to_the_folder_of_another_class_if_folders_name_class
     assert Shot("1.jpg", nearest="bee").to == ""
     assert 'class="to"' not in _figure(Path("photographs"), Shot("1.jpg", nearest="bee"))
     assert Shot("ant/1.jpg").to == ""
+    assert 'id="chosen"' not in _page("ants", {}, {}, Path("photographs")), "nothing to tick"
 
 
 def test_a_copy_of_a_photograph_of_the_other_class_is_not_moved_there_unasked() -> None:
     misfits = [{"image": f"ant/{n}.jpg", "nearest": "bee"} for n in (1, 2)]
     copies = {"where": "across classes", "images": ["bee/9.jpg", "ant/1.jpg"]}
     audit: dict[str, Any] = {"misfits": misfits, "alike": [], "repeated": [copies], "odd": []}
-    shots = _of_audit(audit)["May not belong to their class"]
+    shots = _of_audit(audit)["May not belong to their class, oddest first"]
     boxes = [_figure(Path("photographs"), each).partition('class="to"')[2] for each in shots]
     assert ["checked" in box for box in boxes] == [False, True]
+    assert shots[0].words == "like bee/9.jpg"

@@ -6,16 +6,16 @@ from typing import get_type_hints
 
 import pytest
 
-from clinit.headtrain.protocol.record.format import HEAD, INFO, STUDY, TOP
-from clinit.headtrain.protocol.record.info import (
-    DOCUMENT,
+from clinit.headtrain.protocol.record.format import (
+    HEAD,
+    INFO,
     LATER_COLUMNS,
+    STUDY,
     TABLES,
-    RunInfo,
-    StartInfo,
-    TaskInfo,
+    TOP,
     table_file,
 )
+from clinit.headtrain.protocol.record.info import DOCUMENT, RunInfo, StartInfo, TaskInfo
 from clinit.headtrain.protocol.train.task_start import PHASES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="utf-8")

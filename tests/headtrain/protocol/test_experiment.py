@@ -12,8 +12,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
-from clinit.headtrain.protocol.record.format import RunRecord
-from clinit.headtrain.protocol.record.info import TABLES
+from clinit.headtrain.protocol.record.format import TABLES, RunRecord
 from clinit.headtrain.protocol.stream import buffer as residency
 from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.source import Source

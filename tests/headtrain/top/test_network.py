@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.top.families import steps_of
 from clinit.headtrain.top.network import (
     Cut,
     add_lora,
-    block_names,
     check_cut,
     classifier_of,
     cut_network,
@@ -33,7 +33,8 @@ def test_the_two_halves_give_the_features_of_the_network_wherever_it_is_cut(key:
     network, batch = build(key), images()
     expected = own_features(network, batch)
     assert float(expected.std()) > 0
-    for top_blocks in range(1, len(block_names(network)) + 1):
+    blocks = [step for step in steps_of(network) if step.block is not None]
+    for top_blocks in range(1, len(blocks) + 1):
         halves = cut_network(network, top_blocks)
         with torch.no_grad():
             assert torch.equal(halves.top(halves.trunk(batch)), expected)

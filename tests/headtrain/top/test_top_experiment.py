@@ -25,7 +25,7 @@ from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import Storage, TopImages
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.network import cut_network
-from clinit.observer import Event, Noted
+from clinit.observer import Event, Noted, ignore
 
 STREAM = {
     **{"tasks": 2, "iterations": 6, "eval_every": 3, "batch_size": 8, "buffer": 9},
@@ -74,7 +74,8 @@ def whole_run(inputs_of: Inputs) -> Callable[[str], RunRecord]:
 
 
 def trained(inputs: TopInputs, head: Mapping[str, Any] = HEAD, **options: Any) -> RunRecord:
-    return run_top(inputs, inputs.experiment.study.changed(head), **options)
+    given: dict[str, Any] = {"checkpoint": None, "every": 100, "observer": ignore, **options}
+    return run_top(inputs, inputs.experiment.study.changed(head), **given)
 
 
 def assert_same_run(one: RunRecord, other: RunRecord) -> None:
@@ -134,7 +135,7 @@ def killed(inputs: TopInputs, path: Path, steps: int) -> None:
             raise KilledError
 
     with pytest.raises(KilledError):
-        trained(inputs, checkpoint=path, checkpoint_every=2, observer=observe)
+        trained(inputs, checkpoint=path, every=2, observer=observe)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(
     resumed = trained(
         inputs,
         checkpoint=path,
-        checkpoint_every=2,
+        every=2,
         observer=lambda event: noted.append(event.note) if isinstance(event, Noted) else None,
     )
     assert any("from its checkpoint" in text for text in noted) == (steps > 2)

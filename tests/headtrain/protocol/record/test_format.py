@@ -14,6 +14,7 @@ from clinit.errors import RecordError
 from clinit.extract.cache.head import Head
 from clinit.headtrain.protocol.record import format as record_module
 from clinit.headtrain.protocol.record.format import (
+    TABLES,
     RunRecord,
     changed_parameters,
     check_free,
@@ -23,7 +24,6 @@ from clinit.headtrain.protocol.record.format import (
     study_toml,
     write_record,
 )
-from clinit.headtrain.protocol.record.info import TABLES
 from clinit.headtrain.protocol.study.rules import settings_of
 from clinit.headtrain.protocol.study.study import Study
 
