@@ -10,15 +10,25 @@ g = 1 gives class means, g = 0 and rho = 1 linear discriminants (J. H. Friedman,
 discriminant analysis", JASA 84, 1989). The quadratic term of the bias contains the noise of the
 mean, which is large if there are few images, so that rho is free.
 
-One objective chooses g, rho, the scale s and the shift t of the logits s (u_c.h + b_c) + t:
+All new rows share a multiple of a direction that separates all new from all old images. With m_0
+and m_1 the class-balanced means of old and of new images, and B the mean of their covariances,
+
+    v = (0.7 B + 0.3 tr(B) / d I)^-1 (m_1 - m_0),    c = v.(m_0 + m_1) / 2.
+
+25 classes tell such a direction much better than each class its own row, and without it the largest
+of 25 logits is high by chance.
+
+One objective chooses g, rho, the scale s, the shift t and the multiple r >= 0 of the logits
+s (u_c.h + b_c + r k (v.h - c)) + t, where k makes v.h vary over old images as u_c.h does:
 
     sum_i w_i CE_i  +  (logit g - logit g_0)^2 / (2 1.5^2)  +  (rho - rho_0)^2 / (2 0.35^2)
-                    +  log(s / s_0)^2 / (2 0.5^2)
+                    +  log(s / s_0)^2 / (2 0.5^2)  +  r^2 / (2 0.5^2)
 
-in nats. Each new class with several independent images is judged by images that its row was
-computed without (five folds). The only image of a class is judged by the expected logit of another
-image, u_c.(h - m) - o: with h = mu + e and u_c = A^-1 (mu + e - m), it owes e.A^-1 e to itself. Of
-an image that is part of S, the mean is t = tr(A^-1 S). An image that is not owes more,
+in nats. The mean without an image lies away from it, so that r < 0 would be an artefact. Each new
+class with several independent images is judged by images that its row was computed without (five
+folds). The only image of a class is judged by the expected logit of another image, u_c.(h - m) - o:
+with h = mu + e and u_c = A^-1 (mu + e - m), it owes e.A^-1 e to itself. Of an image that is part of
+S, the mean is t = tr(A^-1 S). An image that is not owes more,
 
     o_0 = t / (1 - (1 - g) t / f)
 
@@ -35,8 +45,8 @@ more moves the sum by the share of one image, and with few images the priors dec
 g_0 / (1 - g_0) = 1 + 5 d / f, rho_0 = n / (n + 2) with n images per new class, and s_0, with which
 the new logits of old images vary as much as their old logits.
 
-From there, the rows are refined: with x = L^-1 (h - m), rows v minimise the same cross
-entropy plus `KEPT` / 2 |v - v_0|^2 per new image. This is the maximum a posteriori of a logistic
+From there, the rows are refined: with x = L^-1 (h - m), rows w minimise the same cross
+entropy plus `KEPT` / 2 |w - w_0|^2 per new image. This is the maximum a posteriori of a logistic
 model whose prior has the discriminants as mean and A^-1 as shape of its covariance.
 
 For a head whose classes are independent (sigmoid), CE is the logistic loss of each new class by
@@ -58,7 +68,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
-from scipy.special import expit, logsumexp
+from scipy.special import expit, logit, logsumexp
 
 from clinit.headtrain.heads.array import beside, take, to_numpy
 from clinit.headtrain.heads.groups import balanced_draw
@@ -70,6 +80,8 @@ from clinit.headtrain.heads.start.scale import Balance, Initialisation, LeftOut
 SHRINKAGES = (0.95, 0.9, 0.7, 0.5, 0.3, 0.1, 0.03)
 QUADRATICS = (0.0, 0.25, 0.5, 0.75, 1.0)
 FOLDS = 5
+APART = 0.3
+"""Shrinkage of the covariance for v; 0.1 to 0.5 differ by less than a point."""
 KEPT = 10.0
 """Weight of the prior in the refinement, in images; 1 to 60 differ by less than a point."""
 ALL = -2
@@ -132,6 +144,8 @@ class Optimum(NamedTuple):
     quadratic: float
     scale: float
     shift: float
+    apart: float
+    """r: multiple of v, before the scale."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,6 +175,12 @@ class Judges:
         picked["weight"] = picked["weight"] / max(picked["weight"].sum(), 1e-300)
         return replace(self, **picked)
 
+    def mean_and_covariance(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weighted mean of the rows, and their covariance."""
+        mean = self.weight @ self.features
+        deviations = self.features - mean
+        return mean, (self.weight[:, None] * deviations).T @ deviations
+
 
 def discriminant_rows(
     data: NewClasses, max_old_loss: float, *, independent: bool = False
@@ -178,13 +198,15 @@ def discriminant_rows(
     problem = Problem.of(data, independent=independent)
     if not len(problem.old.labels):
         shrinkage, quadratic = problem.usual
-        found = Discriminants.of(problem.moments(None), shrinkage).rows(quadratic)
+        found = Discriminants.of(problem.moments(ALL), shrinkage).rows(quadratic)
         factor = norm_factor(found, data) if data.start else 1.0
         rows = Rows(factor * found.weight, factor * found.bias)
-        return _started(rows, data, Optimum(0.0, shrinkage, quadratic, factor, 0.0))
+        return _started(rows, data, Optimum(0.0, shrinkage, quadratic, factor, 0.0, 0.0))
     choice = problem.chosen()
     refined = dict(problem.refined(choice))
-    rows, (old, new) = refined[ALL], problem.left_out(refined)
+    rows, sides = refined[ALL], (problem.old, problem.new)
+    # The only image of a class is judged by the rows themselves; `Balance` does not use it.
+    old, new = (_left_out(refined, side, side.fold) for side in sides)
     tested, own = problem.new.fold >= 0, new[np.arange(len(new)), problem.new.labels]
     correct, wins = problem.old.own >= problem.old.highest, tested & (own >= new.max(axis=1))
     balance = Balance(
@@ -267,31 +289,29 @@ class Problem:
             loss=_logistic if independent else _cross_entropy,
         )
 
-    def moments(self, left: int | None) -> Moments:
-        """Return what remains if the new rows of a fold are left out; None: all rows."""
-        means, scatter, freedom = self.means, self.scatter, self.freedom
-        if left is not None:
-            gone = self.new.fold == left
-            rows, labels, shares = self.new.features[gone], self.new.labels[gone], self.shares[gone]
-            removed = np.bincount(labels, shares, minlength=len(means))
-            deviations = rows - means[labels]
-            moved = np.zeros_like(means)
-            np.add.at(moved, labels, shares[:, None] * deviations)
-            stay = self.counts - removed
-            moved /= -np.maximum(stay, 1)[:, None]  # new mean less former mean
-            scatter = scatter - (shares[:, None] * deviations).T @ deviations
-            scatter -= (stay[:, None] * moved).T @ moved
-            means, freedom = means + moved, freedom - removed.sum()
+    def moments(self, left: int) -> Moments:
+        """Return what remains if the new rows of a fold are left out."""
+        gone = self.new.fold == left
+        rows, labels, shares = self.new.features[gone], self.new.labels[gone], self.shares[gone]
+        removed = np.bincount(labels, shares, minlength=len(self.means))
+        deviations = rows - self.means[labels]
+        moved = np.zeros_like(self.means)
+        np.add.at(moved, labels, shares[:, None] * deviations)
+        stay = self.counts - removed
+        moved /= -np.maximum(stay, 1)[:, None]  # new mean less former mean
+        scatter = self.scatter - (shares[:, None] * deviations).T @ deviations
+        scatter -= (stay[:, None] * moved).T @ moved
+        means, freedom = self.means + moved, self.freedom - removed.sum()
         centre = (self.others + means.sum(0)) / self.classes
         # Shares of repeated rows and differences of sums leave rounding errors in place of zeros.
         within = scatter / freedom if freedom > 0.5 else np.zeros_like(scatter)
         return Moments(means, centre, within)
 
     @cached_property
-    def remaining(self) -> list[tuple[int, Moments]]:
-        """Folds in which new rows are left out, and what remains."""
+    def remaining(self) -> dict[int, Moments]:
+        """What remains without the new rows of each fold that has some, and of all rows."""
         folds = np.unique(self.new.fold[self.new.fold >= 0]).tolist()
-        return [(fold, self.moments(fold)) for fold in folds]
+        return {fold: self.moments(fold) for fold in (ALL, *folds)}
 
     @property
     def usual(self) -> tuple[float, float]:
@@ -302,8 +322,8 @@ class Problem:
 
     def chosen(self) -> Optimum:
         """Return the least value of the objective, climbing down from g_0 in both directions."""
-        usual = _logit(self.usual[0])
-        costs = [_half_square(_logit(each) - usual, 1.5) for each in SHRINKAGES]
+        usual = logit(self.usual[0])
+        costs = [((logit(each) - usual) / 1.5) ** 2 / 2 for each in SHRINKAGES]
         first = int(np.argmin(costs))
         found = {first: self._best(SHRINKAGES[first], costs[first])}
         for step in (-1, 1):
@@ -317,16 +337,17 @@ class Problem:
 
     def _best(self, shrinkage: float, cost: float) -> Optimum:
         """Return the least value of the objective at one shrinkage, the cost of which is given."""
-        full = Discriminants.of(self.moments(None), shrinkage)
-        parts = [(fold, Discriminants.of(left, shrinkage)) for fold, left in self.remaining]
-        owes = self._owes(full, shrinkage) if (self.new.fold < 0).any() else 0.0
-        found = []
+        parts = {fold: Discriminants.of(rest, shrinkage) for fold, rest in self.remaining.items()}
+        alone = np.flatnonzero(self.new.fold < 0)
+        owes, found = self._owes(parts[ALL], shrinkage) if len(alone) else 0.0, []
         for quadratic in QUADRATICS:
-            prior = cost + _half_square(quadratic - self.usual[1], 0.35)
-            old = _logits(full.rows(quadratic), self.old.features)
-            new = self._judged(full, parts, quadratic, owes)
-            value, scale, shift = self._calibrated(old, new)
-            found.append(Optimum(value + prior, shrinkage, quadratic, scale, shift))
+            prior = cost + ((quadratic - self.usual[1]) / 0.35) ** 2 / 2
+            rows = {fold: part.rows(quadratic) for fold, part in parts.items()}
+            old = _logits(rows[ALL], self.old.features)
+            new = _left_out(rows, self.new, self.new.fold)
+            new[alone, self.new.labels[alone]] -= owes
+            value, *rest = self._calibrated(old, new)
+            found.append(Optimum(value + prior, shrinkage, quadratic, *rest))
         return min(found)
 
     def _owes(self, full: Discriminants, shrinkage: float) -> float:
@@ -343,60 +364,65 @@ class Problem:
         between = max(old - within, 0.0) * known / (known - 1)
         return unseen * max(1.0, 1 / len(self.counts) + new / (unseen + between))
 
-    def _judged(
-        self,
-        full: Discriminants,
-        parts: list[tuple[int, Discriminants]],
-        quadratic: float,
-        owes: float,
-    ) -> Float[np.ndarray, "rows new"]:
-        """Return the logits of new rows by rows that were computed without them.
+    @cached_property
+    def dealt(self) -> list[tuple[Judges, Int[np.ndarray, " rows"]]]:
+        """Both sides with folds for v: the only images of classes are dealt out too."""
+        alone = np.where(self.new.fold < 0, self.new.labels % FOLDS, self.new.fold)
+        return [(self.old, self.old.fold), (self.new, alone)]
 
-        `owes` is that of `_owes`, by which the logit of the only image of a class is lowered.
-        """
-        new = self.new
-        found = _logits(full.rows(quadratic), new.features)
-        alone = np.flatnonzero(new.fold < 0)
-        found[alone, new.labels[alone]] -= owes
-        for fold, part in parts:
-            out = new.fold == fold
-            found[out] = _logits(part.rows(quadratic), new.features[out])
+    @cached_property
+    def apart(self) -> dict[int, Rows]:
+        """The row v of all images, and without the images of each fold."""
+        found = {}
+        for left in (ALL, *range(FOLDS)):
+            sides = [side.part(fold != left) for side, fold in self.dealt]
+            (old, within), (new, other) = (side.mean_and_covariance() for side in sides)
+            moments = Moments(new[None], old, (within + other) / 2)
+            found[left] = Discriminants.of(moments, APART).rows(1.0)
         return found
 
     def _calibrated(
         self, old: Float[np.ndarray, "old new"], new: Float[np.ndarray, "rows new"]
-    ) -> tuple[float, float, float]:
-        """Return the least value over scale and shift, with both."""
-        spread = float(old.var(0).mean())
+    ) -> tuple[float, float, float, float]:
+        """Return the least value over scale, shift and the multiple of v, with these."""
+        v_old, v_new = (_left_out(self.apart, *each) for each in self.dealt)
+        spread, own = float(old.var(0).mean()), self.new.labels
         usual = np.log(np.sqrt(self.old.spread / spread)) if self.old.spread * spread > 0 else 0.0
-        judged = float(self.shares.sum())
+        judged, size = float(self.shares.sum()), np.sqrt(spread / (v_old.var() or np.inf))
+        sides = ((self.old, old, size * v_old, None), (self.new, new, size * v_new, own))
 
         def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
-            scale, total, slope = np.exp(point[0]), 0.0, np.zeros(2)
-            for side, logits, target in ((self.old, old, None), (self.new, new, self.new.labels)):
+            scale, total, slope = np.exp(point[0]), 0.0, np.zeros(3)
+            for side, raw, apart, target in sides:
+                logits = raw + point[2] * apart
                 value, gradient = self.loss(scale * logits + point[1], side, target)
                 total += judged * value
-                slope += judged * np.array([scale * (gradient * logits).sum(), gradient.sum()])
-            slope[0] += (point[0] - usual) / 0.5**2
-            return total + _half_square(point[0] - usual, 0.5), slope
+                moved = scale * (gradient * logits).sum(), scale * (gradient * apart).sum()
+                slope += judged * np.array([moved[0], gradient.sum(), moved[1]])
+            distance = np.array([point[0] - usual, 0.0, point[2]]) / 0.5
+            return total + float(distance @ distance) / 2, slope + distance / 0.5
 
-        end = minimize(objective, np.array([usual, 0.0]), jac=True, method="BFGS")
-        return float(end.fun), float(np.exp(end.x[0])), float(end.x[1])
+        # Without the only fold of a side there is no v.
+        most = None if all(len(np.unique(fold)) > 1 for _side, fold in self.dealt) else 0.0
+        begin, bounds = np.array([usual, 0.0, 0.0]), [(None, None), (None, None), (0.0, most)]
+        end = minimize(objective, begin, jac=True, method="L-BFGS-B", bounds=bounds)
+        scale, shift, apart = end.x
+        return float(end.fun), float(np.exp(scale)), float(shift), float(apart * size)
 
     def refined(self, choice: Optimum) -> Iterator[tuple[int, Rows]]:
         """Yield the maximum a posteriori of all rows, and without the rows of each fold.
 
         The shape of the prior is the same for all folds, its mean is not.
         """
-        whole = Discriminants.of(self.moments(None), choice.shrinkage)
+        parts = {f: Discriminants.of(m, choice.shrinkage) for f, m in self.remaining.items()}
+        whole = parts[ALL]
         inputs = [whole.whitened(side.features) for side in (self.old, self.new)]
-        without = dict(self.remaining)
         for left in (ALL, *range(FOLDS)):
-            part = Discriminants.of(without[left], choice.shrinkage) if left in without else whole
-            raw = part.rows(choice.quadratic)
-            begin = choice.scale * raw.weight @ whole.factor
-            bias = choice.scale * (raw.bias + raw.weight @ whole.moments.centre) + choice.shift
-            start = np.concatenate([begin, bias[:, None]], axis=1)
+            raw, apart = parts.get(left, whole).rows(choice.quadratic), self.apart[left]
+            weight = choice.scale * (raw.weight + choice.apart * apart.weight)
+            bias = choice.scale * (raw.bias + choice.apart * apart.bias) + choice.shift
+            bias += weight @ whole.moments.centre
+            start = np.concatenate([weight @ whole.factor, bias[:, None]], axis=1)
             found = self._refined(start, inputs, left)
             weight = solve_triangular(whole.factor, found[:, :-1].T, lower=True, trans="T").T
             yield left, Rows(weight, found[:, -1] - weight @ whole.moments.centre)
@@ -404,18 +430,17 @@ class Problem:
     def _refined(
         self, start: Float[np.ndarray, "new columns"], inputs: list[np.ndarray], left: int
     ) -> Float[np.ndarray, "new columns"]:
-        sides = []
+        sides, dim = [], start.shape[1] - 1
         for side, whitened in zip((self.old, self.new), inputs, strict=True):
             stay = side.fold != left
-            ones = np.ones((int(stay.sum()), 1))
             target = None if side is self.old else side.labels[stay]
-            sides.append((side.part(stay), np.concatenate([whitened[stay], ones], 1), target))
+            sides.append((side.part(stay), np.insert(whitened[stay], dim, 1.0, axis=1), target))
         strength = KEPT / max(1.0, float(self.counts.sum()))
 
         def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
             rows = point.reshape(start.shape)
-            total, slope = strength / 2 * float(((rows - start) ** 2).sum()), rows - start
-            slope = strength * slope
+            moved = rows - start
+            total, slope = strength / 2 * float((moved**2).sum()), strength * moved
             for side, inputs, target in sides:
                 value, gradient = self.loss(inputs @ rows.T, side, target)
                 total, slope = total + value, slope + gradient.T @ inputs
@@ -425,20 +450,6 @@ class Problem:
             objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS}
         )
         return np.asarray(end.x).reshape(start.shape)
-
-    def left_out(self, refined: Mapping[int, Rows]) -> list[Float[np.ndarray, "rows new"]]:
-        """Return the logits of old and of new rows by rows that were refined without them.
-
-        The only image of a class is judged by the rows themselves; `Balance` does not use it.
-        """
-        logits = []
-        for side in (self.old, self.new):
-            found = _logits(refined[ALL], side.features)
-            for fold in range(FOLDS):
-                out = side.fold == fold
-                found[out] = _logits(refined[fold], side.features[out])
-            logits.append(found)
-        return logits
 
 
 def _judges(data: NewClasses, rows: Int[np.ndarray, " rows"], fold: np.ndarray) -> Judges:
@@ -472,6 +483,17 @@ def _folds(labels: Int[np.ndarray, " rows"], groups: Int[np.ndarray, " rows"]) -
         if len(kinds) > 1:
             fold[rows] = places.reshape(-1) % FOLDS
     return fold
+
+
+def _left_out(
+    rows: Mapping[int, Rows], side: Judges, fold: Int[np.ndarray, " rows"]
+) -> Float[np.ndarray, "rows new"]:
+    """Return the logits of each row by rows computed without its fold."""
+    found = _logits(rows[ALL], side.features)
+    for each, computed in rows.items():
+        out = fold == each
+        found[out] = _logits(computed, side.features[out])
+    return found
 
 
 def _logits(rows: Rows, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
@@ -508,11 +530,3 @@ def _logistic(
         gradient[here, target] -= side.weight
         value -= new[here, target]
     return float(side.weight @ value), gradient
-
-
-def _half_square(distance: float, deviation: float) -> float:
-    return float((distance / deviation) ** 2 / 2)
-
-
-def _logit(share: float) -> float:
-    return float(np.log(share / (1 - share)))
