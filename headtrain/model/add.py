@@ -155,7 +155,7 @@ def grow(growth: Growth, observe: Observer) -> Addition:
 
 def _prices(growth: Growth, started: GrownHead, own: Examined) -> tuple[Price, ...]:
     """Return what old and new classes would have at other prices; none if no old image is held."""
-    start, most = started.start, growth.config.max_old_loss
+    start, most = started.start, started.price
     balance = None if start is None else start.balance
     if balance is None or not len(growth.tested.labels):
         return ()
@@ -190,7 +190,7 @@ def _calibrated(growth: Growth, own: Examined, kind: str) -> dict[str, Any]:
     facts, is_first = growth.left.facts, not growth.left.class_names
     found, known = None, None
     # Images of new classes alone, or drawn features of old ones, would bias the temperature.
-    is_real = is_first or len(growth.held_out.labels)
+    is_real = is_first or len(growth.held_out.labels) or growth.tests_most
     if (is_real or (len(own.old.labels) and DRAWN not in kind)) and len(own.new.labels):
         found, known = own.temperature(facts.activation), own.known(facts.activation)
     if found is None and facts.temperature is not None:
@@ -202,7 +202,7 @@ def _added(
     growth: Growth, started: GrownHead, own: Examined, found: Audit, *, is_left_out: bool
 ) -> Addition:
     model, left, images, config = growth.model, growth.left, growth.images, growth.config
-    (head, start, kind, taken), tested = started, growth.tested
+    (head, start, kind, taken, price), tested = started, growth.tested
     assert head.class_names is not None
     # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
@@ -217,7 +217,7 @@ def _added(
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
-    _, old_after, new_after = own.price(config.max_old_loss)
+    _, old_after, new_after = own.price(price)
     old_after = old_after if len(tested.labels) else NONE
     tests = own.new.counts()
     untested = [name for name in images.class_names if not tests[head.class_names.index(name)]]
@@ -229,10 +229,12 @@ def _added(
         data={
             **images.data,
             "old_rows": kind,
+            "price": price,
             "left_out": is_left_out,
             **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
             "untested": untested,
             "tested_classes": len(np.unique(tested.labels)),
+            "tested_most": growth.tests_most,
             "old_left_out": len(tested.labels) - len(growth.held_out.labels),
             **(
                 {"estimated_loss": asdict(taken)}

@@ -46,6 +46,7 @@ from clinit.headtrain.heads.temperature import (
 from clinit.headtrain.model.audit import Audit
 from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import FEW, Change, Known, accuracy_in_words
+from clinit.headtrain.model.growth import NO_BOUND
 from clinit.headtrain.model.memory import MOST_LEFT_OUT
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import RULES, scores
@@ -307,9 +308,10 @@ class Addition:
             return []
         lines = []
         for each in self.prices:
-            used = " (used)" if each.points == self.change.settings["max_old_loss"] else ""
+            used = " (used)" if each.points == self.change.data["price"] else ""
+            bound = f"--max-old-loss {each.points:g}" if each.points < NO_BOUND else "no bound"
             cells = map(accuracy_in_words, (each.old, each.new))
-            lines.append([f"--max-old-loss {each.points:g}{used}", *cells])
+            lines.append([f"{bound}{used}", *cells])
         return [(["points that old classes may lose", "old classes", "added classes"], lines)]
 
     def notes(self, name: str = "MODEL") -> list[str]:

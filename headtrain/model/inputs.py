@@ -464,7 +464,7 @@ def _with_learnt(model: Model, arrived: Arrived) -> tuple[Arrived, FeatureSet, l
     fresh = fresh.part(is_learnt[fresh.labels])
     known = int(is_learnt[every.labels].sum()) - len(fresh.labels)
     of = number_of(len(every.labels), arrived.listed.noun)
-    note = f"{known:,} of {of} known already: learnt or held out as before; they test nothing"
+    note = f"{known:,} of {of} known already: learnt or held out as before; they add no test"
     changed = replace(
         arrived,
         train=FeatureSet.joined([others(arrived.train), learnt], names),

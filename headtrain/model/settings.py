@@ -36,7 +36,13 @@ class AddConfig(SettingGroup):
     """Settings for adding classes to a model."""
 
     panel: ClassVar[str] = "How classes are added"
-    max_old_loss: float = setting(1.0, MAX_OLD_LOSS, least=0, most=100)
+    max_old_loss: float | None = setting(
+        None,
+        MAX_OLD_LOSS,
+        least=0,
+        most=100,
+        otherwise="1; without a bound if no old image is held out and most old classes are unknown",
+    )
     init: AddInit = setting(
         "auto",
         "Initialisation of the rows of added classes; auto: discriminant if at least half of the"

@@ -223,11 +223,13 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     model = load_model("head.npz").add(first).model
     features = np.concatenate([second.features, first.features[7:8]])
     added = model.add((features, ["elk"] * 21))
-    learnt = added.change.data["learnt"]
-    right = int((added.model.logits(first.features).argmax(axis=1) == 3).sum())
-    assert (learnt["classes"], learnt["correct"], learnt["total"]) == (1, right, 20)
-    answer = added.lines()[0]
-    assert f"before, of 20 rows that the model learnt, an easier test: {right} right, " in answer
+    then = model.facts.history[-1].accuracy["new"]
+    answer, learnt = added.lines()[0], int((model.logits(first.features).argmax(axis=1) == 3).sum())
+    assert added.old_before == then != Top1(learnt, 20)  # each without itself: as told then
+    assert f"of 20 learnt (each tested without itself), {added.old.correct} right" in answer
+    assert added.old.correct >= then.correct - 1
+    bound = model.add((features, ["elk"] * 21), max_old_loss=0)
+    assert bound.old == then
     assert "Other old classes: not tested (`clinit remember`), estimated loss by this " in answer
     assert ["a known row of dog", "elk 21"] in [each["images"] for each in added.audit.repeated]
     assert "(7 in repeats or series, see below)" in answer
@@ -254,7 +256,7 @@ def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:
     held_out = found.memory.held_out.features
     np.testing.assert_array_equal(np.sort(held_out, axis=0), np.sort(fresh.features, axis=0))
     assert found.facts.history[-1].data["notes"] == [
-        "40 of 50 rows known already: learnt or held out as before; they test nothing"
+        "40 of 50 rows known already: learnt or held out as before; they add no test"
     ]
     assert found.add(drawn(NEW, 5, 8), more=True).change.images == {"dog": 25, "elk": 25}
 

@@ -15,6 +15,7 @@ from clinit.headtrain.model.add import PRICES
 from clinit.headtrain.model.addition import Examined, first_left_out
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.growth import old_rows
+from clinit.headtrain.model.memory import owing_nothing
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.predict import Rejection
 from clinit.headtrain.model.settings import AddConfig
@@ -137,9 +138,9 @@ def test_a_head_is_measured_on_held_out_images_of_either_kind_as_it_is() -> None
     images = photographs()
     head = first_head(Source(images, images.nothing()))
     held = images.part(np.arange(len(images.labels)) % 2 == 0)
-    plain = Examined.of(head, None, held, held)
-    assert plain.head is head
-    mixed = Examined.of(head, first_left_out(images, head), held, images.nothing())
+    plain = Examined.of(head, None, owing_nothing(held), held)
+    old = owing_nothing(held)
+    mixed = Examined.of(head, first_left_out(images, head), old, images.nothing())
     assert mixed.price(1).old == accuracy(head, held.named(NAMES)) == plain.price(1).new
     assert len(mixed.new.labels) == len(images.labels)
 
