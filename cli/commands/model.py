@@ -181,7 +181,8 @@ def remember(
     say(f"{out} remembers {known}, {len(change.classes):,} of them now, from {images}{where}")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'other image')}, held out")
-    if left := int((memory.held_out.counts() == 0).sum()):
+    tests = memory.held_out.counts() + memory.left_out.counts()
+    if left := int((tests == 0).sum()):
         untested = f"No image held out of {number_of(left, 'class')}, which are not tested"
         say(f"{untested}; of five images or more, one is held out")
     say(memory.describe())

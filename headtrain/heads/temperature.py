@@ -98,9 +98,9 @@ class Temperature:
         of = f"{self.measured_rows:,} of {self.fitted_rows + self.measured_rows:,} tested images"
         error = f"off by {100 * self.ece_after:.1f} % on average (calibration error) on {of}"
         if self.value == 1:
-            return f"{error}; the others give no correction that lowers this"
-        before = f"{100 * self.ece_before:.1f} % without the temperature {self.value:.3g}"
-        return f"{error}; {before} that the others give"
+            return f"{error}; the other {self.fitted_rows:,} give no correction that lowers this"
+        given = f"temperature {self.value:.3g}, fitted on the other {self.fitted_rows:,}"
+        return f"{error}, with {given}; {100 * self.ece_before:.1f} % without"
 
 
 def divided(head: Head, temperature: Temperature | None) -> Head:

@@ -25,7 +25,7 @@ from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.growth import DRAWN, GrownHead, Growth, grown_head, grown_memory
-from clinit.headtrain.model.inputs import Inputs, features_in, held_out
+from clinit.headtrain.model.inputs import Inputs, features_in, held_out, similar_names
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import HELD_OUT, AddConfig, ArrivalKind
 from clinit.headtrain.probe.protocol import first_head
@@ -276,6 +276,7 @@ def _check_names(model: Model, names: Sequence[str], kind: ArrivalKind) -> None:
     new = [name for name in names if name not in {*known}]
     if kind == "more" and new:
         near = near_names(new, model.class_names, "the folder", "the model")
+        near = near or similar_names(new, model)
         raise ModelError(
             f"new to the model: {len(new):,} of these {number_of(len(names), 'class')}"
             f" ({examples(new)})" + (f"; {near}" if near else ""),

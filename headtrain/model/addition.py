@@ -15,7 +15,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -283,22 +283,25 @@ class Addition:
     def _old_in_words(self) -> list[str]:
         if len(self.change.classes) == self.model.facts.num_classes:
             return []
-        lines, which, classes = list[str](), "Old", len(self.change.classes)
+        lines, which, classes = list[str](), "The old", len(self.change.classes)
         if self.old.total:
             learnt = self.change.data["old_left_out"]
-            kinds = {"held out": self.old.total - learnt, "learnt": learnt}
-            of = " and ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count)
-            of += " (each tested without itself)" if learnt else ""
-            before = f"{self.old_before.correct:,} before"
-            lines.append(f"Old classes: of {of}, {_right(self.old)}, {before}.")
-            which, classes = "Other old", classes + self.change.data["tested_classes"]
+            kinds = {"held out": self.old.total - learnt, "learnt before": learnt}
+            noun = self._noun
+            of = " and ".join(f"{number_of(n, noun)} {kind}" for kind, n in kinds.items() if n)
+            of += ", each tested without itself" if learnt else ""
+            before = f"before this step {self.old_before.correct:,}"
+            lines.append(f"Old classes: of {of}, {_right(self.old)}; {before}.")
+            which, classes = "Other", classes + self.change.data["tested_classes"]
         if classes < self.model.facts.num_classes:
             lost = self.change.data.get("estimated_loss")
             told = f", estimated loss by this step {{:.1f}} % of their {self.audit.noun}s"
             loss = "" if lost is None else told.format(100 * lost["correct"] / lost["total"])
             if lost is not None and lost["correct"] > GUESSED * lost["total"]:
                 loss = ", and perhaps much lost: give old ones (`--old`), or more new ones"
-            lines.append(f"{which} classes: not tested (`clinit remember`){loss}.")
+            left = number_of(self.model.facts.num_classes - classes, "class")
+            how = "`clinit remember` holds out one of five images"
+            lines.append(f"{which} {left}: not tested ({how}){loss}.")
         return lines
 
     def tables(self) -> list[TableOf]:
@@ -307,12 +310,14 @@ class Addition:
         if not both or max(max(side) - min(side) for side in zip(*both, strict=True)) <= 1:
             return []
         lines = []
-        for each in self.prices:
-            used = " (used)" if each.points == self.change.data["price"] else ""
-            bound = f"--max-old-loss {each.points:g}" if each.points < NO_BOUND else "no bound"
-            cells = map(accuracy_in_words, (each.old, each.new))
-            lines.append([f"{bound}{used}", *cells])
-        return [(["points that old classes may lose", "old classes", "added classes"], lines)]
+        for (old, new), same in groupby(self.prices, key=lambda each: (each.old, each.new)):
+            points = [each.points for each in same]
+            bound = f"--max-old-loss {points[0]:g}" if points[0] < NO_BOUND else "no bound"
+            bound += f" to {points[-1]:g}" if points[0] < points[-1] < NO_BOUND else ""
+            used = " (used)" if self.change.data["price"] in points else ""
+            lines.append([f"{bound}{used}", accuracy_in_words(old), accuracy_in_words(new)])
+        heads = ["points that old classes may lose", "old classes, tested", "added classes"]
+        return [(heads, lines)]
 
     def notes(self, name: str = "MODEL") -> list[str]:
         """Return what the numbers do not show; `name` is the place of the model."""

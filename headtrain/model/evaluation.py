@@ -335,7 +335,7 @@ class Questions:
         if names:
             which = f"{number_of(len(names), kind)} not named as a class of the model ({told})"
             count = number_of(len(strangers), self.noun)
-            observe(Noted(f"{which}: {count}, which only measure rejection"))
+            observe(Noted(f"{which}: {count}, which only test whether the model notices that"))
 
     def answered(self, model: Model, reading: Reading) -> Iterable[AnsweredBatch]:
         """Return the logits of a model for these images, in this order."""

@@ -402,8 +402,8 @@ def remember(
         raise ModelError(
             f"{number_of(len(unknown), 'folder')} without class in the model ({examples(unknown)})"
             + (f"; {near}" if near else ""),
-            remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
-            " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
+            remedy="Leave them out; or name them as classes of the model (`clinit model show"
+            " MODEL`); or add these classes: `clinit add MODEL IMAGES --out NEW`.",
         )
     share = HELD_OUT if config.hold_out is None else config.hold_out
     arrived, learnt, notes = _with_learnt(model, inputs.arrive(model, share, observe))

@@ -101,7 +101,7 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     np.testing.assert_array_equal(after.bias[:5], before.bias)
     for part in (
         f"{out} knows 7 classes. Your 16 photographs, each tested without itself: ",
-        "Old classes: of 5 held out, ",  # one of six images of each
+        "Old classes: of 5 photographs held out, ",  # one of six images of each
         f"Kept in {out}-features: ",
         f"Next: clinit predict {out} PHOTOGRAPH…",
     ):
@@ -228,7 +228,7 @@ def test_given_rows_that_the_model_holds_out_are_not_trained_on(
     out = tmp_path / "out"
     printed = done("add", tmp_path / "remembers", images, "--out", out, *given, *cpu)
     assert "40 real features from the cache" in old_rows(out)  # of 50, ten are held out
-    assert "Old classes: of 10 held out, " in printed
+    assert "Old classes: of 10 photographs held out, " in printed
     assert "ther old classes" not in printed
     assert memory_of(out).counts.tolist() == [8] * 7
     assert memory_of(out).held_out.counts().tolist() == [2] * 5 + [0, 0]
@@ -363,7 +363,7 @@ def test_a_network_of_timm_is_a_model_too(
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)
     assert "synthetic features from the classifier's weights" in old_rows(tmp_path / "out")
-    assert "Old classes: not tested (`clinit remember`), " in printed
+    assert "classes: not tested (`clinit remember` holds out one of five images), " in printed
     assert head_of(tmp_path / "out").class_names == tuple("abcfg")
     cache = tiny_run.parent / "caches" / "base"
     message = refused(ModelError, "add", images, "--out", tmp_path / "no", "--old", cache, *network)

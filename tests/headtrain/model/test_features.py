@@ -226,7 +226,9 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     then = model.facts.history[-1].accuracy["new"]
     answer, learnt = added.lines()[0], int((model.logits(first.features).argmax(axis=1) == 3).sum())
     assert added.old_before == then != Top1(learnt, 20)  # each without itself: as told then
-    assert f"of 20 learnt (each tested without itself), {added.old.correct} right" in answer
+    assert (
+        f"of 20 rows learnt before, each tested without itself, {added.old.correct} right" in answer
+    )
     assert added.old.correct >= then.correct - 1
     bound = model.add((features, ["elk"] * 21), max_old_loss=0)
     assert bound.old == then
