@@ -232,7 +232,7 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     assert added.old.correct >= then.correct - 1
     bound = model.add((features, ["elk"] * 21), max_old_loss=0)
     assert bound.old == then
-    assert "Other old classes: not tested (`clinit remember`), estimated loss by this " in answer
+    assert "Other 3 classes: not tested (`clinit remember` holds out " in answer
     assert ["a known row of dog", "elk 21"] in [each["images"] for each in added.audit.repeated]
     assert "(7 in repeats or series, see below)" in answer
     assert "there are 0 of old and 21 of new ones" in added.model.facts.probabilities
