@@ -379,9 +379,11 @@ def guessed_anew(head: Head, guessed: Bool[np.ndarray, " old"], fewer: NewClasse
     images = FeatureSet(features[is_new], labels[is_new] - fewer.start, names)
     order = np.argsort(labels, kind="stable")
     rows = order[np.append(guessed, np.zeros(len(names), dtype=bool))[labels[order]]]
-    most = 2 * -(-int(np.bincount(labels[rows]).max()) // 2)
-    drawn = pseudo_features(memory_of_head(head, images), most, 0).features
-    features[rows] = drawn[labels[rows] * most + np.arange(len(rows)) % most]
+    guess = memory_of_head(head, images)
+    factor = scipy.linalg.cholesky(guess.covariance, check_finite=False)
+    pairs = generator(0, Draw.PSEUDO_ROWS).standard_normal((-(-len(rows) // 2), head.dim), "f4")
+    offsets = np.stack([pairs, -pairs], axis=1).reshape(-1, head.dim)[: len(rows)] @ factor
+    features[rows] = guess.means[labels[rows]] + offsets
     return replace(fewer, features=beside(fewer.features, features))
 
 
