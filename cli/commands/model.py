@@ -346,8 +346,8 @@ def show(model: ModelArgument, html: HtmlFile = None, as_json: AsJson = False) -
     if facts.history:
         heads = ["change", "made of", "classes", "images", "top-1: old, new"]
         _print_table(heads, _ancestors(facts))
-        tested = "Old classes are tested on images held out; new ones too if their images had a"
-        _say_folded([f"{tested} folder val, else on the images learnt, each without itself."])
+        tested = "Tested on images held out (of new classes: a folder val), or on images of added"
+        _say_folded([f"{tested} classes that were learnt, each without itself."])
     lines = []
     for change in facts.history:
         if new := change.settings.get("names"):

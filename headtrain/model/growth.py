@@ -86,7 +86,8 @@ class Growth:
     def given(self) -> Source:
         """The rows of `old`, labelled as in the head; without `old`, empty row sets.
 
-        Rows that the model remembers as held out are removed from the training rows.
+        Rows that the model remembers as held out are removed from the training rows, and rows that
+        it has learnt from the held-out rows.
 
         Raises:
             ModelError: If no class of `old` is a class of the model.
@@ -105,6 +106,7 @@ class Growth:
             )
         if left.memory is not None:
             train = train.without(left.memory.held_out)
+            aside = aside.without(left.memory.learnt)
         return Source(train, aside)
 
     @property

@@ -315,14 +315,9 @@ def read_memory(path: Path) -> Memory:
         ModelError: If the file is damaged.
     """
     tensors, facts = read_tensors(path, DOCUMENT, METADATA, Facts, STORED)
-    if "learnt" not in tensors:
-        rows = ("", "_labels")
-        tensors |= {f"learnt{part}": tensors[f"held_out{part}"][:0] for part in rows}
-    if "left_out" not in tensors:
-        none = owing_nothing(FeatureSet(tensors["learnt"][:0], tensors["learnt_labels"][:0], ()))
-        tensors |= {"left_out": none.features, "left_out_labels": none.labels}
     fields: dict[str, Any] = {**facts, **{name: tensors[name] for name in ARRAYS}}
-    for name in ROWS:
+    for name in (name for name in ROWS if name in tensors):
         labels, names = tensors[f"{name}_labels"], facts["class_names"]
         fields[name] = FeatureSet(tensors[name], labels, names)
-    return Memory(**fields)
+    nothing = fields["held_out"].nothing()
+    return Memory(**{"learnt": nothing, "left_out": owing_nothing(nothing), **fields})

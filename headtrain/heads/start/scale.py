@@ -40,10 +40,12 @@ class Balance(NamedTuple):
         """Return the shift with the most new images right at a loss of `points` of old ones.
 
         A shift above `fitted` that gains no left-out image is not taken, except by the share of
-        new classes that have none.
+        new classes that have none. If none is ever gained, the shift only pays a bound below 100.
         """
         if not len(self.room):
             return 0.0
+        if points >= 100 and (self.needed == -np.inf).all():
+            return self.fitted
         most = float(self.room[min(int(points / 100 * self.judged), len(self.room) - 1)]) - MARGIN
         useful = self.needed[self.needed < most]
         if not len(useful):

@@ -232,6 +232,9 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     assert added.old.correct >= then.correct - 1
     bound = model.add((features, ["elk"] * 21), max_old_loss=0)
     assert bound.old == then
+    known = clinit.Features(first.features, ["dog"] * 20)
+    again = model.add((features, ["elk"] * 21), old=known)
+    assert again.old.total == again.change.data["old_left_out"] == 20  # learnt: never held out
     assert "Other 3 classes: not tested (`clinit remember` holds out " in answer
     assert ["a known row of dog", "elk 21"] in [each["images"] for each in added.audit.repeated]
     assert "(7 in repeats or series, see below)" in answer
