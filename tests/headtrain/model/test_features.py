@@ -230,10 +230,10 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
         f"of 20 rows learnt before, each tested without itself, {added.old.correct} right" in answer
     )
     assert added.old.correct >= then.correct - 1
-    bound = model.add((features, ["elk"] * 21), max_old_loss=0)
-    assert bound.old == then
-    known = clinit.Features(first.features, ["dog"] * 20)
-    again = model.add((features, ["elk"] * 21), old=known)
+    assert model.add((drawn(("dog",), 20, 5).features, ["elk"] * 20), max_old_loss=0).old == then
+    assert load_model("head.npz").remember("old", hold_out=0).add(second).change.data["price"] == 1
+    assert added.change.data["price"] == 100
+    again = model.add(second, old=clinit.Features(first.features, ["dog"] * 20))
     assert again.old.total == again.change.data["old_left_out"] == 20  # learnt: never held out
     assert "Other 3 classes: not tested (`clinit remember` holds out " in answer
     assert ["a known row of dog", "elk 21"] in [each["images"] for each in added.audit.repeated]
