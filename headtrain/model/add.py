@@ -30,7 +30,7 @@ from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import HELD_OUT, AddConfig, ArrivalKind
 from clinit.headtrain.probe.protocol import first_head
 from clinit.headtrain.protocol.stream.source import Source, read_sources
-from clinit.observer import Doing, Observer, Warned, ignore
+from clinit.observer import Doing, Noted, Observer, Warned, ignore
 from clinit.words import examples, number_of
 
 PRICES = (0.0, 0.5, 1.0, 2.0, 4.0)
@@ -65,13 +65,21 @@ def add(
         _check_first(model, inputs.class_names, config, has_old=old is not None)
     notes, known = list[str](), 0 if model.memory is None else int(model.memory.known.sum())
     turns = config.activation == "sigmoid" and model.facts.activation == "softmax"
-    if turns and old is None and known < model.facts.num_classes / 2:
+    is_unknown = old is None and known < model.facts.num_classes / 2
+    if turns and is_unknown:
         notes.append(
             "--activation sigmoid: a head that was trained with a softmax has no probabilities of"
             " single classes, and without images of old classes nothing fits new rows to it: leave"
             " it out, or give `--old CACHE`"
         )
         observe(Warned(notes[0]))
+    tests = [] if model.memory is None else [model.memory.held_out, model.memory.left_out]
+    is_tested = any(len(rows.labels) for rows in tests) or config.init == "discriminant"
+    if config.max_old_loss is not None and is_unknown and not is_tested:
+        notes.append(
+            "--max-old-loss has no effect: no image tests old classes (`clinit remember`, `--old`)"
+        )
+        observe(Noted(notes[-1]))
     images = inputs.arrive(model, 0.0, observe)
     model = model.knowing(images.fingerprint)
     if config.activation is not None:

@@ -194,7 +194,9 @@ class ModelFacts:
             return f"perhaps too high or low; calibration takes {takes}: there are {new:,}"
         more = "give more" if old else "`clinit remember` or `--old` gives old ones"
         there = f"there are {old:,} of old and {new:,} of new ones ({more})"
-        return f"perhaps too high or low; calibration takes {takes}, also of old classes: {there}"
+        return (
+            f"perhaps too high or low; calibration takes {takes}, also of most old classes: {there}"
+        )
 
 
 def accuracy_in_words(part: Top1 | None) -> str:

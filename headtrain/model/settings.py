@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from clinit.headtrain.heads.start.settings import MAX_OLD_LOSS, NEW_SHARE, NewShare
+from clinit.headtrain.heads.start.settings import NEW_SHARE, NewShare
 from clinit.setting import SettingGroup, setting
 
 AddInit = Literal["auto", "discriminant", "fitted", "least-square", "class-mean", "imprint"]
@@ -38,7 +38,8 @@ class AddConfig(SettingGroup):
     panel: ClassVar[str] = "How classes are added"
     max_old_loss: float | None = setting(
         None,
-        MAX_OLD_LOSS,
+        "Points of accuracy that old classes may lose to new ones, on images or features of old"
+        " classes that their rows were computed without.",
         least=0,
         most=100,
         otherwise="1; without a bound if no old image is held out and most old classes are unknown",

@@ -162,6 +162,7 @@ def test_what_is_useless_or_has_no_effect_is_told_and_recorded(place: Path) -> N
     share = ("remember", "head.npz", "--hold-out", "0.5")
     for words, note in (
         (("add", "head.npz", "new", "--activation", "sigmoid"), "no probabilities of single"),
+        (("add", "head.npz", "new", "--max-old-loss", "1"), "--max-old-loss has no effect: no"),
         ((*share, "old"), "--hold-out 0.5 has no effect: val is held out"),
         ((*share, "few.npz"), "--hold-out 0.5: no image of 3 of 3 classes is held out"),
     ):
