@@ -126,7 +126,7 @@ def make_workload(
     from clinit.extract.work.recorded import reload
     from clinit.extract.work.run import ExtractConfig, extract
     from clinit.headtrain.top.inputs import open_side
-    from clinit.headtrain.top.network import block_names, layers
+    from clinit.headtrain.top.network import layers, steps_of
 
     torch.manual_seed(seed)
     network = timm.create_model(model, num_classes=size.base)
@@ -149,7 +149,7 @@ def make_workload(
     for split in pixels if with_pixels else ():
         np.save(folder / f"{split}_x.npy", np.concatenate(pixels[split]))
         np.save(folder / f"{split}_y.npy", np.concatenate(labels[split]).astype(np.int64))
-    blocks = block_names(network)[-top_blocks:]
+    blocks = tuple(step.block for step in steps_of(network) if step.block)[-top_blocks:]
     facts = {
         "base": size.base,
         "classes": size.base + size.new,
