@@ -183,11 +183,10 @@ def top1_cost(realdata: Path, folder: Path) -> list[str]:
             config = ExtractConfig(backbone=backbone, compile=compile, head_classes="dataset")
             out = folder / f"real-{weights.stem}-{compile}-{autocast}"
             (result,) = extract(manifests, root, out, config)
-            top1 = result.top1
-            lines.append(
-                f"{weights.stem}, compile {compile}, autocast {autocast}: top-1"
-                f" {top1.percent or 0:.2f} % of {top1.total:,} validation photographs"
-            )
+            top1 = result.split.summary.head.top1
+            how = f"{weights.stem}, compile {compile}, autocast {autocast}"
+            of = f"{top1.percent or 0:.2f} % of {top1.total:,} validation photographs"
+            lines.append(f"{how}: top-1 {of}")
     return lines
 
 

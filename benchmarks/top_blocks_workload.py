@@ -125,8 +125,9 @@ def make_workload(
     from clinit.extract.network.backbone import BackboneConfig
     from clinit.extract.work.recorded import reload
     from clinit.extract.work.run import ExtractConfig, extract
+    from clinit.headtrain.top.families import steps_of
     from clinit.headtrain.top.inputs import open_side
-    from clinit.headtrain.top.network import layers, steps_of
+    from clinit.headtrain.top.network import layers
 
     torch.manual_seed(seed)
     network = timm.create_model(model, num_classes=size.base)
