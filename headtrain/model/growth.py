@@ -167,7 +167,7 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     price = config.max_old_loss
     if price is None:
         # Beside unknown classes, those added before would bear the bound alone: on photographs of
-        # like scenes, eight per class, a point of theirs cost 28 points of the new classes.
+        # like scenes, eight per class, a point of theirs cost 24 points of the new classes.
         price = 1.0 if init == "discriminant" or len(growth.held_out.labels) else NO_BOUND
     study = _study(growth, init, price, len(rows.labels))
     ((head, start),) = started_heads(*sides, [study], came_with=base or len(tasks))
