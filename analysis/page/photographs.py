@@ -34,6 +34,7 @@ PAIRS, IMAGES, MOST = 12, 12, 240
 """Maximum number of pairs, of thumbnails per pair, and of thumbnails per section."""
 SIDE = 112
 """Largest side of a thumbnail in pixels."""
+KEPT = "kept: the others repeat it"
 SCORES = {
     UNIT: ("nearer to", "distance", "from"),
     "probability": ("taken for", "probability", "of"),
@@ -51,6 +52,8 @@ class Shot:
     """The class that it seems to belong to."""
     moves: bool = True
     """Whether moving it there is the better guess; if not, leaving it out."""
+    has_box: bool = True
+    """Whether it can be ticked."""
 
     @property
     def to(self) -> str:
@@ -119,14 +122,14 @@ def _of_audit(audit: Mapping[str, Any]) -> Sections:
     """Return the photographs of an audit by section."""
     repeats: dict[str, list[Shot]] = {}
     copies: dict[str, Shot] = {}
+    odd = {each["image"] for each in audit["misfits"]}
     for each in audit["repeated"]:
-        first, second, *_ = names = each["images"]
+        names = each["images"]
         given = names[-each.get("given", 0) :]  # those that the model has already come first
-        shots = {n: Shot(n, f"like {second if n == first else first}") for n in given}
-        if "across" in each["where"]:
-            copies |= shots
-        else:
-            del shots[first]
+        stays = names[0] if len(given) < len(names) else min(given, key=odd.__contains__)
+        shots = {name: Shot(name, f"like {stays}") for name in given}
+        shots |= {stays: Shot(stays, KEPT, has_box=False)} if stays in shots else {}
+        copies |= shots if "across" in each["where"] else {}
         repeats.setdefault(f"Repeated {each['where']}", []).extend(shots.values())
 
     def compared(each: Mapping[str, Any]) -> Shot:
@@ -144,8 +147,8 @@ def _of_audit(audit: Mapping[str, Any]) -> Sections:
     for pair in audit["alike"]:
         alike = f"{' and '.join(map(in_words, pair['classes']))} look alike"
         found[alike] = [*map(compared, pair.get("files", ()))]
-    odd = [Shot(each["image"], each["why"]) for each in audit["odd"]]
-    return found | repeats | {"Hardly show anything": odd}
+    blank = [Shot(each["image"], each["why"]) for each in audit["odd"]]
+    return found | repeats | {"Hardly show anything": blank}
 
 
 def _page(
@@ -226,7 +229,7 @@ def _figure(root: Path, shot: Shot) -> str:
     """Return an embedded thumbnail, `data:image/jpeg;base64,…`, with its name and a box to tick."""
     name, path = _text(shot.image), html.escape(shot.image)
     told, move = f"{name}<br>{_text(shot.words)}", ""
-    if "\n" not in shot.image:  # a line of the list
+    if shot.has_box and "\n" not in shot.image:  # a line of the list
         told = f'<input type="checkbox" class="chosen" value="{path}"> {told}'
     if shot.nearest is not None and shot.to:
         box = f'<input type="checkbox" class="to" value="{html.escape(shot.to)}"'

@@ -121,8 +121,9 @@ def add(
         told = ("listing", "unreadable", "notes", "untested", "estimated_loss")
         facts = {name: change.data.get(name) for name in told}
         accuracy = {name: asdict(each) for name, each in change.accuracy.items()}
-        content = {"model": str(given.out), "knows": added.model.facts.num_classes}
-        print_content({**content, "accuracy": accuracy, **facts, **change.data["audit"]})
+        prices = [{"points": n, "old": asdict(a), "new": asdict(b)} for n, a, b in added.prices]
+        facts |= {"accuracy": accuracy, "prices": prices, **change.data["audit"]}
+        print_content({"model": str(given.out), "knows": added.model.facts.num_classes, **facts})
 
 
 def _tell(added: Addition, written: Written, *, as_json: bool) -> None:

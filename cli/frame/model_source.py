@@ -143,7 +143,7 @@ def target(out: Path | None, model: Path, *, overwrite: bool) -> Path:
 
 def next_to(model: Path) -> Path:
     """Return a free path next to a model: `flowers-2` for `flowers`, then `flowers-3`."""
-    model = model if model.name not in ("", "..") else model.resolve()
+    model = model if model.name not in ("", "..") else model / ".." / model.resolve().name
     suffix = model.suffix if model.suffix in (".safetensors", ".npz") else ""
     stem = model.name.removesuffix(suffix)
     base, _, number = stem.rpartition("-")

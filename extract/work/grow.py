@@ -108,13 +108,13 @@ def _followed(run: SplitRun) -> CacheSplit:
 
 
 def _difference(old: pl.DataFrame, new: pl.DataFrame) -> str:
-    """Return the images that came and went, in words."""
+    """Return which images are new and which are gone, in words."""
     told = []
-    for one, two, verb in ((new, old, "came"), (old, new, "went")):
+    for one, two, what in ((new, old, "new"), (old, new, "gone")):
         images = one.join(two, on=["path", "size_bytes"], how="anti")
-        names = [f"{name}/..." for name in images["class_name"].unique(maintain_order=True)]
+        names = images["class_name"].unique(maintain_order=True).to_list()
         if names:
-            told.append(f"{number_of(len(images), 'image')} {verb} since ({examples(names)})")
+            told.append(f"{number_of(len(images), 'image')} {what} (in {examples(names)})")
     return ", ".join(told) or "its classes have changed"
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +51,7 @@ from clinit.headtrain.model.memory import MOST_LEFT_OUT
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import RULES, scores
 from clinit.headtrain.model.storage import Written, write_model
-from clinit.words import examples, number_of
+from clinit.words import examples, listed, number_of
 
 MOST_KNOWN = 2048
 NONE = Top1(0, 0)
@@ -312,8 +312,9 @@ class Addition:
         lines = []
         for (old, new), same in groupby(self.prices, key=lambda each: (each.old, each.new)):
             points = [each.points for each in same]
-            bound = f"--max-old-loss {points[0]:g}" if points[0] < NO_BOUND else "no bound"
-            bound += f" to {points[-1]:g}" if points[0] < points[-1] < NO_BOUND else ""
+            most = f"{points[-1]:g}" if points[-1] < NO_BOUND else "no bound"
+            bound = f"--max-old-loss {points[0]:g}" if points[0] < NO_BOUND else most
+            bound += f" to {most}" if len(points) > 1 else ""
             used = " (used)" if self.change.data["price"] in points else ""
             lines.append([f"{bound}{used}", accuracy_in_words(old), accuracy_in_words(new)])
         heads = ["points that old classes may lose", "old classes, tested", "added classes"]
@@ -333,15 +334,18 @@ class Addition:
             takes = takes if self.left_out else f"a {self._noun} in val, or five to hold one out"
             which = f"{number_of(len(names), 'class')} ({examples(names)})"
             notes.append(f"never tested: {which}; a class takes {takes}")
-        for one, after in pairwise(self.model.facts.history if change.action == "more" else ()):
-            found, then = one.data.get("audit", {}), shlex.quote(after.data.get("model", "MODEL"))
+        steps = self.model.facts.history if change.action == "more" else ()
+        models = [each.data.get("models", [each.data.get("model", "MODEL")])[-1] for each in steps]
+        for step, one in enumerate(steps[:-1], 1):
+            found, then = one.data.get("audit", {}), [*map(shlex.quote, models[step:])]
             odd = [each["image"] for each in found.get("misfits", ())]
-            odd += [name for each in found.get("repeated", ()) for name in each["images"]]
+            for each in found.get("repeated", ()):  # those that the model had already come first
+                odd += each["images"][-each.get("given", 0) :]
             if odd and not {*one.classes}.isdisjoint(change.classes):
                 notes.append(
                     f"odd {self._noun}s of an earlier step are still learnt ({examples(odd)})."
-                    f" `clinit model show {then} --html PAGE.html` shows them, and how to repeat"
-                    " that step without them; then repeat this one"
+                    f" `clinit model show {then[0]} --html PAGE.html` shows them, and how to repeat"
+                    f" that step without them; then make {listed([*then[1:], 'this model'])} again"
                 )
         return notes
 

@@ -113,7 +113,7 @@ class Audit:
     repeated: list[dict[str, Any]] = field(default_factory=list)
     """`images` that repeat each other, and `where`: one of `PLACES`. Those of several classes come
     first, one of each class before others; images that the model already has, by their class, and
-    how many are `given`."""
+    how many are `given`; all their `classes`."""
     misfits: list[dict[str, Any]] = field(default_factory=list)
     """`image`, its `class`, the `nearest` other class (None if the image is far from all), and the
     `scores` of its own class and of the nearest one, with the `unit` as above; furthest first."""
@@ -203,17 +203,16 @@ def audit(
         found = {"image": images.paths[row], "class": str(own[row]), "nearest": other}
         return {**found, "unit": unit, "scores": [round(float(each), 3) for each in scores]}
 
-    repeats, strange, copied = repeated(images, earlier), [], dict[str, frozenset[str | None]]()
-    class_of = dict(zip(images.paths, own.tolist(), strict=True))
-    for each in repeats:
-        copied |= dict.fromkeys(each["images"], frozenset(map(class_of.get, each["images"])))
-    order = np.argsort(-distances[np.arange(len(own)), rows.labels], kind="stable")
+    to_own = distances[np.arange(len(own)), rows.labels]
+    repeats, strange = repeated(images, earlier, to_own), []
+    classes_of = {path: each["classes"] for each in repeats for path in each["images"]}
+    order = np.argsort(-to_own, kind="stable")
     for row in order[(is_nearer | is_far)[order]].tolist():
-        has_copy = copied.get(images.paths[row], frozenset())
-        those = [n for n, name in enumerate(names) if name in has_copy and n != rows.labels[row]]
-        other = min(those, key=distances[row].__getitem__, default=int(place[row]))
+        those = [name for name in classes_of.get(images.paths[row], ()) if name != own[row]]
+        far = [distances[row, names.index(n)] if n in names else np.inf for n in those]
+        other = those[int(np.argmin(far))] if those else names[place[row]]
         is_known = those or is_nearer[row]
-        strange.append(shown(row, names[other]) | ({} if is_known else {"nearest": None}))
+        strange.append(shown(row, other) | ({} if is_known else {"nearest": None}))
     alike = look_alikes(own, taken)
     for pair in alike:
         both = (own != taken) & np.isin(own, pair["classes"]) & np.isin(taken, pair["classes"])
@@ -313,8 +312,13 @@ def look_alikes(own: np.ndarray, answers: np.ndarray) -> list[dict[str, Any]]:
     ]
 
 
-def repeated(images: AuditedImages, earlier: FeatureSet) -> list[dict[str, Any]]:
-    """Return sets of images that repeat each other or earlier ones, and where (`PLACES`)."""
+def repeated(
+    images: AuditedImages, earlier: FeatureSet, to_own: Float[np.ndarray, " rows"]
+) -> list[dict[str, Any]]:
+    """Return sets of images that repeat each other or earlier ones, and where (`PLACES`).
+
+    Copies in several classes are in the order of `to_own`, their distances from their classes.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -343,13 +347,15 @@ def repeated(images: AuditedImages, earlier: FeatureSet) -> list[dict[str, Any]]
         known = {*names[others]} - {*names[of]}
         if not len(of) or len(of) + len(known) == 1:  # nothing repeats it, or only its own class
             continue
+        of = of[np.argsort(to_own[of], kind="stable")] if crosses[every[0]] else of
         _, firsts = np.unique(rows.labels[of], return_index=True)
         told = [f"a known {images.noun} of {in_words(name)}" for name in sorted(known)]
         told += [images.paths[row] for row in dict.fromkeys([*of[np.sort(firsts)], *of])]
         splits = {images.splits[row] for row in of}
         where = PLACES[3] if len({*near[of]}) > 1 else PLACES[2 if len(splits) > 1 else 1]
         where = PLACES[0] if crosses[every[0]] else where
-        found.append({"images": told, "where": where, "given": len(of)})
+        classes = np.unique(names[every]).tolist()
+        found.append({"images": told, "classes": classes, "where": where, "given": len(of)})
     return found
 
 

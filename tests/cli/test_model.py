@@ -153,7 +153,7 @@ def test_without_out_the_new_model_goes_next_to_its_parent(
     shutil.move(tmp_path / "later" / "i" / "1.png", more / "i")
     printed = done("add", tmp_path / "flowers", more, *words)
     assert f"{tmp_path / 'flowers-3'} knows 9 classes" in printed
-    assert "1 image came since (i/...); only new images are computed" in printed
+    assert "1 image new (in i); only new images are computed" in printed
     assert not (tmp_path / "flowers-3-features").exists()
     done("rename", tmp_path / "flowers-3", "a=b", "b=a", "h=[bold] grün")
     before, after = head_of(tmp_path / "flowers-3"), head_of(tmp_path / "flowers-4")
@@ -162,8 +162,7 @@ def test_without_out_the_new_model_goes_next_to_its_parent(
     np.testing.assert_array_equal(after.weight, before.weight)
     facts = {name: read_facts(tmp_path / name) for name in ("flowers", "flowers-3", "flowers-4")}
     assert facts["flowers-3"].parents == {facts["flowers"].digest: str(parent)}
-    parents = {facts["flowers-3"].digest: str(tmp_path / "flowers-3")}
-    assert facts["flowers-4"].parents == parents
+    assert facts["flowers-4"].parents == {facts["flowers-3"].digest: str(tmp_path / "flowers-3")}
     shutil.move(tmp_path / "flowers-3", tmp_path / "elsewhere")
     assert parent_of(tmp_path / "flowers-4")[0] is None
     assert parent_of(tmp_path / "elsewhere")[0] == parent
@@ -174,6 +173,8 @@ def test_without_out_the_new_model_goes_next_to_its_parent(
     assert "no class nope" in refused(ModelError, "rename", parent, "nope=x")  # before it is read
     assert next_to(tmp_path / "resnet-50").name == "resnet-50-2"
     assert next_to(tmp_path / "head.npz").name == "head-2.npz"
+    monkeypatch.chdir(parent)
+    assert next_to(Path()) == Path("../flowers-5")
 
 
 def test_more_images_solve_rows_anew_and_two_models_become_one(
@@ -189,6 +190,9 @@ def test_more_images_solve_rows_anew_and_two_models_become_one(
     assert "across classes" in {each["where"] for each in found if told <= {*each["images"]}}
     assert "5 more photographs of 1 class, 2 classes computed anew" in printed
     assert f"`clinit model show {grown[0]} --html PAGE.html` shows them, and how" in printed
+    again = draw(tmp_path / "again", "f", 1, start=20)
+    printed = done("add", tmp_path / "more-of-f", again, "--more", *cpu)
+    assert f"then make {tmp_path / 'more-of-f'} and this model again" in printed
     done("add", remembering, draw(tmp_path / "other", "hi", 6), "--out", tmp_path / "hi", *cpu)
     words = ("model", "merge", tmp_path / "more-of-f", tmp_path / "hi", "--out")
     printed = done(*words, tmp_path / "both")
@@ -269,13 +273,12 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
     for bad in ("f/3.png", "h/0.png", "g/9.heic"):
         (own / bad).write_bytes(b"no image")
     printed = done("add", model, own, "--out", tmp_path / "out", "--device", "cpu")
-    for part in (
-        "2 of 18 images cannot be read: left out (f/3.png: ",
-        "g/9.heic",
+    left_out = ("2 of 18 images cannot be read: left out (f/3.png: ", "g/9.heic")
+    tested = (
         "Your 16 photographs, 15 tested (1 more ",
         "never tested: 1 class (h); a class takes ",
-    ):
-        assert part in printed
+    )
+    assert [part for part in (*left_out, *tested) if part not in printed] == []
     assert accuracy_in_words(Top1(15, 30)) == "50.00 %"
     single = draw(tmp_path / "single", "f", 1)
     out = tmp_path / "one.safetensors"
@@ -307,12 +310,11 @@ def test_changed_images_are_computed_anew_unless_their_size_hides_it(
     done(*words, tmp_path / "out")
     Image.effect_noise((50, 40), 30).save(own / "f" / "3.png")
     printed = done(*words, tmp_path / "out")
-    assert "1 image came since (f/...), 1 image went since (f/...); only new images" in printed
+    assert "1 image new (in f), 1 image gone (in f); only new images" in printed
     done(*words, tmp_path / "fresh")
     out, fresh = (tmp_path / f"{name}-features" for name in ("out", "fresh"))
-    assert json.loads((out / "images.json").read_bytes()) == json.loads(
-        (fresh / "images.json").read_bytes()
-    )
+    now, anew = (json.loads((each / "images.json").read_bytes()) for each in (out, fresh))
+    assert now == anew
     assert open_split(out / "train").manifest.digest == open_split(fresh / "train").manifest.digest
     content = (own / "f" / "3.png").read_bytes()
     (own / "f" / "3.png").write_bytes(content[:-20] + bytes(20))
@@ -338,9 +340,10 @@ def test_odd_images_are_warned_of(remembering: Path, images: Path, tmp_path: Pat
     assert "the folder has A, the model has a" in lines.pop(0)  # before the audit, which counts it
     (change,) = (each for each in read_facts(out).history if each.action == "add")
     assert told.pop("unreadable")["first"][0]["image"] == "g/bad.png"
-    assert told.pop("listing") is None
-    assert (told.pop("knows"), told.pop("untested")) == (8, [])
-    assert told.pop("accuracy")["old"]["total"] == 5
+    assert [told.pop(each) for each in ("listing", "knows", "untested")] == [None, 8, []]
+    price, accuracy = told.pop("prices")[2], told.pop("accuracy")
+    assert price == {"points": 1, "old": accuracy["old"], "new": accuracy["new"]}
+    assert accuracy["old"]["total"] == 5
     empty = {"notes": None, "estimated_loss": None}
     assert {"model": str(out), **empty, **change.data["audit"]} == told
     assert f"`clinit model show {out} --html PAGE.html` shows odd photographs" in result.stderr

@@ -16,9 +16,11 @@ def test_a_photograph_moves_to_the_folder_of_another_class_if_folders_name_class
 
 def test_a_copy_of_a_photograph_of_the_other_class_is_not_moved_there_unasked() -> None:
     misfits = [{"image": f"ant/{n}.jpg", "nearest": "bee"} for n in (1, 2)]
-    copies = {"where": "across classes", "images": ["bee/9.jpg", "ant/1.jpg"]}
+    copies = {"where": "across classes", "images": ["ant/1.jpg", "bee/9.jpg"]}
     audit: dict[str, Any] = {"misfits": misfits, "alike": [], "repeated": [copies], "odd": []}
-    shots = _of_audit(audit)["May not belong to their class, oddest first"]
+    shots, repeats, _ = _of_audit(audit).values()
     boxes = [_figure(Path("photographs"), each).partition('class="to"')[2] for each in shots]
     assert ["checked" in box for box in boxes] == [False, True]
-    assert shots[0].words == "like bee/9.jpg"
+    assert [each.words for each in repeats] == ["like bee/9.jpg", "kept: the others repeat it"]
+    assert shots[0] == repeats[0]
+    assert ['class="chosen"' in _figure(Path(), each) for each in repeats] == [True, False]

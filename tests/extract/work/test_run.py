@@ -307,5 +307,5 @@ def test_a_folder_that_has_changed_is_followed_and_only_new_images_are_computed(
     )
     assert sorted(each.name for each in out.iterdir()) == ["head.safetensors", "train", "val"]
     shutil.rmtree(root / "train" / "aa")
-    with pytest.raises(CacheError, match=r"1 image went since .* needs one process"):
+    with pytest.raises(CacheError, match=r"1 image gone .* needs one process"):
         extracted(root, out, config, Part(1, 2))
