@@ -274,10 +274,7 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
         (own / bad).write_bytes(b"no image")
     printed = done("add", model, own, "--out", tmp_path / "out", "--device", "cpu")
     left_out = ("2 of 18 images cannot be read: left out (f/3.png: ", "g/9.heic")
-    tested = (
-        "Your 16 photographs, 15 tested (1 more ",
-        "never tested: 1 class (h); a class takes ",
-    )
+    tested = ("Your 16 photographs, 15 tested (1 more ", "never tested: 1 class (h); a class ")
     assert [part for part in (*left_out, *tested) if part not in printed] == []
     assert accuracy_in_words(Top1(15, 30)) == "50.00 %"
     single = draw(tmp_path / "single", "f", 1)
