@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from clinit.cli.frame.config import ConfigOption
-from clinit.cli.frame.console import note, say, warn
+from clinit.cli.frame.console import note, say, tell, warn
 from clinit.cli.frame.context import command_line
 from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import doing, training_progress
@@ -18,6 +18,7 @@ from clinit.cli.frame.study_options import takes
 from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.work.options import ExtractOptions
 from clinit.files.paths import check_writable, exists
+from clinit.observer import Doing
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ def extract(options: ExtractOptions, config_file: ConfigOption = None) -> None:
         if options.ray is not None:
             raise typer.BadParameter("--part and --ray exclude each other: give one")
     check_writable(options.out)
-    scans = options.scans(doing=doing, warn=warn, note=note)
+    with doing("Scanning …") as line:
+        scans = options.scans(
+            lambda event: line.update(event.what) if isinstance(event, Doing) else tell(event)
+        )
     manifests = {split: each.manifest for split, each in scans.items()}
     from clinit.extract.network.hub import check_download
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.frame.console import note, out, say, warn
+from clinit.cli.frame.console import out, say, tell
 from clinit.cli.frame.options import Labels, ReadSplit, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
@@ -61,7 +61,7 @@ def build(
     with claimed_file(out), doing(f"Scanning {root} …"):
         scanned = scan(dataset, root, split, strict=strict, columns=columns, labels=labels)
         write_manifest(scanned.manifest, out)
-    scanned.tell(warn, note)
+    scanned.tell(tell)
     _print_manifest(scanned.manifest)
     say(f"Wrote {out}")
 

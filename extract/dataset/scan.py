@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from clinit.extract.dataset.layouts import Found
 from clinit.extract.dataset.manifest import CONTAINED_SCHEMA, SCHEMA, Manifest, is_contained
 from clinit.extract.dataset.tree import HEIC_READER, Tree
 from clinit.files.text import TextFileError, read_text
+from clinit.observer import Doing, Noted, Observer, Warned, ignore
 from clinit.words import examples, number_of, printable
 
 LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
@@ -67,12 +67,10 @@ class Scan:
     groups: pl.DataFrame | None = None
     """Paths and groups of images, if a table of labels contains groups."""
 
-    def tell(self, warn: Callable[[str], object], note: Callable[[str], object]) -> None:
-        """Call `warn` with each warning, and `note` with each note."""
-        for text in self.warnings:
-            warn(text)
-        for text in self.notes:
-            note(text)
+    def tell(self, observer: Observer) -> None:
+        """Tell of each warning and each note."""
+        for event in (*map(Warned, self.warnings), *map(Noted, self.notes)):
+            observer(event)
 
 
 def scan(
@@ -141,7 +139,7 @@ def scan_splits(
     *,
     strict: bool = False,
     labels: str | None = None,
-    doing: Callable[[str], AbstractContextManager[object]] = lambda words: nullcontext(),
+    observer: Observer = ignore,
 ) -> Iterator[Scan]:
     """Scan splits under `root`; yield one result per split.
 
@@ -151,15 +149,14 @@ def scan_splits(
         splits: The splits to scan; if empty, all existing splits.
         strict: Whether to raise an error instead of returning warnings.
         labels: As in `scan`.
-        doing: Shows a text while a split is scanned.
+        observer: Told which split is scanned.
     """
     told, tree = set[str](), Tree.at(root)
-    with doing("Scanning …"):
-        source = _find(dataset, tree, TEST if TEST in splits else "val", AS_TOLD, labels)
+    source = _find(dataset, tree, TEST if TEST in splits else "val", AS_TOLD, labels)
     # If no split exists, scanning train raises an error that names the expected files.
     for split in splits or [each for each in SPLITS if each in source.readers] or ("train",):
-        with doing(f"Scanning {split} …"):
-            found = _scanned(source, tree, split, strict=strict)
+        observer(Doing(f"Scanning {split} …"))
+        found = _scanned(source, tree, split, strict=strict)
         warnings, notes = (
             tuple(text for text in texts if text not in told)
             for texts in (found.warnings, found.notes)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset.known import MAX_PIXELS, check_known
 from clinit.machine import cpu_count
+from clinit.observer import Noted, Observer, Warned
 from clinit.setting import SettingGroup, setting
 
 if TYPE_CHECKING:
@@ -251,19 +252,11 @@ class ExtractOptions(NetworkOptions, _Places):
         metavar="ADDRESS",
     )
 
-    def scans(
-        self,
-        *,
-        doing: Callable[[str], AbstractContextManager[object]],
-        warn: Callable[[str], None],
-        note: Callable[[str], None],
-    ) -> Mapping[str, Scan]:
+    def scans(self, observer: Observer) -> Mapping[str, Scan]:
         """List the images of each split.
 
-        Args:
-            doing: Shows a text while a folder is scanned.
-            warn: Called with each difference from the description of the data set.
-            note: Called with files that are left out, and if there are no images to evaluate on.
+        The observer is warned of each difference from the description of the data set, and told of
+        files that are left out, and if there are no images to evaluate on.
 
         Raises:
             ManifestError: If images are missing, or the manifest is of another split.
@@ -276,23 +269,19 @@ class ExtractOptions(NetworkOptions, _Places):
         if self.dataset is None:
             scans = [Scan(self._given(), ())]
         else:
-            splits = () if self.split is None else (self.split,)
-            labels, strict = self.labels, self.strict
-            scans = list(
-                scan_splits(
-                    self.dataset, self.root, splits, strict=strict, labels=labels, doing=doing
-                )
-            )
+            splits, strict = () if self.split is None else (self.split,), self.strict
+            listed = partial(scan_splits, strict=strict, labels=self.labels, observer=observer)
+            scans = [*listed(self.dataset, self.root, splits)]
         found = {each.manifest.split: each for each in scans}
         for each in scans:
-            each.tell(warn, note)
+            each.tell(observer)
         if self.dataset is not None and self.split is None and "val" not in found:
-            note(f"{self.root} has no val split: no class can be evaluated")
+            observer(Noted(f"{self.root} has no val split: no class can be evaluated"))
         if self.head_classes not in (None, "dataset"):
             named = read_class_names(Path(self.head_classes), HEAD_LIST)
             own = scans[0].manifest.class_names
             if near := near_names(own, named, "the data set", self.head_classes):
-                warn(near)
+                observer(Warned(near))
         if (most := self.limit_per_class) is None:
             return found
         return {

@@ -34,7 +34,7 @@ from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.dataset.scan import without as leave_out
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
 from clinit.headtrain.model.engine import AnsweredBatch, Logits
-from clinit.headtrain.model.inputs import FeatureInput, ask_names, features_in, is_features, tellers
+from clinit.headtrain.model.inputs import FeatureInput, ask_names, features_in, is_features
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import (
     Rejection,
@@ -297,7 +297,7 @@ class Questions:
             found = scan(FOLDER, root, split, labels=labels)
             if without is not None:
                 (found,) = leave_out([found], without)
-            found.tell(*tellers(observe))
+            found.tell(observe)
             return cls(root, dict(found.manifest.table.select("path", "class_name").iter_rows()))
         observe(Doing("Reading the features …"))
         rows = features_in(given, labels)

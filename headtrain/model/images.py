@@ -39,7 +39,6 @@ from clinit.headtrain.model.inputs import (
     ask_names,
     differences,
     features_in,
-    tellers,
 )
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.network import engine_of
@@ -96,7 +95,7 @@ class ImageFolder(Inputs):
                 remedy=f"To learn from them, give `{aside}` as IMAGES, or name the folder train.",
             )
         for scanned in listing.values():
-            scanned.tell(*tellers(self.observe))
+            scanned.tell(self.observe)
         train = listing["train"].manifest
         counts = train.class_counts()
         if empty := counts.filter(pl.col("images") == 0)["class_name"].to_list():

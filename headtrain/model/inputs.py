@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -235,11 +235,6 @@ def similar_names(names: Sequence[str], model: Model) -> str:
 
 def _letters(name: str) -> str:
     return "".join(each for each in name if not each.isdecimal())
-
-
-def tellers(observe: Observer) -> tuple[Callable[[str], None], Callable[[str], None]]:
-    """Return functions that tell an observer of a warning and of a note."""
-    return (lambda text: observe(Warned(text))), (lambda text: observe(Noted(text)))
 
 
 def differences(model: Model, found: Fingerprint) -> str:
