@@ -102,7 +102,6 @@ class Contender:
                 backbone,
                 self.loaded.transform,
                 "on",
-                device=torch.device("cpu"),
                 batch_size=BATCH_SIZES["cpu"],
                 images=self.job.images,
             ),

@@ -49,7 +49,6 @@ def measure(setting: Setting) -> Lines:
             backbone,
             transform,
             compile,
-            device=setting.device,
             batch_size=setting.scale.batch,
             images=setting.scale.images,
         )

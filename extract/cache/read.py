@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -365,29 +364,6 @@ class _File:
         return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Files:
-    """The verified shards of a split, in order."""
-
-    files: tuple[_File, ...]
-    ends: tuple[int, ...]
-    """For each file, the number of valid rows up to its end."""
-    dim: int
-    dtype: np.dtype[Any]
-
-    def take(self, rows: Int[np.ndarray, " chosen"]) -> Float[np.ndarray, "chosen dim"]:
-        """Read rows into an array, in the order of `rows`."""
-        out = np.empty((len(rows), self.dim), self.dtype)
-        order = np.argsort(rows, kind="stable")
-        ascending = rows[order]
-        bounds = np.searchsorted(ascending, (0, *self.ends))
-        for index, (first, last) in enumerate(pairwise(bounds.tolist())):
-            if first < last:
-                start = self.ends[index - 1] if index else 0
-                out[order[first:last]] = self.files[index].read(ascending[first:last] - start)
-        return out
-
-
 def stored_features(split: CacheSplit) -> FeatureSet:
     """Verify all shards of a split; return the features of its valid rows, which stay on disk.
 
@@ -395,11 +371,23 @@ def stored_features(split: CacheSplit) -> FeatureSet:
         CacheError: If a shard is missing, damaged or belongs to another plan.
         StorageError: If a shard cannot be read.
     """
-    files = tuple(_verified(split, index) for index in range(split.plan.num_shards))
-    spans = map(split.plan.rows, range(len(files)))
-    ends = tuple(accumulate(int(split.valid[rows.start : rows.stop].sum()) for rows in spans))
-    shards = _Files(files, ends, split.dim, np.dtype(split.dtype))
-    rows = StoredRows(shards.take, np.arange(split.num_valid), shards.dim, shards.dtype)
+    files = [_verified(split, index) for index in range(split.plan.num_shards)]
+    spans, dtype = map(split.plan.rows, range(len(files))), np.dtype(split.dtype)
+    counts = (int(split.valid[rows.start : rows.stop].sum()) for rows in spans)
+    starts = [0, *accumulate(counts)]  # of each file, among the valid rows
+
+    def take(rows: Int[np.ndarray, " chosen"]) -> Float[np.ndarray, "chosen dim"]:
+        """Read rows into an array, in the order of `rows`."""
+        out = np.empty((len(rows), split.dim), dtype)
+        order = np.argsort(rows, kind="stable")
+        bounds = np.searchsorted(rows[order], starts)
+        for file, start, (first, last) in zip(files, starts, pairwise(bounds), strict=False):
+            if first < last:
+                chosen = order[first:last]
+                out[chosen] = file.read(rows[chosen] - start)
+        return out
+
+    rows = StoredRows(take, np.arange(split.num_valid), split.dim, dtype)
     return FeatureSet(rows, split.labels[split.valid], split.class_names, split.groups)
 
 

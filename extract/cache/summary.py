@@ -74,8 +74,8 @@ class HeadFacts:
     tensors: str | None = None
     """SHA-256 of the head's tensors; None without a head, and in caches of earlier versions."""
     names: str | None = None
-    """SHA-256 of the head's class names (`names_sha256`); None if the head has no class names, and
-    in caches of earlier versions."""
+    """SHA-256 of the head's class names; None if the head has no class names, and in caches of
+    earlier versions."""
 
     @property
     def top1(self) -> Top1:
@@ -100,6 +100,26 @@ class FileFacts:
             StorageError: If the file cannot be read.
         """
         return cls(path=str(path.absolute()), sha256=file_sha256(path), name=name or None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NamedHead:
+    """A pretrained head, whose rows may have class names, or no head."""
+
+    head: Head | None = None
+    source: str = UNKNOWN
+    """Source of the class names."""
+    file: FileFacts | None = None
+    """The file that lists the names, if they are from a file."""
+
+    @property
+    def digests(self) -> dict[str, str | None]:
+        """The fields of `HeadFacts` that change if the head or the names of its rows do."""
+        names = None if self.head is None else self.head.class_names
+        return {
+            "tensors": None if self.head is None else tensors_sha256(self.head),
+            "names": None if names is None else content_sha256(names),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,13 +195,7 @@ def read_summary(folder: Path, plan: Plan) -> Summary:
 
 
 def write_summary(
-    folder: Path,
-    plan: Plan,
-    manifest: Manifest,
-    *,
-    head: Head | None,
-    head_classes: str,
-    run: RunFacts,
+    folder: Path, plan: Plan, manifest: Manifest, named: NamedHead, run: RunFacts
 ) -> None:
     """Read and verify all shards once more, and write `cache.json`.
 
@@ -189,25 +203,23 @@ def write_summary(
         folder: The folder of the split.
         plan: The plan of the split.
         manifest: The manifest of the split.
-        head: The head whose accuracy on the features is stored.
-        head_classes: Source of the head's class names.
+        named: The head whose accuracy on the features is stored.
         run: How the features were computed or imported.
 
     Raises:
         CacheError: If a shard is missing or damaged.
         StorageError: If a shard cannot be read.
     """
-    rows_of_classes = head_rows(head, manifest.class_names) if head is not None else None
-    paths = manifest.table["path"]
+    head, paths, accuracy = named.head, manifest.table["path"], Top1(0, 0)
     shards: list[ShardFacts] = []
     invalid: list[InvalidRow] = []
-    accuracy = Top1(0, 0)
     for index in range(plan.num_shards):
         path, first = folder / shard_name(index), plan.rows(index).start
         shard = read_shard(path, plan, index)
         # As float32, because NumPy compares float16 fifty times as slowly.
         kept = shard.features[shard.valid].astype(np.float32, copy=False)
-        if head is not None and rows_of_classes is not None:
+        if head is not None:
+            rows_of_classes = head_rows(head, manifest.class_names)
             accuracy += top1(head, kept, shard.labels[shard.valid], rows_of_classes)
         invalid += [
             InvalidRow(row=first + row, path=paths[first + row], reason=reason)
@@ -224,6 +236,8 @@ def write_summary(
                 non_finite=sum("not finite" in reason for reason in shard.reasons.values()),
             )
         )
+    correct, total = accuracy.correct, accuracy.total
+    judged = HeadFacts(class_names=named.source, correct=correct, total=total, **named.digests)
     summary = Summary(
         plan=plan.identifier,
         num_rows=plan.num_rows,
@@ -232,18 +246,7 @@ def write_summary(
         dtype=max(shard.dtype for shard in shards),
         shards=tuple(shards),
         invalid=tuple(invalid),
-        head=HeadFacts(
-            class_names=head_classes,
-            correct=accuracy.correct,
-            total=accuracy.total,
-            tensors=None if head is None else tensors_sha256(head),
-            names=None if head is None else names_sha256(head.class_names),
-        ),
+        head=judged,
         run=run,
     )
     _DOCUMENT.write(folder / SUMMARY_FILE, msgspec.to_builtins(summary))
-
-
-def names_sha256(names: tuple[str, ...] | None) -> str | None:
-    """Return the SHA-256 (hex) of a head's class names; None if it has no class names."""
-    return None if names is None else content_sha256(names)

@@ -66,7 +66,8 @@ def find_containers(
     is_tar = kind == WEBDATASET
     index = index_tar if is_tar else partial(index_parquet, columns=columns)
     title = "these shards" if is_tar else "these Parquet files"
-    splits = split_files((p for p in tree.others() if p.lower().endswith(_SUFFIX[kind])), split)
+    files = tree.images(".", deep=True).others
+    splits = split_files((p for p in files if p.lower().endswith(_SUFFIX[kind])), split)
     contents = {path: index(tree.root / path) for paths, _ in splits.values() for path in paths}
     folders = ("", f"{snapshot}/") if snapshot else ("",)
     beside = (tree.file(folder + name) for name in _NAME_FILES for folder in folders)

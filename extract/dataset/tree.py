@@ -143,10 +143,6 @@ class Tree:
         self._collect(relative, frozenset({real}) if deep else None, found)
         return found
 
-    def others(self) -> list[str]:
-        """List the visible files that are not images, in all folders, sorted."""
-        return sorted(self.images(".", deep=True).others)
-
     def images_of_all(self, relatives: list[str]) -> list[FolderContents]:
         """List the files of each folder and its sub-folders, in the order of `relatives`."""
         with ThreadPoolExecutor(SCAN_THREADS) as pool:

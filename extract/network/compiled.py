@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import which
 from threading import Lock
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 import torch
@@ -203,7 +203,6 @@ def on_its_way(
     transform: Transform,
     wanted: Compile,
     *,
-    device: torch.device,
     batch_size: int,
     images: int,
     on_note: Callable[[str], object] = lambda note: None,
@@ -215,7 +214,6 @@ def on_its_way(
         transform: The transform of its images.
         wanted: `auto` tries if the plain network would take `LEAST_S` and no earlier trial shows
             that it does not pay, and keeps the program if it is `LEAST_GAIN` times as fast.
-        device: The device of the network.
         batch_size: Images per batch.
         images: Number of remaining images.
         on_note: Called before a trial with its time limit, and with the time that compiling took or
@@ -226,7 +224,7 @@ def on_its_way(
     """
     if network.program is not None:
         return network
-    changed: Any = network
+    changed, device = cast(Any, network), torch.device(network.config.device)
     if wanted == "on" and not images:  # needed only if a shard turns out to be damaged
         return replace(changed, program=_deferred(network.forward, batch_size))  # type: ignore[no-any-return]
     side_by_side = torch.get_num_threads() if device.type == "cpu" else 1
@@ -254,10 +252,8 @@ def on_its_way(
             work_s = images * plain_s / batch_size / side_by_side
             if not (budget_s := _worth(known, work_s)):
                 return network
-            on_note(
-                f"the network is compiled, for at most {budget_s:.0f} s: without that, {images:,}"
-                f" images take {work_s:.0f} s"
-            )
+            limit = f"the network is compiled, for at most {budget_s:.0f} s: without that, "
+            on_note(f"{limit}{images:,} images take {work_s:.0f} s")
         began = time.perf_counter()
         try:
             program = done(_within, budget_s, lambda: compiled(network.forward, batch))

@@ -149,5 +149,4 @@ def _write(run: SplitRun, draft: Path, shards: Iterator[Shard], facts: RunFacts)
     write_manifest(run.manifest, draft / MANIFEST_FILE)
     for index, shard in enumerate(shards):
         write_shard(shard, draft / shard_name(index), plan=run.plan, index=index)
-    head, source = run.named.head, run.named.source
-    write_summary(draft, run.plan, run.manifest, head=head, head_classes=source, run=facts)
+    write_summary(draft, run.plan, run.manifest, run.named, facts)

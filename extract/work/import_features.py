@@ -34,7 +34,7 @@ from clinit.extract.cache.plan import (
 )
 from clinit.extract.cache.read import CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import assemble, write_shard
-from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_summary
+from clinit.extract.cache.summary import FileFacts, NamedHead, RunFacts, write_summary
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from clinit.extract.dataset.names import near_names, read_class_names
 from clinit.extract.work.options import ImportConfig
@@ -122,7 +122,7 @@ def import_features(
             versions={"clinit": version("clinit")},
             command=config.command,
         )
-        write_summary(folder, plan, manifest, head=None, head_classes=UNKNOWN, run=run)
+        write_summary(folder, plan, manifest, NamedHead(), run)
         return open_split(folder)
 
 

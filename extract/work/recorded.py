@@ -7,14 +7,14 @@ only if their hash is the recorded one.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from clinit.errors import BackboneError, CacheError, HeadError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import HEAD_FILE, CacheSplit
-from clinit.extract.cache.summary import UNKNOWN, FileFacts
+from clinit.extract.cache.summary import UNKNOWN, FileFacts, NamedHead
 from clinit.extract.dataset.known import read_dataset
 from clinit.extract.dataset.names import HEAD_LIST, read_class_names
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone, read_model_args
@@ -123,17 +123,6 @@ def _extracted_weights(fingerprint: Fingerprint, origin: str) -> str:
 
 NAMED_EARLIER = "named by an earlier command"
 """Source of class names that another command has already stored with the head."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NamedHead:
-    """A pretrained head, whose rows may have class names, or no head."""
-
-    head: Head | None = None
-    source: str = UNKNOWN
-    """Source of the class names."""
-    file: FileFacts | None = None
-    """The file that lists the names, if they are from a file."""
 
 
 def named_head(head: Head, class_names: tuple[str, ...], asked: str | None, out: Path) -> NamedHead:

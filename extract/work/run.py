@@ -23,6 +23,7 @@ from clinit.extract.cache.plan import (
     refuse_other_backbone,
     settle_plan,
 )
+from clinit.extract.cache.summary import NamedHead
 from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest
@@ -37,7 +38,7 @@ from clinit.extract.network.backbone import (
 from clinit.extract.network.transform import Transform, View, make_transform
 from clinit.extract.work.grow import grow, has_grown
 from clinit.extract.work.options import ExtractOptions, NetworkOptions, Settings
-from clinit.extract.work.recorded import NamedHead, named_head
+from clinit.extract.work.recorded import named_head
 from clinit.extract.work.split_run import SplitResult, SplitRun, compiled_alike
 from clinit.files.lock import claim_file, make_folder
 from clinit.files.paths import exists, is_folder

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
-from clinit.extract.cache.head import store_head, tensors_sha256
+from clinit.extract.cache.head import store_head
 from clinit.extract.cache.plan import (
     PLAN_FILE,
     SUMMARY_FILE,
@@ -29,7 +29,7 @@ from clinit.extract.cache.plan import (
 )
 from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import Shard, assemble, write_shard
-from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_summary
+from clinit.extract.cache.summary import NamedHead, RunFacts, write_summary
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
@@ -37,7 +37,7 @@ from clinit.extract.network.compiled import ForwardNetwork, on_its_way
 from clinit.extract.network.transform import Transform, View
 from clinit.extract.work.options import Settings
 from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
-from clinit.extract.work.recorded import NAMED_EARLIER, NamedHead
+from clinit.extract.work.recorded import NAMED_EARLIER
 from clinit.files.lock import claim_file, claimed_names
 from clinit.files.paths import exists
 from clinit.machine import Stopwatch
@@ -125,7 +125,7 @@ class SplitRun:
             self._judge_again(finished, facts)
         elif there == plan.num_shards:
             try:
-                self._summarise(self.named.source, facts)
+                self._summarise(facts)
             except CacheError as error:
                 if self.part == WHOLE:
                     raise
@@ -301,13 +301,10 @@ class SplitRun:
                 remedy="Give the folder that the paths of the manifest start from with `--root`.",
             )
 
-    def _summarise(self, head_classes: str, run: RunFacts) -> None:
+    def _summarise(self, run: RunFacts) -> None:
         # Only one process at a time: the one that wrote the last shard is also the last to read.
         with _alone(self.folder / SUMMARY_FILE):
-            head, manifest = self.named.head, self.manifest
-            write_summary(
-                self.folder, self.plan, manifest, head=head, head_classes=head_classes, run=run
-            )
+            write_summary(self.folder, self.plan, self.manifest, self.named, run)
 
     def _judge_again(self, finished: CacheSplit, facts: RunFacts) -> None:
         """Update the summary of a complete split with this command's images, weights and head.
@@ -315,15 +312,14 @@ class SplitRun:
         The accuracy of the head is computed again if its weights or class names have changed since,
         if the summary of an earlier version lacks their digests, or if the user names the rows.
         """
-        told, head, source = finished.summary, self.named.head, self.named.source
+        told = finished.summary
         run = replace(told.run, root=facts.root, weights=facts.weights)
-        if source != NAMED_EARLIER:
+        if self.named.source != NAMED_EARLIER:
             run = replace(run, head_classes=facts.head_classes)
-        tensors = None if head is None else tensors_sha256(head)
-        names = None if head is None else head.class_names
-        is_judged = (tensors, names_sha256(names)) == (told.head.tensors, told.head.names)
-        if self.settings.head_classes is not None or not is_judged or run != told.run:
-            self._summarise(UNKNOWN if names is None else source, run)
+        judged = {"tensors": told.head.tensors, "names": told.head.names}
+        is_named = self.settings.head_classes is not None
+        if is_named or judged != self.named.digests or run != told.run:
+            self._summarise(run)
 
     def _facts(self, computed: int, timing: Timing, started: datetime) -> RunFacts:
         weights = self.backbone.config.weights
@@ -356,18 +352,13 @@ def compiled_alike(runs: Sequence[SplitRun]) -> list[SplitRun]:
     wanted = first.settings.compile
     if begun and wanted == "auto":
         wanted = "on" if begun[0] else "off"
+    rows = {run.folder / shard_name(n): run.plan.rows(n) for run in runs for n in run._shards}
     backbone = on_its_way(
         first.backbone,
         first.transform,
         wanted,
-        device=torch.device(first.backbone.config.device),
         batch_size=first.plan.batch_size,
-        images=sum(
-            len(run.plan.rows(shard))
-            for run in runs
-            for shard in run.part.shards(run.plan.num_shards)
-            if not exists(run.folder / shard_name(shard))
-        ),
+        images=sum(len(rows[path]) for path in rows if not exists(path)),
         on_note=lambda note: first.observer(Noted(note)),
     )
     compiled = backbone.program is not None

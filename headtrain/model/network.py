@@ -140,7 +140,6 @@ class TimmEngine:
             self.backbone,
             self.transform,
             cast(Any, reading.compile),
-            device=torch.device(self.device),
             batch_size=reading.batch_size,
             images=images,
             on_note=reading.on_note,

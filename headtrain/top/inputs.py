@@ -34,9 +34,10 @@ from clinit.errors import CacheError, ExperimentError
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.plan import Plan
 from clinit.extract.cache.read import Cache, CacheSplit, open_cache, open_split
+from clinit.extract.cache.summary import NamedHead
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.work.options import Settings
-from clinit.extract.work.recorded import NamedHead, reload
+from clinit.extract.work.recorded import reload
 from clinit.extract.work.split_run import SplitRun, compiled_alike
 from clinit.files.lock import claim_folder
 from clinit.files.paths import is_file

@@ -12,7 +12,7 @@ import pytest
 from clinit.errors import CacheError
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache, open_split, shard_problem
-from clinit.extract.cache.summary import write_summary
+from clinit.extract.cache.summary import NamedHead, write_summary
 from clinit.extract.work import import_features as module
 from clinit.extract.work.import_features import import_features
 from clinit.extract.work.options import ImportConfig
@@ -39,7 +39,7 @@ def make(folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: str = "float32") 
     head = Head(np.eye(4, DIM), np.zeros(4), tuple("0123"))
     write_head(head, folder / "cache" / "head.safetensors")
     run = split.summary.run
-    write_summary(split.path, split.plan, split.manifest, head=head, head_classes="made", run=run)
+    write_summary(split.path, split.plan, split.manifest, NamedHead(head, "made"), run)
     return open_split(split.path)
 
 

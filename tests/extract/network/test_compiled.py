@@ -24,7 +24,6 @@ from clinit.extract.work.pipeline import ImageBatch, Timing, side_by_side
 from tests.extract.work.made import extracted, files, tiny_backbone, tiny_config
 
 TRANSFORM = Transform(32, (32, 32), "bilinear", (0.5,) * 3, (0.5,) * 3)
-CPU = torch.device("cpu")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
@@ -37,7 +36,7 @@ def chosen(backbone: Backbone, wanted: Compile, images: int) -> tuple[Backbone, 
     """Return the network on its way, and what was noted."""
     notes: list[str] = []
     found = on_its_way(
-        backbone, TRANSFORM, wanted, device=CPU, batch_size=4, images=images, on_note=notes.append
+        backbone, TRANSFORM, wanted, batch_size=4, images=images, on_note=notes.append
     )
     return found, notes
 
@@ -206,7 +205,7 @@ def test_a_gpu_computes_the_features_by_one_program_that_the_caller_has_compiled
         torch.device("cuda"),
     )
     plain = load_backbone(config)
-    found = on_its_way(plain, TRANSFORM, "on", device=cuda, batch_size=4, images=9)
+    found = on_its_way(plain, TRANSFORM, "on", batch_size=4, images=9)
     for count in (4, 4, 1):
         batch = torch.randn(count, 3, 32, 32, device=cuda)
         expected = plain.features(batch)

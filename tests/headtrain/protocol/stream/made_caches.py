@@ -10,7 +10,7 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.plan import Plan, settle_plan, shard_name
 from clinit.extract.cache.shard import assemble, write_shard
-from clinit.extract.cache.summary import RunFacts, write_summary
+from clinit.extract.cache.summary import NamedHead, RunFacts, write_summary
 from clinit.extract.dataset.manifest import Manifest, write_manifest
 
 DIM, CLASSES = 64, 5
@@ -62,7 +62,7 @@ def write_split(
         reasons = {row - rows[0]: "truncated" for row in bad if row in rows}
         shard = assemble(features[rows], labels[rows], reasons, dtype=dtype)
         write_shard(shard, folder / shard_name(index), plan=plan, index=index)
-    write_summary(folder, plan, manifest, head=None, head_classes="none", run=RunFacts())
+    write_summary(folder, plan, manifest, NamedHead(), RunFacts())
 
 
 def write_base(cache: Path, dtype: str = "float16") -> Path:
