@@ -221,7 +221,4 @@ def mistakes_of(record: RunRecord) -> pl.DataFrame:
             " an earlier version",
             remedy="Train it again with `--config` and the study.toml of the record.",
         )
-    ends = record.evaluations.group_by("task").agg(end=pl.col("iteration").max())
-    wrong = record.mistakes.join(ends, on="task", how="left", maintain_order="left")
-    at = pl.col("iteration").fill_null(pl.col("end"))  # records of an earlier version
-    return wrong.with_columns(at).drop("end")
+    return record.mistakes

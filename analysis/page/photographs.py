@@ -125,7 +125,7 @@ def _of_audit(audit: Mapping[str, Any]) -> Sections:
     odd = {each["image"] for each in audit["misfits"]}
     for each in audit["repeated"]:
         names = each["images"]
-        given = names[-each.get("given", 0) :]  # those that the model has already come first
+        given = names[-each["given"] :]  # those that the model has already come first
         stays = names[0] if len(given) < len(names) else min(given, key=odd.__contains__)
         shots = {name: Shot(name, f"like {stays}") for name in given}
         shots |= {stays: Shot(stays, KEPT, has_box=False)} if stays in shots else {}
@@ -135,18 +135,16 @@ def _of_audit(audit: Mapping[str, Any]) -> Sections:
     def compared(each: Mapping[str, Any]) -> Shot:
         if each["image"] in copies:  # the other class has it already: at most to be left out
             return copies[each["image"]]
-        nearest, scores = each["nearest"], each.get("scores", ())  # none in earlier models
-        verb, unit, of = SCORES[each.get("unit", UNIT)]
+        nearest, (verb, unit, of) = each["nearest"], SCORES[each["unit"]]
         words = f"{verb} {in_words(nearest)}" if nearest else "like no class"
-        names = map(in_words, (each.get("class", "its class"), nearest or "the nearest other"))
-        told = [f"{n:.2f} {of} {name}" for n, name in zip(scores, names, strict=False)]
-        words += f": {unit} {', '.join(told)}" if told else ""
-        return Shot(each["image"], words, nearest)
+        names = map(in_words, (each["class"], nearest or "the nearest other"))
+        told = [f"{n:.2f} {of} {name}" for n, name in zip(each["scores"], names, strict=True)]
+        return Shot(each["image"], f"{words}: {unit} {', '.join(told)}", nearest)
 
     found = {"May not belong to their class, oddest first": [*map(compared, audit["misfits"])]}
     for pair in audit["alike"]:
         alike = f"{' and '.join(map(in_words, pair['classes']))} look alike"
-        found[alike] = [*map(compared, pair.get("files", ()))]
+        found[alike] = [*map(compared, pair["files"])]
     blank = [Shot(each["image"], each["why"]) for each in audit["odd"]]
     return found | repeats | {"Hardly show anything": blank}
 

@@ -61,7 +61,7 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
     "mistakes": {**_WHEN, **dict.fromkeys(("row", "image", "predicted"), pl.Int32)},
 }
 """The tables of a record and the types of their columns."""
-LATER_COLUMNS: Mapping[str, str] = {"evaluations": "correct_in_task", "mistakes": "iteration"}
+LATER_COLUMNS: Mapping[str, str] = {"evaluations": "correct_in_task"}
 """Columns that records of earlier versions lack; they are read as nulls."""
 LATER_TABLES = frozenset({"mistakes"})
 """Tables that records of earlier versions lack."""

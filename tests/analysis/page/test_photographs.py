@@ -15,8 +15,9 @@ def test_a_photograph_moves_to_the_folder_of_another_class_if_folders_name_class
 
 
 def test_a_copy_of_a_photograph_of_the_other_class_is_not_moved_there_unasked() -> None:
-    misfits = [{"image": f"ant/{n}.jpg", "nearest": "bee"} for n in (1, 2)]
-    copies = {"where": "across classes", "images": ["ant/1.jpg", "bee/9.jpg"]}
+    found = {"class": "ant", "nearest": "bee", "unit": "probability", "scores": [1, 0]}
+    misfits = [{"image": f"ant/{n}.jpg", **found} for n in (1, 2)]
+    copies = {"where": "across classes", "images": ["ant/1.jpg", "bee/9.jpg"], "given": 2}
     audit: dict[str, Any] = {"misfits": misfits, "alike": [], "repeated": [copies], "odd": []}
     shots, repeats, _ = _of_audit(audit).values()
     boxes = [_figure(Path("photographs"), each).partition('class="to"')[2] for each in shots]
