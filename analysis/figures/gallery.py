@@ -148,7 +148,16 @@ def efficiency(runs: Sequence[RunSummary]) -> Figure:
         looks = style.looks_of([runner.start for runner in race.runners])
         _panel(axes, race, looks)
         style.name_axes(axes, f"Iterations of task {race.task}", MEASURES["acc_new"].axis(runs))
-        _legend(figure, axes, race, looks)
+        names = [
+            f"{shortened(each.start.name, 40 - len(each.result))}: {each.result}"
+            for each in race.runners
+        ]
+        seeds = len(race.runners[0].start.runs)
+        above = f"mean over {seeds} seeds" if seeds > 1 else None
+        place = axes.transAxes + ScaledTranslation(-0.42, -0.4, figure.dpi_scale_trans)
+        look = {"loc": "upper left", "borderaxespad": 0, "labelspacing": 0.25, "alignment": "left"}
+        look |= {"title": above, "bbox_to_anchor": (0, 0), "bbox_transform": place}
+        style.legend(axes, names, looks, **look)
     return figure
 
 
@@ -163,29 +172,6 @@ def _panel(axes: Axes, race: Race, looks: Sequence[style.Look]) -> None:
     words = f"{100 * SHARE:g} % of\nrandom's best"
     place = {"xycoords": axes.get_yaxis_transform(), "xytext": (3, -2), "va": "center"}
     style.remark(axes, words, (1, race.target), **place)
-
-
-def _legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[style.Look]) -> None:
-    seeds = len(race.runners[0].start.runs)
-    box = axes.legend(
-        style.line_handles(looks),
-        [
-            f"{shortened(runner.start.name, 40 - len(runner.result))}: {runner.result}"
-            for runner in race.runners
-        ],
-        loc="upper left",
-        bbox_to_anchor=(0, 0),
-        bbox_transform=axes.transAxes + ScaledTranslation(-0.42, -0.4, figure.dpi_scale_trans),
-        frameon=False,
-        fontsize=style.SMALL + 0.5,
-        handlelength=2.4,
-        borderaxespad=0,
-        labelspacing=0.25,
-        title=f"mean over {seeds} seeds" if seeds > 1 else None,
-        title_fontsize=style.SMALL + 0.5,
-        alignment="left",
-    )
-    style.plain_letters(box)
 
 
 FORMATS = (".png", ".pdf", ".svg")

@@ -12,7 +12,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -101,35 +100,23 @@ def legend_above(figure: Figure, names: Sequence[str], looks: Sequence[Look]) ->
     """Write a legend above the panels."""
     width = figure.get_figwidth()
     most = max(8, int(width * _LETTERS_PER_INCH) - 6)
-    result = figure.legend(
-        line_handles(looks),
-        [shortened(name, most) for name in names],
-        loc="outside upper center",
-        ncols=_legend_columns(names, width),
-        frameon=False,
-        fontsize=SMALL + 0.5,
-        handlelength=2.4,
-        columnspacing=1.4,
-        borderaxespad=0.2,
-    )
-    plain_letters(result)
+    short, ncols = [shortened(name, most) for name in names], _legend_columns(names, width)
+    look = {"loc": "outside upper center", "columnspacing": 1.4, "borderaxespad": 0.2}
+    legend(figure, short, looks, ncols=ncols, **look)
+
+
+def legend(of: Figure | Axes, names: Sequence[str], looks: Sequence[Look], **options: Any) -> None:
+    """Write a legend of lines; a $ in a name is a dollar, not mathematics."""
+    handles = [Line2D([], [], linewidth=1.3, marker=k.marker, ms=3.5, **k.style) for k in looks]
+    options |= {"fontsize": SMALL + 0.5, "title_fontsize": SMALL + 0.5, "handlelength": 2.4}
+    for text in of.legend(handles, names, frameon=False, **options).get_texts():
+        text.set_parse_math(False)
 
 
 def _legend_columns(names: Sequence[str], width: float) -> int:
     letters = width * _LETTERS_PER_INCH
     longest = min(max(map(len, names)), max(8, int(letters) - 6))
     return max(1, min(len(names), int(letters // (longest + 6))))
-
-
-def plain_letters(legend: Legend) -> None:
-    """Draw names from data literally: a $ is a dollar, not mathematics."""
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-
-
-def line_handles(looks: Sequence[Look]) -> list[Line2D]:
-    """Return the sample lines of a legend."""
-    return [Line2D([], [], linewidth=1.3, marker=k.marker, ms=3.5, **k.style) for k in looks]
 
 
 def remark(axes: Axes, text: str, at: tuple[Real, Real], **options: Any) -> None:

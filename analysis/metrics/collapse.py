@@ -100,9 +100,11 @@ def neural_collapse(
     weight, bias = xp.take(head.weight, rows, axis=0), xp.take(head.bias, rows)
     weight, bias = xp.astype(weight, xp.float64), xp.astype(bias, xp.float64)
     centred = xp.take(statistics.centred_class_means, rows, axis=0)
-    basis, singular, cut = mean_directions(statistics, EPS[dtype])
+    basis, singular, cut = mean_directions(statistics, centred, EPS[dtype])
     spread = xp.sum(basis * (statistics.within_covariance @ basis), axis=0)  # by direction
-    floor = etf_floor(len(present), statistics.dim)
+    # E has C - 1 equal eigenvalues; a matrix of rank d < C - 1 can match d of them.
+    share = min(1.0, statistics.dim / (len(present) - 1))
+    floor = math.sqrt(2 - 2 * math.sqrt(share))
     if not (xp.max(xp.abs(weight)) < LARGEST and xp.max(xp.abs(bias)) < LARGEST):
         weight, bias = xp.full_like(weight, math.nan), xp.full_like(bias, math.nan)
     return NeuralCollapse(
@@ -121,12 +123,10 @@ def neural_collapse(
 
 
 def mean_directions(
-    statistics: ClassStatistics, eps: float
+    statistics: ClassStatistics, centred: Float[Any, "present dim"], eps: float
 ) -> tuple[Float[Any, "dim rank"], Float[Any, " rank"], float]:
     """Return the left singular vectors and singular values of Z above rounding, and the cut."""
-    xp, present = namespace(statistics.gram), np.flatnonzero(statistics.totals)
-    rows = beside(statistics.gram, present)
-    centred = xp.take(statistics.centred_class_means, rows, axis=0)
+    xp, present = namespace(centred), np.flatnonzero(statistics.totals)
     basis, singular, _ = xp.linalg.svd(centred.T, full_matrices=False)
     values = to_numpy(singular)[: len(present) - 1]  # the largest first
     squares = float(xp.linalg.trace(statistics.total_covariance) + xp.sum(statistics.mean**2))
@@ -146,14 +146,6 @@ def distance_to_etf(gram: Float[Any, "classes classes"]) -> float:
     etf = (np.eye(classes) - 1 / classes) / math.sqrt(classes - 1)
     normalised = gram / norm if norm > 0 else gram
     return float(xp.linalg.matrix_norm(normalised - beside(gram, etf)))
-
-
-def etf_floor(classes: int, dim: int) -> float:
-    """Return the distance from E of the closest matrix of rank `dim`, normalised.
-
-    E has C - 1 equal eigenvalues; a matrix of rank d < C - 1 can match d of them.
-    """
-    return math.sqrt(max(0.0, 2 - 2 * math.sqrt(min(1.0, dim / (classes - 1)))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -44,15 +44,10 @@ class Diagnosis:
     def content(self) -> dict[str, Any]:
         """Return the metrics by name, for JSON; an undefined metric is null."""
         found = self.deviation
-        return {
-            **asdict(self.collapse),
-            "d_ls": found.d_ls,
-            "d_ls_relative": found.relative if found.size > 0 else None,
-            "d_ls_angle": found.angle if found.size > 0 else None,
-            "lambda": found.lam,
-            "rows": self.rows,
-            "library": self.library,
-        }
+        relative, angle = (found.relative, found.angle) if found.size > 0 else (None, None)
+        told = {"d_ls": found.d_ls, "d_ls_relative": relative, "d_ls_angle": angle}
+        more = {"lambda": found.lam, "rows": self.rows, "library": self.library}
+        return {**asdict(self.collapse), **told, **more}
 
 
 def diagnose(

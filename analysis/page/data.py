@@ -91,35 +91,33 @@ def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
 
     Runs have the order of the report, whose notes are `notes`.
     """
-    facts = facts_of(runs)
     counts = "A point of a curve; the point before the first step of a task counts too."
     choices, starts = switches(runs), starts_of(runs)
-    texts = {name: [shown(run, name) for run in runs] for name in choices}
+
+    def about(run: RunSummary, label: str) -> dict[str, Any]:
+        texts = [(shown(run, name), values) for name, values in choices.items()]
+        return {
+            "label": label,
+            "look": next(n for n, start in enumerate(starts) if run in start.runs),
+            "choices": [values.index(text) if text in values else None for text, values in texts],
+            "matrix": matrix(run.row()),
+            "record": repetition(run),
+        }
+
+    looks = [
+        {"label": each.name, "colour": COLOURS.index(look.colour), "dash": DASHES[look.line]}
+        for each, look in zip(starts, looks_of(starts), strict=True)
+    ]
     content: PageData = {
         "title": title(runs),
-        "asked": facts,
+        "asked": facts_of(runs),
         "tables": tables_of(runs),
         "terms": [["evaluation", counts]],
         "fields": [{"name": name, "values": values} for name, values in choices.items()],
-        "looks": [
-            {"label": each.name, "colour": COLOURS.index(look.colour), "dash": DASHES[look.line]}
-            for each, look in zip(starts, looks_of(starts), strict=True)
-        ],
+        "looks": looks,
         "curves": curves(runs),
         "means": [_means(p) for p in by_data(runs).values() if len(starts_of(p)) < len(p)],
-        "runs": [
-            {
-                "label": label,
-                "look": next(n for n, start in enumerate(starts) if run in start.runs),
-                "choices": [
-                    values.index(texts[name][place]) if texts[name][place] in values else None
-                    for name, values in choices.items()
-                ],
-                "matrix": matrix(run.row()),
-                "record": repetition(run),
-            }
-            for place, (run, label) in enumerate(zip(runs, labels(runs), strict=True))
-        ],
+        "runs": [*map(about, runs, labels(runs))],
         "notes": list(notes),
     }
     printed: PageData = finite(content, visible)
@@ -192,9 +190,8 @@ def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
             collapse = collapse_table(diagnosed)
             tables[collapse.title] = collapse
         for title, made in tables.items():
-            cells = [[_cell(cell) for cell in line] for line in made.lines]
-            numbers = [places[id(run)] for run in made.about]
-            lines = [{"run": n, "cells": own} for n, own in zip(numbers, cells, strict=True)]
+            pairs = zip(made.about, made.lines, strict=True)
+            lines = [{"run": places[id(run)], "cells": [*map(_cell, own)]} for run, own in pairs]
             told = {"title": title + below, "of": title.lower(), "caption": made.below}
             found.append({**told, "columns": [*map(_column, made.columns)], "lines": lines})
     return found
@@ -260,14 +257,15 @@ def curves(runs: Sequence[RunSummary]) -> dict[str, Any]:
         for name in ("loss", "loss_new", *ACCURACIES)
     }
     longest = [max(np.diff(each, prepend=0)) for each in ends]
+    losses = {
+        "loss": [run.record.steps["loss"] for run in runs],
+        "loss_new": [run.points["loss_new"] for run in runs],
+    }
     return {
         "ends": ends,
         "grids": [np.diff(grid, prepend=0).tolist() for grid in grids],
         "of": drawn,
-        "log": {
-            "loss": _is_log([run.record.steps["loss"] for run in runs]),
-            "loss_new": _is_log([run.points["loss_new"] for run in runs]),
-        },
+        "log": {name: _is_log(each) for name, each in losses.items()},
         "thinned": any(steps > share for steps, share in zip(longest, shares, strict=True)),
     }
 

@@ -283,15 +283,9 @@ def _line(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _effect(effect: Effect) -> dict[str, Any]:
-    ours = effect.ours
-    return {
-        **{name: effect.place[name] for name in GROUP},
-        **{name: getattr(effect, name) for name in ("metric", "better", "other", "paper")},
-        "paper_noise": effect.noise,
-        "ours": ours.mean,
-        "half_width": ours.half_width,
-        "num_seeds": ours.number,
-        "p_value": ours.p_value,
-        "p_adjusted": ours.adjusted,
-        "verdict": effect.verdict,
-    }
+    ours, names = effect.ours, ("metric", "better", "other", "paper")
+    row = {name: effect.place[name] for name in GROUP}
+    row |= {name: getattr(effect, name) for name in names} | {"paper_noise": effect.noise}
+    row |= {"ours": ours.mean, "half_width": ours.half_width, "num_seeds": ours.number}
+    tests = {"p_value": ours.p_value, "p_adjusted": ours.adjusted, "verdict": effect.verdict}
+    return row | tests

@@ -33,7 +33,7 @@ from clinit.analysis.report.measures import (
     remarks_of,
     words_of,
 )
-from clinit.analysis.report.run import RunSummary, frame_of
+from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.settings import Names, SeedGroup, phrase, said, seed_groups
 from clinit.analysis.report.table import Cell, Cells, Column, Table
 from clinit.errors import RecordError
@@ -112,23 +112,14 @@ class Comparison:
 
     def frame(self) -> pl.DataFrame:
         """Return one row per group and measure."""
-        return frame_of(
-            [
-                {
-                    **{name: run.texts.get(name) for name in self.names.settings},
-                    "baseline": baseline,
-                    "measure": measure.name,
-                    "seeds": found.number,
-                    "difference": found.mean,
-                    "half_width": found.half_width,
-                    "wins": wins,
-                    "p_value": found.p_value,
-                    "p_adjusted": found.adjusted,
-                    "result": found.result,
-                }
-                for run, baseline, measure, wins, found in self.lines
-            ]
-        )
+        rows = []
+        for run, baseline, measure, wins, found in self.lines:
+            row: Row = {name: run.texts.get(name) for name in self.names.settings}
+            row |= {"baseline": baseline, "measure": measure.name, "seeds": found.number}
+            row |= {"difference": found.mean, "half_width": found.half_width, "wins": wins}
+            row |= {"p_value": found.p_value, "p_adjusted": found.adjusted, "result": found.result}
+            rows.append(row)
+        return frame_of(rows)
 
     def table(self) -> Table:
         """Return the same as a table for readers."""

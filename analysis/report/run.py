@@ -140,12 +140,7 @@ class RunSummary:
         left_out = {"init", "scale", *PLACES}
         config = {name: value for name, value in self.config.items() if name not in left_out}
         # Zero trained blocks distinguish runs that trained only heads from runs of train-top.
-        names = {
-            "base": self.data_name("base"),
-            "new": self.data_name("new"),
-            "measured_on": self.measured_on,
-            "top_blocks": 0,
-        }
+        names = {**self.data_names, "measured_on": self.measured_on, "top_blocks": 0}
         head = self.record.info.get("head") or {}
         path = head.get("path")
         file = f"{Path(path).name} {head['digest'][:6]}" if path else "stored" if head else None
@@ -235,11 +230,11 @@ class RunSummary:
             return base + sum(counts.values())
         return sum(counts.values()) // max(1, len(counts))
 
-    def data_name(self, side: Literal["base", "new"]) -> str | None:
-        """Return the name of the folder of a feature cache."""
-        sides = self.record.sides
-        path = sides[side]["path"] if side in sides else ""
-        return Path(path).name if path else None
+    @property
+    def data_names(self) -> dict[str, str | None]:
+        """The names of the folders of the base and the new cache."""
+        paths = {side: own["path"] for side, own in self.record.sides.items()}
+        return {side: Path(p).name if (p := paths.get(side)) else None for side in SIDES}
 
     @cached_property
     def joined(self) -> pl.DataFrame:
@@ -279,11 +274,8 @@ class RunSummary:
             "path": str(self.path),
             "init": self.init,
             "scale": self.scale,
-            "loss": self.config.get("loss"),
-            "seed": self.config.get("seed"),
-            "head_width": self.config.get("head_width"),
-            "base": self.data_name("base"),
-            "new": self.data_name("new"),
+            **{name: self.config.get(name) for name in ("loss", "seed", "head_width")},
+            **self.data_names,
             "measured_on": self.measured_on,
             **{name: mean(self.averaged[name]) for name in VALUES},
             **mean_gain(self.gain),

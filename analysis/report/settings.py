@@ -274,20 +274,13 @@ def means(data: ByData) -> list[Row]:
     rows = []
     for group in (group for part in data.values() for group in seed_groups(part)):
         found = {name: group.spread(name) for name in MEANS}
-        first = group.runs[0]
-        rows.append(
-            {
-                **{name: group.rows[0][name] for name in _IDENTITY},
-                "seeds": [run.config.get("seed") for run in group.runs],
-                "runs": len(group.runs),
-                "values": {name: each and dataclasses.asdict(each) for name, each in found.items()},
-                "config": {k: v for k, v in first.config.items() if k != "seed"},
-                "settings": {
-                    k: v for k, v in first.settings.items() if k not in {"seed", *_IDENTITY}
-                },
-                "notes": list(first.remarks),
-            }
-        )
+        first, own = group.runs[0], {"seed", *_IDENTITY}
+        row = {name: group.rows[0][name] for name in _IDENTITY}
+        row |= {"seeds": [run.config.get("seed") for run in group.runs], "runs": len(group.runs)}
+        row["values"] = {name: each and dataclasses.asdict(each) for name, each in found.items()}
+        row["config"] = {k: v for k, v in first.config.items() if k != "seed"}
+        row["settings"] = {k: v for k, v in first.settings.items() if k not in own}
+        rows.append({**row, "notes": list(first.remarks)})
     return rows
 
 
