@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from clinit.cli.frame.config import ConfigOption
-from clinit.cli.frame.console import note, out, say
+from clinit.cli.frame.console import note, say
+from clinit.cli.frame.console import out as terminal
 from clinit.cli.frame.model_source import check_file
 from clinit.cli.frame.options import AsJson, CacheArgument, MemoryOption, Overwrite, described
 from clinit.cli.frame.process import claimed_head, keeps
@@ -36,13 +37,10 @@ def head() -> None:
 def fit(
     cache: CacheArgument,
     config: ProbeConfig,
-    head: Annotated[
+    out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            help="Head file to write, .safetensors or .npz, for commands with --head.",
-            metavar="FILE",
-            show_default="no file",
+        described(
+            "Head file to write, .safetensors or .npz, for commands with --head.", "FILE", "no file"
         ),
     ] = None,
     as_json: AsJson = False,
@@ -58,8 +56,8 @@ def fit(
 
     clinit head fit caches/base --out base-head.safetensors
     """
-    if head is not None:
-        check_file(head, "out", ".safetensors", ".npz")
+    if out is not None:
+        check_file(out, "out", ".safetensors", ".npz")
     elif overwrite:
         raise typer.BadParameter("--overwrite has no effect without --out")
     check_caches(cache)
@@ -68,14 +66,14 @@ def fit(
     from clinit.headtrain.probe.protocol import probe
     from clinit.headtrain.protocol.stream.source import read_source
 
-    with claimed_head(head, overwrite=overwrite) if head is not None else nullcontext():
+    with claimed_head(out, overwrite=overwrite) if out is not None else nullcontext():
         with doing("Reading the features …"):
             source = read_source(cache)
         tell_near(source.class_names, (), "", "")
         with training_progress() as observer:
             found = probe(source, config, observer=observer)
-        if head is not None:
-            write_head(found.head, head)
+        if out is not None:
+            write_head(found.head, out)
     if as_json:
         print_content(found.content())
         return
@@ -84,11 +82,11 @@ def fit(
         note(text)
     if found.grid:
         say(grid_title(found))
-        out.print(grid_table(found))
+        terminal.print(grid_table(found))
     for line in accuracy_lines(found):
         say(line)
-    if head is not None:
-        say(f"Head at {head}; `clinit train-head --head {head}` starts from it")
+    if out is not None:
+        say(f"Head at {out}; `clinit train-head --head {out}` starts from it")
 
 
 @app.command()

@@ -6,6 +6,7 @@ import shlex
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -362,16 +363,10 @@ def show(model: ModelArgument, html: HtmlFile = None, as_json: AsJson = False) -
 
 def _say_folded(lines: Sequence[str]) -> None:
     """Print lines, none wider than 80 columns unless a word is."""
-    for line in lines:
-        folded = textwrap.wrap(
-            visible(line),
-            80,
-            subsequent_indent="    ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for part in folded:
-            say(part)
+    fold = textwrap.TextWrapper(80, subsequent_indent="    ", break_long_words=False)
+    fold.break_on_hyphens = False
+    for part in chain.from_iterable(map(fold.wrap, map(visible, lines))):
+        say(part)
 
 
 def _write_page(path: Path | None, title: str, facts: ModelFacts) -> None:

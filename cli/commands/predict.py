@@ -56,14 +56,9 @@ def predict(
         ),
     ],
     top: Annotated[int, described("Classes per image.", min=1)] = 5,
-    csv_file: Annotated[
+    csv: Annotated[
         Path | None,
-        typer.Option(
-            "--csv",
-            help="Write a line per image and class into this .csv file; print no table.",
-            metavar="FILE",
-            dir_okay=False,
-        ),
+        described("Write a line per image and class into this .csv file; print no table.", "FILE"),
     ] = None,
     as_json: AsJson = False,
     reject: Annotated[
@@ -102,7 +97,7 @@ def predict(
 
         remedy = near(images[0], "Give files or folders.")
         raise ImageError(f"nothing at {printable(images[0])}", remedy=remedy)
-    check_file(csv_file, "csv")
+    check_file(csv, "csv")
     with loading():
         from clinit.headtrain.model.inputs import features_in, is_features
         from clinit.headtrain.model.model import load_model
@@ -132,15 +127,15 @@ def predict(
             predictions = predicted(opened, paths, top=top, reject=rejection, reading=reading)
     digest = opened.facts.digest[:DIGEST_LETTERS]
     content = [_content(each, rejection) | {"model": digest} for each in predictions]
-    if csv_file is not None:
+    if csv is not None:
         columns = (*OF_FEATURES, *COLUMNS[1:]) if of_features else COLUMNS
         columns = (*columns, *(OF_REJECTION if rejection is not None else ()), "model")
-        _write_table(content, csv_file, columns)
+        _write_table(content, csv, columns)
     good = [each for each in predictions if each.reason is None]
     if as_json:
         print_content(content)
-    elif csv_file is not None:
-        say(f"{number_of(len(predictions), what)} at {csv_file}")
+    elif csv is not None:
+        say(f"{number_of(len(predictions), what)} at {csv}")
     elif good:
         _show(good, what, opened.facts)
     if rejection is not None and not as_json:

@@ -108,9 +108,8 @@ def sweep(
     heads = head or []
     with claimed_folder(out):
         if top:
-            records = _sweep_top(
-                runs, images.of(sides[0], sides[1], out), heads, out, images.checkpoint_every
-            )
+            chosen = images.of(sides[0], sides[1], out)
+            records = _sweep_top(runs, chosen, heads, out, images.checkpoint_every)
         else:
             data = read_data(base, new, heads_by_loss(heads), memory)
             if held_out is not None:
@@ -164,9 +163,12 @@ def _sweep(runs: list[Study], data: RunData, out: Path, bank_size: int | None) -
 
 
 def _sweep_top(
-    runs: list[Study], images: TopImages, heads: list[str], out: Path, checkpoint_every: int
+    runs: list[Study], images: TopImages, heads: list[str], out: Path, every: int
 ) -> list[Path]:
-    """Train the runs of train-top that are not recorded; return the records of all runs."""
+    """Train the runs of train-top that are not recorded; return the records of all runs.
+
+    A checkpoint is written after `every` updates.
+    """
     from clinit.headtrain.protocol.record.format import check_free
     from clinit.headtrain.protocol.sweep.plan import open_folder, run_digest, run_names
     from clinit.headtrain.top.experiment import train_top
@@ -188,6 +190,6 @@ def _sweep_top(
             left,
             observer=observer,
             resume_from=checkpoints.__getitem__,
-            checkpoint_every=checkpoint_every,
+            checkpoint_every=every,
         )
     return [*places.values()]

@@ -98,9 +98,15 @@ def open_config(path: Path) -> ConfigFile:
     Raises:
         ConfigFileError: If neither exists, or the text is not TOML.
     """
-    name, text = open_text(path)
+    name, is_recipe = str(path), not is_file(path) and str(path) in recipe_names()
     try:
+        text = recipe(name) if is_recipe else read_text(path)
+        name = f"the recipe {path}" if is_recipe else name
         return ConfigFile(name, tomllib.loads(text))
+    except TextFileError as error:
+        stem = path.name.removesuffix(".toml")
+        text = f"cannot read the options in {path}: {error}"
+        raise ConfigFileError(text, remedy=_proposal(stem)) from error
     except (ValueError, RecursionError) as error:  # ValueError: TOML, or a number that is too long
         raise ConfigFileError(
             f"{name} is not TOML: {error}",
@@ -140,18 +146,14 @@ def _check_known(file: ConfigFile, key: str, known: list[str], what: str) -> Non
 
 def commands_with_files(root: Any) -> CommandOptions:
     """Return the options of every command of `root` that has --config, by command and key."""
-    return {
-        name: {
-            parameter.opts[0].removeprefix("--"): parameter
-            for parameter in command.params
-            if parameter.opts[0].startswith("--")
-            and parameter.expose_value
-            and not parameter.is_eager
-        }
-        for group in (root, root.commands["head"])
-        for name, command in ((each, group.commands[each]) for each in group.commands)
-        if any("--config" in parameter.opts for parameter in command.params)
-    }
+    found = {}
+    for group in (root, root.commands["head"]):
+        for command in map(group.commands.__getitem__, group.commands):
+            if any("--config" in parameter.opts for parameter in command.params):
+                options = [each for each in command.params if each.opts[0].startswith("--")]
+                read = [each for each in options if each.expose_value and not each.is_eager]
+                found[command.name] = {each.opts[0].removeprefix("--"): each for each in read}
+    return found
 
 
 class Defaults:
@@ -299,23 +301,6 @@ def recipe(name: str) -> str:
     if name not in recipe_names():
         raise ConfigFileError(f"there is no recipe {name!r}", remedy=_proposal(name))
     return (_FOLDER / f"{name}.toml").read_text(encoding="utf-8")
-
-
-def open_text(path: Path) -> tuple[str, str]:
-    """Return name (for messages) and text of a file or, if it does not exist, of a recipe.
-
-    Raises:
-        ConfigFileError: If neither exists.
-    """
-    if not is_file(path) and str(path) in recipe_names():
-        return f"the recipe {path}", recipe(str(path))
-    try:
-        return str(path), read_text(path)
-    except TextFileError as error:
-        raise ConfigFileError(
-            f"cannot read the options in {path}: {error}",
-            remedy=_proposal(path.name.removesuffix(".toml")),
-        ) from error
 
 
 def _proposal(name: str) -> str:

@@ -18,18 +18,23 @@ def make_digits(folder: Path, run: Run) -> None:
         folder: An empty folder.
         run: Runs a command of clinit.
     """
-    from clinit.extract.digits import MODEL, MODEL_ARGS, SIDE
+    from clinit.extract.dataset.scan import scan
+    from clinit.extract.digits import EPOCHS, MODEL, MODEL_ARGS, SIDE, pretrain, write_digits
 
     announce("Handwritten digits (scikit-learn) as PNG files, and a backbone trained on 0 to 3")
-    weights = _make_inputs(folder)
+    base, new = folder / "digits" / "base", folder / "digits" / "new"
+    count = write_digits(base, range(4)) + write_digits(new, range(4, 10))
+    say(f"{count:,} images at {folder / 'digits'}")
+    weights = folder / "backbone.safetensors"
+    with doing("Pretraining …"):
+        pretrain(scan("folder", base, "train").manifest, base, weights)
+    say(f"{MODEL}, {EPOCHS} epochs on the digits 0 to 3, at {weights}")
     for name in ("base", "new"):
         announce(f"Penultimate features of the {name} classes")
-        manifest = folder / f"{name}-train.parquet"
         root = folder / "digits" / name
         if name == "base":
-            run(
-                "manifest", "build", "folder", "--root", root, "--split", "train", "--out", manifest
-            )
+            where = "--root", root, "--split", "train", "--out", folder / "base-train.parquet"
+            run("manifest", "build", "folder", *where)
         arguments = [f"--model-arg={key}={value}" for key, value in MODEL_ARGS.items()]
         run(
             *("extract", "--dataset", "folder", "--root", root),
@@ -42,17 +47,3 @@ def announce(text: str) -> None:
     """Print a heading."""
     say()
     out.print(Text(text, style="bold"), soft_wrap=True)
-
-
-def _make_inputs(folder: Path) -> Path:
-    from clinit.extract.dataset.scan import scan
-    from clinit.extract.digits import EPOCHS, MODEL, pretrain, write_digits
-
-    base, new = folder / "digits" / "base", folder / "digits" / "new"
-    count = write_digits(base, range(4)) + write_digits(new, range(4, 10))
-    say(f"{count:,} images at {folder / 'digits'}")
-    weights = folder / "backbone.safetensors"
-    with doing("Pretraining …"):
-        pretrain(scan("folder", base, "train").manifest, base, weights)
-    say(f"{MODEL}, {EPOCHS} epochs on the digits 0 to 3, at {weights}")
-    return weights

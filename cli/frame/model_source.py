@@ -100,15 +100,8 @@ class GivenNetwork(options.NetworkOptions):
 
 _FIXED = ("decoder", "dtype", "output", "precision", "shard_rows", "strict", "view_seed", "views")
 _FEATURES = "Features of the images"
-takes_network = takes(
-    "network",
-    GivenNetwork,
-    but=_FIXED,
-    panels={
-        NETWORK: "A timm network instead of MODEL",
-        **{COMPUTATION: _FEATURES, DATA: _FEATURES},
-    },
-)
+_PANELS = {NETWORK: "A timm network instead of MODEL", COMPUTATION: _FEATURES, DATA: _FEATURES}
+takes_network = takes("network", GivenNetwork, but=_FIXED, panels=_PANELS)
 
 
 def command_data() -> dict[str, Any]:
@@ -187,7 +180,7 @@ def check_file(path: Path | None, kind: str, *suffixes: str) -> None:
     if path is None:
         return
     ends = suffixes or (f".{kind}",)
-    if path.suffix not in ends:
+    if path.suffix not in ends or kind_of(path) == "folder":
         raise typer.BadParameter(
             f"--{kind} needs a file that ends in {' or '.join(ends)}, got {path}"
         )
