@@ -138,14 +138,10 @@ class Fingerprint:
 
     def differences(self, other: Fingerprint) -> tuple[FieldDifference, ...]:
         """Return the fields that differ, in this fingerprint's order, then in the other's."""
-        one, two = self.fields, other.fields
-        return tuple(
-            FieldDifference(
-                name, *(each.get(name, _UNSAID.get(name, "nothing")) for each in (one, two))
-            )
-            for name in {**one, **two}
-            if one.get(name) != two.get(name)
-        )
+        both = self.fields, other.fields
+        differing = [n for n in {**both[0], **both[1]} if both[0].get(n) != both[1].get(n)]
+        told = ([each.get(n, _UNSAID.get(n, "nothing")) for each in both] for n in differing)
+        return tuple(FieldDifference(n, *pair) for n, pair in zip(differing, told, strict=True))
 
     def differences_but_of_view(self, view: Fingerprint) -> tuple[FieldDifference, ...]:
         """Return the fields that differ, except those in which a view of the images may differ."""

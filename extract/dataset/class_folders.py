@@ -182,20 +182,17 @@ def _found(
     loose = [path for images in beside for path in images.paths]
     entered = [each for each in folders if each != "." and not part_of(each)]
     places = {split: tuple(each.folder for each in of) for split, of in levels.items()}
+    warnings += counted(loose, "files left out, outside of any class folder")
+    warnings += filter(None, (*near, *same))
+    notes = [f"class folders are read from {listed(entered)}"] if entered else []
+    notes += counted([path for images in beside for path in images.left], LEFT)
     return Dataset(
         name=FOLDER,
         title="this folder",
         layouts=(Layout(kind="class-folders", folders=places),),
         classes=tuple(sorted({name for each in first.values() for name in each.classes})),
-        warnings=(
-            *warnings,
-            *counted(loose, "files left out, outside of any class folder"),
-            *(text for text in (*near, *same) if text is not None),
-        ),
-        notes=(
-            *((f"class folders are read from {listed(entered)}",) if entered else ()),
-            *counted([path for images in beside for path in images.left], LEFT),
-        ),
+        warnings=tuple(warnings),
+        notes=tuple(notes),
     )
 
 

@@ -15,7 +15,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -35,15 +35,8 @@ MANIFEST_FILE = "manifest.parquet"
 SCHEMA = pl.Schema(
     {"path": pl.String, "label": pl.Int64, "class_name": pl.String, "size_bytes": pl.Int64}
 )
-CONTAINED_SCHEMA = pl.Schema(
-    [
-        *SCHEMA.items(),
-        ("container", pl.String),
-        ("column", pl.String),
-        ("position", pl.Int64),
-        ("container_bytes", pl.Int64),
-    ]
-)
+_IN_CONTAINER: dict[str, Any] = {"container": pl.String, "column": pl.String, "position": pl.Int64}
+CONTAINED_SCHEMA = pl.Schema({**SCHEMA, **_IN_CONTAINER, "container_bytes": pl.Int64})
 """Columns for images in containers. `path` is the path of the container, a `/`, and the name of the
 image in it; `column` is the column of images in a Parquet file, and empty for a tar file;
 `position` is the first byte of the image in a tar file, or its row in a Parquet file;

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -42,6 +41,7 @@ from clinit.files.arrays import FEATURES, LABELS, ONE_PER_ROW, open_arrays, wide
 from clinit.files.lock import claim_folder
 from clinit.files.paths import is_file
 from clinit.files.text import MAX_NAME, is_text
+from clinit.machine import now
 from clinit.words import contrast, examples
 
 SHARD_ROWS = 16_384
@@ -113,7 +113,7 @@ def import_features(
                 write_shard(shard, folder / shard_name(index), plan=plan, index=index)
             on_rows(plan.rows(index).stop, rows)
         run = RunFacts(
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            started=now(),
             features=digested,
             labels=replace(digested, name=label_name)
             if labels_path is None
@@ -180,11 +180,7 @@ def number_labels(
 def _numbered_texts(
     labels: Any, names: tuple[str, ...] | None, shared: tuple[str, ...], origin: str
 ) -> _Numbered:
-    """Number labels that are texts, in sorted order without `names`.
-
-    The classes of the cache's other split are taken if they contain all classes of these rows.
-    """
-    told = sorted(set(labels))
+    told = sorted(set(labels))  # the order of classes without names
     wrong = [text for text in told if len(text) > MAX_NAME or not is_text(text)]
     if wrong:
         raise CacheError(

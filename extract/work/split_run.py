@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import chain
@@ -40,7 +39,7 @@ from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_o
 from clinit.extract.work.recorded import NAMED_EARLIER
 from clinit.files.lock import claim_file, claimed_names
 from clinit.files.paths import exists
-from clinit.machine import Stopwatch
+from clinit.machine import Stopwatch, now
 from clinit.observer import Noted, Observer, Progressed
 
 _alone = partial(claim_file, on_busy=lambda: None)
@@ -113,7 +112,7 @@ class SplitRun:
             return self._begun()._run()
 
     def _run(self) -> SplitResult:
-        plan, timing, started = self.plan, Timing(), datetime.now(UTC)
+        plan, timing, started = self.plan, Timing(), now()
         finished = None
         with suppress(CacheError):
             finished = open_split(self.folder)
@@ -321,13 +320,13 @@ class SplitRun:
         if is_named or judged != self.named.digests or run != told.run:
             self._summarise(run)
 
-    def _facts(self, computed: int, timing: Timing, started: datetime) -> RunFacts:
+    def _facts(self, computed: int, timing: Timing, started: str) -> RunFacts:
         weights = self.backbone.config.weights
         return RunFacts(
             root=str(self.root.absolute()),
             weights=None if weights is None else str(weights.absolute()),
             head_classes=self.named.file,
-            started=started.isoformat(timespec="seconds"),
+            started=started,
             device=self.backbone.config.device,
             workers=self.settings.threads,
             max_pixels=self.settings.max_pixels,

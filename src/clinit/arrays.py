@@ -168,17 +168,16 @@ def extract_features(
     """
     root, folder = Path(images), Path(out)
     found = list(scan_splits(dataset, root, splits or (), labels=labels))
-    config = ExtractConfig(
-        backbone=BackboneConfig(
-            name=backbone,
-            device=str(choose_device(device)),
-            weights=None if weights is None else Path(weights),
-            model_args=dict(model_args or {}),
-            output=features,
-        ),
-        **options,
+    where, file = str(choose_device(device)), None if weights is None else Path(weights)
+    network = BackboneConfig(
+        name=backbone,
+        device=where,
+        weights=file,
+        model_args={**(model_args or {})},
+        output=features,
     )
-    list(extract({each.manifest.split: each.manifest for each in found}, root, folder, config))
+    manifests = {each.manifest.split: each.manifest for each in found}
+    list(extract(manifests, root, folder, ExtractConfig(backbone=network, **options)))
     record_scanned(folder, found, labels)
     return read_source(folder)
 

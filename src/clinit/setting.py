@@ -354,15 +354,9 @@ def fields_of(*owners: type) -> Mapping[str, Setting]:
             elif known := each.metadata.get("setting"):
                 kinds, words = _alternatives(hint)
                 home = next(one for one in owner.__mro__ if each.name in one.__annotations__)
-                found[name] = replace(
-                    known,
-                    name=name,
-                    path=(name,),
-                    default=each.default,
-                    types=kinds,
-                    words=words,
-                    panel=known.panel or getattr(home, "panel", SettingGroup.panel),
-                )
+                panel = known.panel or getattr(home, "panel", SettingGroup.panel)
+                told = {"name": name, "path": (name,), "default": each.default, "panel": panel}
+                found[name] = replace(known, types=kinds, words=words, **told)
     return types.MappingProxyType(found)
 
 

@@ -106,11 +106,10 @@ def take_place(draft: Path, folder: Path, *, overwrite: bool) -> None:
         OSError: If the draft cannot be renamed, or `folder` exists and `overwrite` is false. An
             existing folder is then kept.
     """
-    if overwrite and folder.exists():
-        if _exchanged(draft, folder):
-            flush_folder(folder.parent)
-            shutil.rmtree(draft, ignore_errors=True)
-            return
+    former = draft
+    if not (overwrite and folder.exists()):
+        draft.rename(folder)
+    elif not _exchanged(draft, folder):
         former = draft_of(folder)
         folder.rename(former)
         try:
@@ -118,11 +117,8 @@ def take_place(draft: Path, folder: Path, *, overwrite: bool) -> None:
         except OSError:
             former.rename(folder)
             raise
-        flush_folder(folder.parent)
-        shutil.rmtree(former, ignore_errors=True)
-        return
-    draft.rename(folder)
     flush_folder(folder.parent)
+    shutil.rmtree(former, ignore_errors=True)
 
 
 def _exchanged(one: Path, other: Path) -> bool:

@@ -199,18 +199,12 @@ def check_free(
         remove_left_locks(path)
     if not (exists(path) or path.is_symlink()):
         return
-    if why := "it is a link" if path.is_symlink() else _part_of(path) or foreign(path):
-        raise error(
-            f"{path} exists and is never replaced: {why}",
-            remedy="Choose another --out, or move it away.",
-        )
-    if not overwrite:
-        raise error(
-            f"there is already a {what} at {path}",
-            remedy="Choose another --out, or move it away."
-            if overwrite is None
-            else "Choose another --out, or replace it with --overwrite.",
-        )
+    why = "it is a link" if path.is_symlink() else _part_of(path) or foreign(path)
+    told = f"there is already a {what} at {path}"
+    told = f"{path} exists and is never replaced: {why}" if why else told
+    how = "move it away" if why or overwrite is None else "replace it with --overwrite"
+    if why or not overwrite:
+        raise error(told, remedy=f"Choose another --out, or {how}.")
 
 
 def looks_like_model(path: Path) -> bool:
