@@ -59,21 +59,13 @@ def accuracy_points(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.Data
     """Return the six accuracies at each evaluation: task, iteration, acc_*; sorted."""
     if _COUNTS not in evaluations.columns:  # a record of an earlier version
         evaluations = evaluations.with_columns(pl.lit(None, pl.Int32).alias(_COUNTS))
-    origin, task = pl.col("origin"), pl.col("task")
-    return (
-        with_origin(evaluations, classes)
-        .filter(origin <= task)
-        .group_by("task", "iteration")
-        .agg(
-            acc_pre=_pooled(origin == 0),
-            acc_new=_pooled(origin == task),
-            acc_old=_pooled(origin < task),
-            acc_all=_pooled(pl.lit(True)),
-            acc_pre_alone=_pooled(origin == 0, _COUNTS),
-            acc_in_task=_pooled(pl.lit(True), _COUNTS),
-        )
-        .sort("task", "iteration")
-    )
+    origin, task, every = pl.col("origin"), pl.col("task"), pl.lit(True)
+    pooled = {"acc_pre": _pooled(origin == 0), "acc_new": _pooled(origin == task)}
+    pooled |= {"acc_old": _pooled(origin < task), "acc_all": _pooled(every)}
+    pooled["acc_pre_alone"] = _pooled(origin == 0, _COUNTS)
+    pooled["acc_in_task"] = _pooled(every, _COUNTS)
+    seen = with_origin(evaluations, classes).filter(origin <= task)
+    return seen.group_by("task", "iteration").agg(**pooled).sort("task", "iteration")
 
 
 def accuracy_matrix(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.DataFrame:

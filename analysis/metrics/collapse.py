@@ -107,19 +107,12 @@ def neural_collapse(
     floor = math.sqrt(2 - 2 * math.sqrt(share))
     if not (xp.max(xp.abs(weight)) < LARGEST and xp.max(xp.abs(bias)) < LARGEST):
         weight, bias = xp.full_like(weight, math.nan), xp.full_like(bias, math.nan)
-    return NeuralCollapse(
-        # C of Sigma_B cancels 1 / C. Class means that are all the same separate nothing.
-        nc1=max(0.0, float(xp.sum(spread / singular**2))) if singular.shape[0] else math.nan,
-        nc2=distance_to_etf(weight @ weight.T),
-        nc3=distance_to_etf(weight @ centred.T),
-        nc4=float(xp.linalg.vector_norm(bias + weight @ statistics.mean)),
-        nc2_floor=floor,
-        nc3_floor=floor,
-        classes=len(present),
-        dim=statistics.dim,
-        rank=singular.shape[0],
-        cut=cut,
-    )
+    # C of Sigma_B cancels 1 / C. Class means that are all the same separate nothing.
+    nc1 = max(0.0, float(xp.sum(spread / singular**2))) if singular.shape[0] else math.nan
+    nc2, nc3 = (distance_to_etf(weight @ each.T) for each in (weight, centred))
+    nc4 = float(xp.linalg.vector_norm(bias + weight @ statistics.mean))
+    sizes = {"classes": len(present), "dim": statistics.dim, "rank": singular.shape[0]}
+    return NeuralCollapse(nc1, nc2, nc3, nc4, nc2_floor=floor, nc3_floor=floor, cut=cut, **sizes)
 
 
 def mean_directions(

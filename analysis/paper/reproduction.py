@@ -146,7 +146,7 @@ def _lines(
     collapse: Collapse,
 ) -> pl.DataFrame:
     rows: list[Row] = []
-    places = paper.select(PLACE)
+    places, on = paper.select(PLACE), [*PLACE, "metric"]
     for run, place in used:
         row = run.row()
         for metric in {*table.metrics, "minutes_total", "minutes_init"} - {*COLLAPSE, "overhead"}:
@@ -163,16 +163,9 @@ def _lines(
         if place["loss"] in collapse
     ]
     ours = pl.concat([ours, pl.DataFrame(of_heads, schema=schema)]).drop_nulls("value")
-    means = (
-        ours.sort("seed")
-        .group_by(*PLACE, "metric", maintain_order=True)
-        .agg(
-            ours=pl.col("value").mean(),
-            deviation=pl.col("value").std(),
-            num_seeds=pl.len(),
-            seeds="seed",
-            values="value",
-        )
+    number, by_place = pl.col("value"), ours.sort("seed").group_by(on, maintain_order=True)
+    means = by_place.agg(
+        seeds="seed", values="value", ours=number.mean(), deviation=number.std(), num_seeds=pl.len()
     )
     own = [budgets.get(place, (None, None)) for place in places.rows()]
     places = places.with_columns(
@@ -184,7 +177,6 @@ def _lines(
     keys = {n: pl.col(n).replace_strict([*o], [*range(len(o))]) for n, o in orders.items()}
     places = places.sort(keys["method"], keys["loss"], "iterations", keys["init"])
     found = places.join(metrics, how="cross")
-    on = [*PLACE, "metric"]
     for part in (paper, means):
         found = found.join(part, on=on, how="left", nulls_equal=True, maintain_order="left")
     return found.with_columns(

@@ -268,30 +268,21 @@ class RunSummary:
         seconds, start = info.get("seconds"), initialisation_seconds(told)
         probes = [top1 for _, top1 in transfers(told).values()]
         last: Mapping[str, Any] = (told[-1].get("diagnosis") if told else None) or {}
-        end = at_end(self.points).tail(1)
-        row: Row = {
-            "id": info["id"],
-            "path": str(self.path),
-            "init": self.init,
-            "scale": self.scale,
-            **{name: self.config.get(name) for name in ("loss", "seed", "head_width")},
-            **self.data_names,
-            "measured_on": self.measured_on,
-            **{name: mean(self.averaged[name]) for name in VALUES},
-            **mean_gain(self.gain),
-            "seconds": seconds,
-            "evaluation_points": len(self.averaged),
-            "loss_sample_rows": info.get("loss_sample_rows"),
-            **over_tasks(self.record, self.points, self.joined),
-            "initialisation_seconds": start,
-            "initialisation_share": None if start is None or not seconds else start / seconds,
-            "forward_transfer": sum(probes) / len(probes) if probes else None,
-            **{name: last.get(name) for name in COLLAPSE},
-            "final": {name: end[name].first() for name in (*ACCURACIES, *IN_TASK)},
-            "tasks": [self._task_row(task) for task in tasks.to_dicts()],
-            "config": self.config,
-            "notes": [*info.get("notes", []), *self.remarks],
-        }
+        end, sample = at_end(self.points).tail(1), info.get("loss_sample_rows")
+        share = None if start is None or not seconds else start / seconds
+        row: Row = {"id": info["id"], "path": str(self.path), "init": self.init}
+        row |= {"scale": self.scale}
+        row |= {name: self.config.get(name) for name in ("loss", "seed", "head_width")}
+        row |= {**self.data_names, "measured_on": self.measured_on}
+        row |= {name: mean(self.averaged[name]) for name in VALUES} | mean_gain(self.gain)
+        row |= {"seconds": seconds, "evaluation_points": len(self.averaged)}
+        row |= {"loss_sample_rows": sample, **over_tasks(self.record, self.points, self.joined)}
+        row |= {"initialisation_seconds": start, "initialisation_share": share}
+        row["forward_transfer"] = sum(probes) / len(probes) if probes else None
+        row |= {name: last.get(name) for name in COLLAPSE}
+        row["final"] = {name: end[name].first() for name in (*ACCURACIES, *IN_TASK)}
+        row["tasks"] = [self._task_row(task) for task in tasks.to_dicts()]
+        row |= {"config": self.config, "notes": [*info.get("notes", []), *self.remarks]}
         found: Row = finite(row)
         return found
 

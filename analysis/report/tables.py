@@ -177,15 +177,8 @@ def table_of(
         *([Column("seeds", "number", meaning="How many runs are averaged.")] if seeded else []),
         *(each.column(runs, needed.index(each.name)) for each in measures),
     ]
-    return Table(
-        columns,
-        sections,
-        title=names.title,
-        beside=seeded,
-        remarks=[""],
-        about=runs,
-        is_bold=key is not None and len({key(group) for group in groups}) < len(groups),
-    )
+    title, is_bold = names.title, key is not None and len({*map(key, groups)}) < len(groups)
+    return Table(columns, sections, seeded, title, remarks=[""], about=runs, is_bold=is_bold)
 
 
 def _over_seeds(groups: Sequence[SeedGroup]) -> str:

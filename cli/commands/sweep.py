@@ -184,12 +184,7 @@ def _sweep_top(
     for run in places.keys() - left:  # left by a process killed after it wrote the record
         checkpoints[run].unlink(missing_ok=True)
     say(f"{number_of(len(runs), 'run')}, {len(runs) - len(left):,} already recorded")
+    begun = checkpoints.__getitem__
     with training_progress() as observer:
-        train_top(
-            data,
-            left,
-            observer=observer,
-            resume_from=checkpoints.__getitem__,
-            checkpoint_every=every,
-        )
+        train_top(data, left, observer=observer, resume_from=begun, checkpoint_every=every)
     return [*places.values()]

@@ -128,19 +128,12 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
         shown = each.default is not None and each.default is not False
     bounded = each.is_number and metavar is None
     on_and_off = each.types == (bool,) and each.default
-    return Annotated[
-        kind | None if several or type(None) in each.types else kind,
-        typer.Option(
-            f"{each.option}/--no-{each.key}" if on_and_off else each.option,
-            *([each.short] if each.short else []),
-            help=each.help + listed,
-            min=each.least if bounded else None,
-            max=each.most if bounded else None,
-            metavar=metavar,
-            show_default=shown,
-            rich_help_panel=each.panel,
-        ),
-    ]
+    names = [f"{each.option}/--no-{each.key}" if on_and_off else each.option]
+    names += [each.short] if each.short else []
+    told: dict[str, Any] = {"metavar": metavar, "show_default": shown, "help": each.help + listed}
+    told |= {"min": each.least, "max": each.most} if bounded else {}
+    option = typer.Option(*names, rich_help_panel=each.panel, **told)
+    return Annotated[kind | None if several or type(None) in each.types else kind, option]
 
 
 def _is_mixed(each: Setting) -> bool:

@@ -112,12 +112,11 @@ def import_features(
                 shard = assemble(widened(features[picked]), labels[picked], {}, dtype=dtype)
                 write_shard(shard, folder / shard_name(index), plan=plan, index=index)
             on_rows(plan.rows(index).stop, rows)
+        of_labels = replace(digested, name=label_name)
         run = RunFacts(
             started=now(),
             features=digested,
-            labels=replace(digested, name=label_name)
-            if labels_path is None
-            else FileFacts.of(labels_path, label_name),
+            labels=FileFacts.of(labels_path, label_name) if labels_path else of_labels,
             classes=FileFacts.of(config.classes) if config.classes else None,
             versions={"clinit": version("clinit")},
             command=config.command,

@@ -115,13 +115,9 @@ def load_network(config: ExtractConfig) -> Network:
                 remedy="Leave it out, or give `--device cuda` on a machine with a GPU.",
             )
     backbone = load_backbone(config.backbone, named=config.head_classes is not None)
-    transform = make_transform(
-        config.transform,
-        backbone.data_config,
-        input_size=config.input_size,
-        mean=config.mean,
-        std=config.std,
-    )
+    own, size = backbone.data_config, config.input_size
+    kind, mean, std = config.transform, config.mean, config.std
+    transform = make_transform(kind, own, input_size=size, mean=mean, std=std)
     generator = torch.Generator().manual_seed(0)
     shape = (2, 3, *transform.crop)
     noise = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)

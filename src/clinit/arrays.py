@@ -169,12 +169,9 @@ def extract_features(
     root, folder = Path(images), Path(out)
     found = list(scan_splits(dataset, root, splits or (), labels=labels))
     where, file = str(choose_device(device)), None if weights is None else Path(weights)
+    given = model_args or {}
     network = BackboneConfig(
-        name=backbone,
-        device=where,
-        weights=file,
-        model_args={**(model_args or {})},
-        output=features,
+        name=backbone, device=where, weights=file, model_args=given, output=features
     )
     manifests = {each.manifest.split: each.manifest for each in found}
     list(extract(manifests, root, folder, ExtractConfig(backbone=network, **options)))
