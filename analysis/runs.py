@@ -29,7 +29,7 @@ from clinit.words import examples, number_of, visible
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCALE_ORDER = ("none", "norm", "row-norm", "calibrated")
+SCALES = {"none": 0, "norm": 1, "row-norm": 2, "calibrated": 3}
 MOST_NOTES = 2
 """Number of notes in the terminal; the page contains all notes."""
 Render = Callable[[Sequence[RunSummary]], RenderableType]
@@ -69,11 +69,7 @@ class Runs:
 
         The column `run` joins it with the other tables.
         """
-        rows = []
-        for run in self.runs:
-            row = {k: v for k, v in run.row().items() if not isinstance(v, dict | list)}
-            rows.append({**run.config, **row})
-        table = frame_of(rows)
+        table = frame_of([{**run.config, **_flat(run.row())} for run in self.runs])
         first = [name for name in _FIRST if name in table.columns]
         index = pl.int_range(pl.len(), dtype=pl.Int32).alias("run")
         return table.select(index, *first, *(name for name in table.columns if name not in first))
@@ -199,11 +195,8 @@ class Runs:
             if view.means:
                 table = means_table(self.runs, self.data)
             else:
-                rows = (r | {f"final_{n}": v for n, v in r["final"].items()} for r in self.rows())
-                plain = (str, int, float, type(None))  # what fits into columns of a table
-                table = frame_of(
-                    [{n: v for n, v in row.items() if isinstance(v, plain)} for row in rows]
-                )
+                rows = [r | {f"final_{n}": v for n, v in r["final"].items()} for r in self.rows()]
+                table = frame_of([*map(_flat, rows)])
             return self._narrowed(table, view.columns).write_csv()
         tables = [ranking(part, view.columns) for part in self.data.values()]
         return "\n".join(t.latex() if view.format == "latex" else t.markdown() for t in tables)
@@ -266,6 +259,11 @@ class Runs:
         save_page(Path(path), self.html)
 
 
+def _flat(row: Row) -> Row:
+    """Return the values that fit into columns of a table."""
+    return {name: value for name, value in row.items() if not isinstance(value, dict | list)}
+
+
 def load_runs(path: str | Path, *more: str | Path) -> Runs:
     """Read the records at or below folders, and compare each run with its random run.
 
@@ -287,13 +285,11 @@ def runs_of(records: Sequence[RunRecord]) -> Runs:
 
 def _without_copies(runs: Sequence[RunSummary]) -> tuple[list[RunSummary], list[str]]:
     """Return the first of each set of runs with equal settings, data and seed, and a note."""
-    kept: dict[str, RunSummary] = {}
-    for run in runs:
-        kept.setdefault(run.facts(), run)
-    known = {id(run) for run in kept.values()}
-    copies = [str(run.path) for run in runs if id(run) not in known]
+    firsts = {id(run) for run in {run.facts(): run for run in reversed(runs)}.values()}
+    copies = [str(run.path) for run in runs if id(run) not in firsts]
     words = f"{number_of(len(copies), 'record')} with the settings, data and seed of another"
-    return [*kept.values()], [f"Left out: {words}: {examples(copies)}."] if copies else []
+    notes = [f"Left out: {words}: {examples(copies)}."] if copies else []
+    return [run for run in runs if id(run) in firsts], notes
 
 
 def _compared(runs: Sequence[RunSummary], notes: Sequence[str]) -> Runs:
@@ -305,11 +301,8 @@ def _compared(runs: Sequence[RunSummary], notes: Sequence[str]) -> Runs:
         random = randoms.get(run.key)
         found = None if random is None else gain(run.joined, random.joined)
         compared.append(dataclasses.replace(run, gain=found))
-    compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
+    place = SCALES.get
+    compared.sort(key=lambda run: (run.init != "random", run.init, place(run.scale, 4), run.path))
+    compared.sort(key=lambda run: groups.index(run.key))
     data = by_data(compared)
     return Runs(tuple(compared), data, (*notes, *notes_of(compared, data)))
-
-
-def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
-    scale = SCALE_ORDER.index(run.scale) if run.scale in SCALE_ORDER else len(SCALE_ORDER)
-    return run.init != "random", run.init, scale, run.path

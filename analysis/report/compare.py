@@ -130,7 +130,7 @@ class Comparison:
             told = [f"{wins} of {found.number}", p_text(found.adjusted), found.result]
             lines.append([*self.names.cells(run), measure.heading, value, *told])
         heads = ("difference", "wins", "p", "result")
-        columns = [Column("measure"), *(Column(each, "number") for each in heads)]
+        columns = [*self.names.columns, Column("measure"), *(Column(n, "number") for n in heads)]
         tests = sum(found.adjusted is not None for *_, found in self.lines)
         words = (
             "Differences of equal seeds, ± half of the 95 % interval; p: t-test with the rounding"
@@ -143,7 +143,6 @@ class Comparison:
         runs, measures = [run for run, *_ in self.lines], [line[2] for line in self.lines]
         meanings = captions([*dict.fromkeys(measures)], runs)
         caption = f"{words} {meanings} {remarks_of(runs)}".rstrip()
-        columns = [*self.names.columns, *columns]
         return Table(columns, [lines], True, self.title, caption=caption, remarks=[words])
 
 

@@ -157,26 +157,18 @@ class Table:
         for shown, beside, tight in [*tries, *((shown, False, True) for shown in fewer)]:
             kept = {None, *needs[:shown]}
             places = [place for place, each in enumerate(self.columns) if each.need in kept]
-            table = self.rich(places, is_tight=tight, beside=beside)
+            table = self._drawn(places, is_tight=tight, beside=beside)
             if Measurement.get(console, console.options, table).maximum <= width:
                 break
         else:
-            table = self.rich(places, is_tight=True, beside=False, folds=True)
+            table = self._drawn(places, is_tight=True, beside=False, folds=True)
         return table, [each for place, each in enumerate(self.columns) if place not in places]
 
-    def rich(
-        self,
-        places: Sequence[int] | None = None,
-        *,
-        is_tight: bool = False,
-        beside: bool | None = None,
-        folds: bool = False,
+    def _drawn(
+        self, places: Sequence[int], *, is_tight: bool, beside: bool, folds: bool = False
     ) -> RichTable:
-        """Return the table for a terminal."""
         padding = (0, 0 if is_tight else 1, 0, 0)
         table = RichTable(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False)
-        beside = self.beside if beside is None else beside
-        places = range(len(self.columns)) if places is None else places
         has_marks = any(column.mark for column in self.columns)
         fixed = ("name", "number") if folds else ("name", "run", "number")
         for column in (self.columns[place] for place in places):

@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.table import Table as RichTable
 
 from clinit.analysis.report.measures import (
     MEASURES,
@@ -195,7 +194,7 @@ def _size(task: Row) -> str:
     return f": {', '.join(parts)}" if parts else ""
 
 
-def grid_table(found: Probe) -> RichTable:
+def grid_table(found: Probe) -> Table:
     """Return a table of held-out top-1 in percent, with a mark at the chosen penalty."""
     lines: list[Cells] = []
     for point in found.grid:
@@ -204,7 +203,7 @@ def grid_table(found: Probe) -> RichTable:
         top1 = f"{point.top1:.2f}{mark}"
         lines.append([f"{point.c:g}", top1, f"{point.held_out_loss:.3f}", steps])
     headings = ["C", "top-1", "held-out loss", "iterations"]
-    return Table([Column(each, "number") for each in headings], [lines]).rich()
+    return Table([Column(each, "number") for each in headings], [lines])
 
 
 def grid_title(found: Probe) -> str:
