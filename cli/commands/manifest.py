@@ -96,13 +96,12 @@ def _print_manifest(manifest: Manifest) -> None:
 
     from clinit.extract.dataset.manifest import SCHEMA
 
-    counts = manifest.class_counts()["images"]
     rows = {
         "data set": manifest.dataset,
         "split": manifest.split,
         "images": f"{len(manifest.table):,}",
-        "classes": f"{len(counts):,}",
-        "classes without images": f"{(counts == 0).sum():,}",
+        "classes": f"{len(manifest.class_names):,}",
+        "classes without images": f"{len(manifest.empty_classes):,}",
     }
     if manifest.is_contained:
         rows["containers"] = f"{len(manifest.containers()):,}"

@@ -68,10 +68,15 @@ def verify(
         except ClinitError as error:
             yield folder, error
     splits = {folder.name: split for folder, split in opened.items() if folder.parent == path}
+    place = path / HEAD_FILE
     try:
-        _check_head(path, splits)
+        head = read_head(place) if is_file(place) else None
+        if head is None and any(split.summary.head.tensors for split in splits.values()):
+            raise damaged(f"{place}, the head that was stored with the features, is missing")
+        if splits:
+            check_one_backbone(path, splits, head)
     except ClinitError as error:
-        yield path / HEAD_FILE, error
+        yield place, error
 
 
 def _check_view(view: CacheSplit, opened: dict[Path, CacheSplit]) -> None:
@@ -81,11 +86,3 @@ def _check_view(view: CacheSplit, opened: dict[Path, CacheSplit]) -> None:
     if (train := opened.get(cache / "train")) is not None:  # else its problem is reported already
         first = next(each for folder, each in opened.items() if folder.parent == view.path.parent)
         check_view(view.path, view.fingerprint, train.fingerprint, first.fingerprint)
-
-
-def _check_head(path: Path, splits: dict[str, CacheSplit]) -> None:
-    head = read_head(path / HEAD_FILE) if is_file(path / HEAD_FILE) else None
-    if head is None and any(split.summary.head.tensors for split in splits.values()):
-        raise damaged(f"{path / HEAD_FILE}, the head that was stored with the features, is missing")
-    if splits:
-        check_one_backbone(path, splits, head)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 import polars as pl
 
 from clinit.errors import ManifestError
@@ -237,16 +236,11 @@ class Manifest:
         path: str = self.table["container" if self.is_contained else "path"][row]
         return path
 
-    def class_counts(self) -> pl.DataFrame:
-        """Return label, class_name and number of images of every class, in label order."""
-        counts = np.bincount(self.table["label"].to_numpy(), minlength=len(self.class_names))
-        return pl.DataFrame(
-            {
-                "label": np.arange(len(self.class_names), dtype=np.int64),
-                "class_name": pl.Series(self.class_names, dtype=pl.String),
-                "images": counts.astype(np.int64),
-            }
-        )
+    @property
+    def empty_classes(self) -> list[str]:
+        """Names of the classes without an image in this split, in label order."""
+        present = {*self.table["label"].unique()}
+        return [name for label, name in enumerate(self.class_names) if label not in present]
 
     def without(self, paths: Collection[str]) -> Manifest:
         """Return a manifest without the images at some paths."""

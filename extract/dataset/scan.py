@@ -290,8 +290,7 @@ def _count_warnings(dataset: Dataset, manifest: Manifest, split: str) -> tuple[s
     if expected is not None and found != expected:
         difference = f"{abs(expected - found):,} {'missing' if found < expected else 'too many'}"
         warnings.append(f"{found:,} images in {split}, expected {expected:,} ({difference})")
-    empty = manifest.class_counts().filter(pl.col("images") == 0)["class_name"]
-    if len(empty):
+    if empty := manifest.empty_classes:
         warnings.append(
             f"{len(empty):,} of {len(dataset.classes):,} classes have no image in"
             f" {split} (for example {empty[0]})"

@@ -170,41 +170,38 @@ def extract(
             f"--views needs training images, but only {', '.join(manifests)} is extracted",
             remedy="Leave out `--views`, or extract the split train too.",
         )
-    network = network or load_network(config)
-    if network.backbone.note:
-        observer(Noted(network.backbone.note))
+    loaded, named = network or load_network(config), NamedHead()
+    if loaded.backbone.note:
+        observer(Noted(loaded.backbone.note))
     folders = (out / split for split in SPLITS)
-    refuse_other_backbone(folders, network.fingerprint, network.backbone.dim)
-    named = NamedHead()
-    if (head := network.backbone.head) is not None:
+    refuse_other_backbone(folders, loaded.fingerprint, loaded.backbone.dim)
+    if (head := loaded.backbone.head) is not None:
         class_names = next(iter(manifests.values())).class_names
-        head = replace(head, fingerprint=network.fingerprint.backbone_identifier)
+        head = replace(head, fingerprint=loaded.fingerprint.backbone_identifier)
         named = named_head(head, class_names, config.head_classes, out)
-    places: list[tuple[Manifest, Path, View | None]] = [
-        (manifest, out / split, None) for split, manifest in manifests.items()
-    ]
-    for number in range(config.views):
-        view = View.of(network.transform, seed=config.view_seed, number=number)
-        places.append((manifests["train"], out / VIEWS_FOLDER / str(number), view))
+
+    def run_of(manifest: Manifest, folder: Path, view: View | None = None) -> SplitRun:
+        return SplitRun(
+            plan=_plan(loaded, config, manifest, folder, view),
+            manifest=manifest,
+            root=root,
+            folder=folder,
+            backbone=loaded.backbone,
+            transform=loaded.transform,
+            view=view,
+            settings=config,
+            part=part,
+            named=named,
+            observer=observer,
+            on_image=on_image,
+        )
+
     make_folder(out)
     with claim_file(out / "plan", on_busy=lambda: None):  # parts may begin at the same time
-        runs = [
-            SplitRun(
-                plan=_plan(network, config, manifest, folder, view),
-                manifest=manifest,
-                root=root,
-                folder=folder,
-                backbone=network.backbone,
-                transform=network.transform,
-                view=view,
-                settings=config,
-                part=part,
-                named=named,
-                observer=observer,
-                on_image=on_image,
-            )
-            for manifest, folder, view in places
-        ]
+        runs = [run_of(manifest, out / split) for split, manifest in manifests.items()]
+        for number in range(config.views):
+            view = View.of(loaded.transform, seed=config.view_seed, number=number)
+            runs.append(run_of(manifests["train"], out / VIEWS_FOLDER / str(number), view))
         runs = compiled_alike(runs)
         make_folder(runs[0].folder)
         for run in runs:

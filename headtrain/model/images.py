@@ -18,7 +18,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import polars as pl
 from PIL import Image
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
@@ -97,8 +96,7 @@ class ImageFolder(Inputs):
         for scanned in listing.values():
             scanned.tell(self.observe)
         train = listing["train"].manifest
-        counts = train.class_counts()
-        if empty := counts.filter(pl.col("images") == 0)["class_name"].to_list():
+        if empty := train.empty_classes:
             raise ManifestError(
                 f"{len(empty):,} of {number_of(len(train.class_names), 'class')} in {self.root}"
                 f" without an image in train ({examples(empty)})",
