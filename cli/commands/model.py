@@ -104,19 +104,18 @@ def add(
     clinit add scenes/ photographs/
     """
     check_file(html, "html")
-    with opened(paths, network, out, overwrite=overwrite) as given:
+    with opened(paths, network, out, overwrite=overwrite) as (model, inputs, out, observe):
         from clinit.headtrain.model.add import add as added_to
 
         kind: ArrivalKind = "more" if more else "add"
-        pair = given.model, given.inputs
-        added = added_to(*pair, config, kind=kind, old=old, observe=given.observe)
-        given.observe(Doing(SAVING))
-        written = added.save(given.out, overwrite=overwrite)
+        added = added_to(model, inputs, config, kind=kind, old=old, observe=observe)
+        observe(Doing(SAVING))
+        written = added.save(out, overwrite=overwrite)
     _tell(added, written, as_json=as_json)
-    _write_page(html, str(given.out), added.model.facts)
+    _write_page(html, str(out), added.model.facts)
     change = added.change
     if html is None and added.audit.misfits and "images" in change.data:
-        page = f"clinit model show {shlex.quote(str(given.out))} --html PAGE.html"
+        page = f"clinit model show {shlex.quote(str(out))} --html PAGE.html"
         note(f"`{page}` shows odd photographs, and how to move them or leave them out")
     if as_json:
         told = ("listing", "unreadable", "notes", "untested", "estimated_loss")
@@ -124,7 +123,7 @@ def add(
         accuracy = {name: asdict(each) for name, each in change.accuracy.items()}
         prices = [{"points": n, "old": asdict(a), "new": asdict(b)} for n, a, b in added.prices]
         facts |= {"accuracy": accuracy, "prices": prices, **change.data["audit"]}
-        print_content({"model": str(given.out), "knows": added.model.facts.num_classes, **facts})
+        print_content({"model": str(out), "knows": added.model.facts.num_classes, **facts})
 
 
 def _tell(added: Addition, written: Written, *, as_json: bool) -> None:
@@ -163,15 +162,14 @@ def remember(
 
     clinit remember scenes/ photographs/ --out scenes-with-memory/
     """
-    with opened(paths, network, out, overwrite=overwrite) as given:
+    with opened(paths, network, out, overwrite=overwrite) as (model, inputs, out, observe):
         from clinit.headtrain.model.inputs import remember
         from clinit.headtrain.model.storage import write_model
 
-        model, inputs, out = given.model, given.inputs, given.out
         if out.suffix == ".safetensors" and model.engine is not None:
             raise typer.BadParameter(f"--out must be a folder: a file has no memory, got {out}")
-        found = remember(model, inputs, config, given.observe)
-        given.observe(Doing(SAVING))
+        found = remember(model, inputs, config, observe)
+        observe(Doing(SAVING))
         write_model(found, out, overwrite=overwrite)
     facts, memory = found.facts, found.memory
     assert memory is not None

@@ -163,13 +163,8 @@ class Defaults:
     """
 
     def __init__(self, context: Context, file: ConfigFile, options: Mapping[str, Any]) -> None:
-        self._context, self._file = context, file
+        self._context, self._file, self.file = context, file, file.name
         self._options = {option.name: (key, option) for key, option in options.items()}
-
-    @property
-    def file(self) -> str:
-        """Name of the file with the defaults."""
-        return self._file.name
 
     def get(self, name: str, default: None = None) -> str | list[str] | None:
         """Return the default of an option as text; None if the file does not set it."""
@@ -272,10 +267,8 @@ def _over_settings(file: ConfigFile, over: Grid, *, top: bool) -> list[dict[str,
     methods = [str(each) for each in grid.values_in(over, "method") or (file.method(command),)]
     names = {field.key: name for name, field in settings_of(top=top).items()}
     free = {key for key, name in names.items() if name not in grid.names_in(over)}
-    under = []
-    for method in methods:
-        given = file.options(command, method)
-        under.append(grid.grid_of({key: given[key] for key in given if key in free}, top=top))
+    given = [file.options(command, method).items() for method in methods]
+    under = [grid.grid_of({k: v for k, v in own if k in free}, top=top) for own in given]
     if all(each == under[0] for each in under):
         return [grid.merge(under[0], over)]
     return [

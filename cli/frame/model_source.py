@@ -220,22 +220,13 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A model, what is given to it, where the new model goes, and who is told of the work."""
-
-    model: Model
-    inputs: Inputs
-    out: Path
-    observe: Observer
-
-
 @contextmanager
 def opened(
     paths: Sequence[Path], network: GivenNetwork, out: Path | None, *, overwrite: bool
-) -> Iterator[Opened]:
+) -> Iterator[tuple[Model, Inputs, Path, Observer]]:
     """Claim `out`, and open the model in the arguments of a command.
 
+    Yields the model, what is given to it, where the new model goes, and who is told of the work.
     Wrong arguments are refused before PyTorch is loaded, which takes seconds.
 
     Args:
@@ -269,7 +260,7 @@ def opened(
         inputs = _inputs(model, paths[-1], network, (place, out is None), observe)
         if isinstance(features := getattr(inputs, "features", None), Path):
             folders.append(features)
-        yield Opened(model, inputs, place, observe)
+        yield model, inputs, place, observe
 
 
 @contextmanager
