@@ -164,7 +164,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 QUIET = "Print no progress and no notes; warnings, errors and results remain."
 
 
-_FILES = dict.fromkeys(("add", "remember", "remove", "rename"), "model")
+_FILES = dict.fromkeys(("add", "remember", "remove", "rename"), "classes")
 """Command -> file of `clinit.cli.commands`, if their names differ."""
 
 

@@ -48,8 +48,7 @@ def title(runs: Sequence[RunSummary]) -> str:
 
 def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     """Return pairs of names and texts: the data, the varied settings, and the shared settings."""
-    varying = Names.of(runs).settings
-    values = {name: dict.fromkeys(shown(run, name) for run in runs) for name in varying}
+    varying = _varying(runs)
     texts = {name: [run.texts[name] for run in runs] for name in runs[0].texts}
     shared = {name: t for name, own in texts.items() for t in own if name not in varying and t}
     data = {
@@ -59,10 +58,9 @@ def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     transforms = [run.record.info["new"]["fingerprint"].get("transform") for run in runs]
     data["images"] = {text for text in transforms if text is not None}
     told = [[name, found.pop()] for name, found in data.items() if len(found) == 1]
-    known = {name: [text for text in found if text != NOTHING] for name, found in values.items()}
     return {
         "data": [*told, ["in common", common(runs, ("init", "scale", *varying))]],
-        "varying": [[_name(name), ", ".join(found)] for name, found in known.items()],
+        "varying": [[_name(name), ", ".join(found)] for name, found in varying.items()],
         "settings": [[_name(name), text] for name, text in shared.items()],
     }
 
@@ -167,14 +165,11 @@ def matrix(row: Row) -> dict[str, Any]:
     lines, tasks = row["accuracy_matrix"], [task["task"] for task in row["tasks"]]
     on = ["base", *(f"task {task}" for task in tasks)]
     first = 0 if any(line[0] is not None for line in lines) else 1
-    incremental, forgetting = row["average_incremental_accuracy"], row["forgetting"]
-    return {
-        "tasks": tasks,
-        "on": on[first:],
-        "cells": [[None if v is None else round(v, 2) for v in line[first:]] for line in lines],
-        "incremental": None if incremental is None else f"{incremental:.2f} %",
-        "forgetting": None if forgetting is None else f"{forgetting:.2f} %",
-    }
+    cells = [[None if v is None else round(v, 2) for v in line[first:]] for line in lines]
+    means = row["average_incremental_accuracy"], row["forgetting"]
+    incremental, forgetting = (None if mean is None else f"{mean:.2f} %" for mean in means)
+    told = {"incremental": incremental, "forgetting": forgetting}
+    return {"tasks": tasks, "on": on[first:], "cells": cells, **told}
 
 
 def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
@@ -223,13 +218,14 @@ def switches(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
 
     The page has switches to show and hide runs by these values.
     """
-    found = {}
-    for name in sorted(Names.of(runs).settings, key=lambda name: name == "seed"):
-        texts = dict.fromkeys(shown(run, name) for run in runs)
-        values = [text for text in texts if text != NOTHING]
-        if 1 < len(values) <= MOST_VALUES:
-            found[name] = values
-    return found
+    found = sorted(_varying(runs).items(), key=lambda pair: pair[0] == "seed")
+    return {name: values for name, values in found if 1 < len(values) <= MOST_VALUES}
+
+
+def _varying(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
+    """Return the settings that differ between runs, with their values."""
+    texts = {n: dict.fromkeys(shown(run, n) for run in runs) for n in Names.of(runs).settings}
+    return {name: [text for text in own if text != NOTHING] for name, own in texts.items()}
 
 
 ACCURACIES = ("acc_new", "acc_old", "acc_all")

@@ -5,6 +5,7 @@ process                          threads and memory; Ctrl+C; one writer per fold
 options, study_options   options, most of them made from settings
 config                           files of options, and recipes
 run_data, model_source           open caches and models for a command
+outcome                          print what became of a model
 console, results, progress       print results, notes and progress
 demo_inputs                      handwritten digits for commands that need no data
 """

@@ -104,9 +104,8 @@ def open_config(path: Path) -> ConfigFile:
         name = f"the recipe {path}" if is_recipe else name
         return ConfigFile(name, tomllib.loads(text))
     except TextFileError as error:
-        stem = path.name.removesuffix(".toml")
-        text = f"cannot read the options in {path}: {error}"
-        raise ConfigFileError(text, remedy=_proposal(stem)) from error
+        told = f"cannot read the options in {path}: {error}"
+        raise ConfigFileError(told, remedy=_proposal(path.stem)) from error
     except (ValueError, RecursionError) as error:  # ValueError: TOML, or a number that is too long
         raise ConfigFileError(
             f"{name} is not TOML: {error}",
@@ -189,9 +188,9 @@ class Defaults:
         own = self._file.options(command, str(typed.get("method") or self._file.method(command)))
         if command != "sweep":
             return own
-        kept = (*_PLACES, *OF_IMAGES) if typed.get("top") else _PLACES
-        runs = self._file.options(TOP_RUNS if typed.get("top") else RUNS, "")
-        return {key: value for key, value in runs.items() if key in kept} | own
+        runs, more = (TOP_RUNS, OF_IMAGES) if typed.get("top") else (RUNS, ())
+        given = self._file.options(runs, "")
+        return {key: given[key] for key in given if key in (*_PLACES, *more)} | own
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:

@@ -83,11 +83,7 @@ def keep_freed_memory(environment: Mapping[str, str]) -> bool:
     return bool(mallopt(_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(_ARENA_MAX, 1))
 
 
-_WORDS = {
-    signal.SIGINT: "Interrupted",
-    signal.SIGTERM: "Terminated",
-    **({signal.SIGHUP: "Hung up"} if hasattr(signal, "SIGHUP") else {}),
-}
+_WORDS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated", signal.SIGHUP: "Hung up"}
 NOTHING = "Nothing is kept yet: run the same command again."
 _GRACE_S = 1.0
 """Seconds after the first signal in which further signals are ignored."""

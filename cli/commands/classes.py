@@ -1,0 +1,236 @@
+"""`clinit add`, `remember`, `remove` and `rename`: change the classes of a model."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clinit.cli.frame import outcome
+from clinit.cli.frame.config import ConfigOption
+from clinit.cli.frame.console import note, say
+from clinit.cli.frame.model_source import (
+    GivenNetwork,
+    ModelAndImages,
+    ModelArgument,
+    ModelOut,
+    check_file,
+    check_model,
+    command_data,
+    opened,
+    takes_network,
+    target,
+)
+from clinit.cli.frame.options import AsJson, Overwrite, described
+from clinit.cli.frame.process import claimed_file, keeps
+from clinit.cli.frame.progress import doing
+from clinit.cli.frame.results import print_content
+from clinit.cli.frame.study_options import takes
+from clinit.extract.dataset.names import in_words
+from clinit.headtrain.model.settings import AddConfig, ArrivalKind, RememberConfig
+from clinit.observer import Doing
+from clinit.words import examples, number_of
+
+if TYPE_CHECKING:
+    from clinit.headtrain.model.model import Model
+
+KEPT_FEATURES = "The features computed so far are kept: run the same command again to resume."
+
+
+@keeps(KEPT_FEATURES)
+@takes("config", AddConfig)
+@takes_network
+def add(
+    paths: ModelAndImages,
+    config: AddConfig,
+    network: GivenNetwork,
+    out: ModelOut = None,
+    more: Annotated[
+        bool,
+        typer.Option(
+            "--more",
+            help="Give more images of classes that the model has: the rows of these classes, and of"
+            " all classes added with them, are computed anew from all images.",
+        ),
+    ] = False,
+    old: Annotated[
+        Path | None,
+        described(
+            "Feature cache of old classes, named as in the model.", "PATH", "the model's memory"
+        ),
+    ] = None,
+    html: outcome.HtmlFile = None,
+    as_json: AsJson = False,
+    overwrite: Overwrite = False,
+    config_file: ConfigOption = None,
+) -> None:
+    """Add classes to a model, from a folder with a folder of images for each.
+
+    Or from features of them, to a head that reads such features: MODEL is then a
+    head file, IMAGES a feature cache or a file of arrays with labels.
+
+    The rows of the new classes are computed from the features of their images;
+    old images are not needed. The rows of other classes do not change, nor does
+    MODEL. With --backbone and a network without a classifier (DINO, SigLIP, CLIP),
+    the new model has only these classes, with a head that is fitted to their images.
+
+    An audit warns about classes that the model already has, classes that look
+    alike, repeated images, images that do not fit their class, and old images that
+    become wrong. --json prints all findings.
+
+    clinit add scenes/ photographs/
+    """
+    check_file(html, "html")
+    with opened(paths, network, out, overwrite=overwrite) as (model, inputs, out, observe):
+        from clinit.headtrain.model.add import add as added_to
+
+        kind: ArrivalKind = "more" if more else "add"
+        added = added_to(model, inputs, config, kind=kind, old=old, observe=observe)
+        observe(Doing(outcome.SAVING))
+        written = added.save(out, overwrite=overwrite)
+    outcome.tell_added(added, written, as_json=as_json)
+    outcome.write_page(html, str(out), added.model.facts)
+    change = added.change
+    if html is None and added.audit.misfits and "images" in change.data:
+        page = f"clinit model show {shlex.quote(str(out))} --html PAGE.html"
+        note(f"`{page}` shows odd photographs, and how to move them or leave them out")
+    if as_json:
+        told = ("listing", "unreadable", "notes", "untested", "estimated_loss")
+        facts = {name: change.data.get(name) for name in told}
+        accuracy = {name: asdict(each) for name, each in change.accuracy.items()}
+        prices = [{"points": n, "old": asdict(a), "new": asdict(b)} for n, a, b in added.prices]
+        facts |= {"accuracy": accuracy, "prices": prices, **change.data["audit"]}
+        print_content({"model": str(out), "knows": added.model.facts.num_classes, **facts})
+
+
+@keeps(KEPT_FEATURES)
+@takes("config", RememberConfig)
+@takes_network
+def remember(
+    paths: ModelAndImages,
+    config: RememberConfig,
+    network: GivenNetwork,
+    out: ModelOut = None,
+    overwrite: Overwrite = False,
+    config_file: ConfigOption = None,
+) -> None:
+    """Let a model remember its classes: no image, but their statistics.
+
+    IMAGES is a folder with a folder of images for each class, with the model's
+    class names. `clinit add` then needs none of these images: it draws features
+    from the statistics, and measures old accuracy on held-out features. With
+    --backbone, a timm network becomes a model that remembers its classes.
+
+    clinit remember scenes/ photographs/ --out scenes-with-memory/
+    """
+    with opened(paths, network, out, overwrite=overwrite) as (model, inputs, out, observe):
+        from clinit.headtrain.model.inputs import remember
+        from clinit.headtrain.model.storage import write_model
+
+        if out.suffix == ".safetensors" and model.engine is not None:
+            raise typer.BadParameter(f"--out must be a folder: a file has no memory, got {out}")
+        found = remember(model, inputs, config, observe)
+        observe(Doing(outcome.SAVING))
+        write_model(found, out, overwrite=overwrite)
+    facts, memory = found.facts, found.memory
+    assert memory is not None
+    change = facts.history[-1]
+    images = number_of(sum(change.images.values()), "image")
+    place = getattr(inputs, "features", None) if model.engine is not None else None
+    where = f"; their features are at {place}" if isinstance(place, Path) else ""
+    known = f"{int(memory.known.sum()):,} of {number_of(facts.num_classes, 'class')}"
+    say(f"{out} remembers {known}, {len(change.classes):,} of them now, from {images}{where}")
+    if top1 := change.accuracy.get("old"):
+        say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'other image')}, held out")
+    tests = memory.held_out.counts() + memory.left_out.counts()
+    if left := int((tests == 0).sum()):
+        untested = f"No image held out of {number_of(left, 'class')}, which are not tested"
+        say(f"{untested}; of five images or more, one is held out")
+    say(memory.describe())
+    say(f"Next: clinit add {shlex.quote(str(out))} {'FOLDER' if model.engine else 'FEATURES'}")
+
+
+@keeps(outcome.WHOLE)
+def remove(
+    model: ModelArgument,
+    classes: Annotated[list[str], typer.Argument(help="Names of classes.", metavar="CLASS...")],
+    out: ModelOut = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Remove classes from a model: their rows, and its memory of them.
+
+    The rows of all other classes and their order do not change. MODEL is not
+    changed.
+
+    clinit remove scenes/ campsite iceberg
+    """
+    left = _changed(model, out, lambda one, data: one.remove(classes, data), overwrite=overwrite)
+    knows = f"{left.origin} knows {number_of(left.facts.num_classes, 'class')}"
+    gone = left.facts.history[-1].classes
+    say(f"{knows}, {len(gone):,} fewer: {outcome.listed(gone)} removed")
+    if left.memory is not None and not left.memory.exact:
+        note(
+            "the stored covariance still includes the removed classes:"
+            " `clinit remember` computes it anew from images"
+        )
+
+
+@keeps(outcome.WHOLE)
+def rename(
+    model: ModelArgument,
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Pairs of the present name and the new name.", metavar="OLD=NEW..."),
+    ],
+    out: ModelOut = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Give classes of a model other names.
+
+    Rows and memory do not change. MODEL is not changed.
+
+    clinit rename scenes/ n02979186="cassette player"
+    """
+    pairs: dict[str, str] = {}
+    for text in names:
+        old, _, new = text.partition("=")
+        if not (old and new) or old in pairs:
+            example = shlex.quote(f"{old or 'tench'}=new name")
+            raise typer.BadParameter(f"expected OLD=NEW ({example}), each OLD once, got {text!r}")
+        pairs[old] = new
+    found = _changed(model, out, lambda one, data: one.rename(pairs, data), overwrite=overwrite)
+    named = found.facts.history[-1].settings["names"].items()
+    told = [f"{in_words(before)} is now {in_words(now)}" for before, now in named]
+    say(f"{found.origin}: {examples(told, outcome.SHOWN)}")
+
+
+def _changed(
+    path: Path,
+    out: Path | None,
+    change: Callable[[Model, Mapping[str, Any]], Model],
+    *,
+    overwrite: bool,
+) -> Model:
+    """Open the model at `path`, apply `change` and write the result to `out`; return it."""
+    check_model(path)
+    import numpy as np
+
+    from clinit.extract.cache.head import Head
+    from clinit.headtrain.model.model import Model, load_model
+    from clinit.headtrain.model.storage import check_apart, read_facts
+
+    if path.suffix != ".onnx":  # wrong names are refused before the network is loaded
+        facts = read_facts(path)
+        nothing = np.zeros((facts.num_classes, 1), np.float32)
+        head = Head(nothing, nothing[:, 0], facts.class_names)
+        change(Model(facts=facts, linear=head), {})
+    place = target(out, path, overwrite=overwrite)
+    with claimed_file(place), doing(outcome.SAVING):
+        opened = load_model(path, device="cpu")
+        check_apart(place, path)
+        found = change(opened, {**command_data(), "model": opened.origin})
+        return found.save(place, overwrite=overwrite).model
