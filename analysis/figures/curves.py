@@ -45,13 +45,6 @@ class Switches:
     """Whether all runs end their tasks at these iterations; otherwise tasks cannot be numbered."""
 
 
-def loss_lines(start: StartRuns) -> dict[int, Line]:
-    """Return the loss of new images in each batch over the steps of each task."""
-    steps = lines_of([run.record.steps for run in start.runs], "loss_new")
-    evaluated = lines_of([run.points for run in start.runs], "loss_new")
-    return {task: steps.get(task, line) for task, line in {**steps, **evaluated}.items()}
-
-
 def ends_of(run: RunSummary) -> dict[int, int]:
     """Return the cumulative iterations at which the tasks of a run end."""
     lengths = run.points.group_by("task").agg(pl.col("iteration").max()).sort("task")
@@ -108,9 +101,9 @@ def figure(runs: Sequence[RunSummary], names: Sequence[str] = CURVES) -> Figure:
 
 def measured_lines(start: StartRuns, name: str) -> dict[int, Line]:
     """Return the lines of a measure, of losses before each update if they are known."""
-    if name == "loss_new":
-        return loss_lines(start)
-    return lines_of([run.points for run in start.runs], name)
+    steps = [run.record.steps for run in start.runs] if name == "loss_new" else []
+    evaluated = lines_of([run.points for run in start.runs], name)
+    return {**evaluated, **lines_of(steps, name)} if steps else evaluated
 
 
 SIGNS = "ox+#*"

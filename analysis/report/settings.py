@@ -11,7 +11,6 @@ import re
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
@@ -152,15 +151,12 @@ def by_data(runs: Sequence[RunSummary]) -> ByData:
     ordered = sorted(parts.values(), key=lambda part: part[0].is_held_out)
     if len(ordered) < 2:
         return {"": tuple(runs)}
-    return {
-        f"Data {n} of {len(ordered)}: {_data_words(part[0])}": tuple(part)
-        for n, part in enumerate(ordered, start=1)
-    }
-
-
-def _data_words(run: RunSummary) -> str:
-    names = [Path(side["path"]).name for side in run.record.sides.values() if side["path"]]
-    return ", on ".join(filter(None, [" → ".join(names), run.measured_on]))
+    found = {}
+    for number, (first, *more) in enumerate(ordered, start=1):
+        names = " → ".join(filter(None, first.data_names.values()))
+        words = ", on ".join(filter(None, [names, first.measured_on]))
+        found[f"Data {number} of {len(ordered)}: {words}"] = (first, *more)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,9 @@ def ranking(runs: Sequence[RunSummary], columns: str | Sequence[str] = "") -> Ta
     groups = seed_groups(runs)
     measures = _chosen(groups, TABLES["ranked"], columns)
     found = table_of(groups, measures, without=("seed",), key=lambda each: each.comparable)
-    ranked = f"Ranked by A_all on {runs[0].measured_on}{_over_seeds(groups)}."
+    least, most = (choose(len(group.runs) for group in groups) for choose in (min, max))
+    over = f", ± standard deviation over seeds{f' ({least} to {most})' * (least < most)}"
+    ranked = f"Ranked by A_all on {runs[0].measured_on}{over * (most > 1)}."
     caption = f"{ranked} {captions(measures, runs)} {remarks_of(runs)}".rstrip()
     told = captions(measures, runs) if columns else ""
     return replace(found, caption=caption, remarks=[ranked, told])
@@ -178,14 +180,6 @@ def table_of(
     ]
     title, is_bold = names.title, key is not None and len({*map(key, groups)}) < len(groups)
     return Table(columns, sections, seeded, title, remarks=[""], about=runs, is_bold=is_bold)
-
-
-def _over_seeds(groups: Sequence[SeedGroup]) -> str:
-    counts = {len(group.runs) for group in groups}
-    if counts == {1}:
-        return ""
-    some = f" ({min(counts)} to {max(counts)})" if len(counts) > 1 else ""
-    return f", ± standard deviation over seeds{some}"
 
 
 def _size(task: Row) -> str:

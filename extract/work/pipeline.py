@@ -208,7 +208,11 @@ class Decoder:
                         encoded = for_device(content, max_pixels=self.max_pixels)
                     if encoded is None:
                         image = decode(content, max_pixels=self.max_pixels)
-                        target.copy_(self._to_input(image, row))
+                        if self.view is None:
+                            self._check_resized(image)
+                            target.copy_(self.transform.to_input(image))
+                        else:
+                            target.copy_(self.view.to_input(image, row))
             except ImageError as error:
                 reason = str(error)
                 target.zero_()
@@ -259,12 +263,6 @@ class Decoder:
                 (place,) = places
                 resized = self.view.to_input(images[place], rows[place])[None]
             pixels[torch.tensor(places, device=pixels.device)] = resized
-
-    def _to_input(self, image: Tensor, row: int) -> Tensor:
-        if self.view is not None:
-            return self.view.to_input(image, row)
-        self._check_resized(image)
-        return self.transform.to_input(image)
 
     def _check_resized(self, image: Tensor) -> None:
         height, width = self.transform.resized(image.shape[1], image.shape[2])

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.figures.curves import Switches, cumulative, draw, loss_lines, switches
+from clinit.analysis.figures.curves import Switches, cumulative, draw, measured_lines, switches
 from clinit.analysis.figures.line import Line, StartRuns, lines_of, starts_of
 from clinit.analysis.runs import load_runs, runs_of
 from tests.analysis.conftest import MakeRun
@@ -32,7 +32,7 @@ def test_the_loss_has_a_point_a_step(make_run: MakeRun) -> None:
     runs = [make_run(loss_curve=spike), make_run(seed=1, loss_curve=lambda t, i: 1.0)]
     report = runs_of(runs)
     (start,) = starts_of(report.runs)
-    for line in loss_lines(start).values():
+    for line in measured_lines(start, "loss_new").values():
         assert line.at.tolist() == list(range(200))
         expected = [(spike(1, step) + 1.0) / 2 for step in range(200)]
         assert line.mean == pytest.approx(expected)
@@ -81,7 +81,7 @@ def test_tasks_have_numbers_where_all_runs_that_train_switch_at_the_same_places(
 def test_points_of_solved_heads_stand_where_the_others_begin_a_task(make_run: MakeRun) -> None:
     runs = runs_of([make_run(), make_run("least-square", iterations=0, every=200)]).runs
     (solved,) = (start for start in starts_of(runs) if start.first.init == "least-square")
-    assert all(line.mean == pytest.approx([0.35 + 1.1]) for line in loss_lines(solved).values())
+    assert all(e.mean == pytest.approx([1.45]) for e in measured_lines(solved, "loss_new").values())
     lines = cumulative(solved, accuracies(solved), switches(runs))
     assert [line.at.tolist() for line in lines] == [[0], [200], [400]]
     alone = cumulative(solved, accuracies(solved), switches(solved.runs))
