@@ -23,25 +23,9 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
+from clinit.cli.frame import console, process
 from clinit.cli.frame.config import Defaults
-from clinit.cli.frame.console import (
-    err,
-    hush,
-    ignore_full_log,
-    out,
-    replace_what_cannot_be_printed,
-    say,
-    show_messages_of_libraries,
-)
 from clinit.cli.frame.context import given
-from clinit.cli.frame.process import (
-    Interruption,
-    arrived,
-    heed_signals,
-    keep_freed_memory,
-    raise_no_more,
-    set_thread_defaults,
-)
 from clinit.errors import ClinitError
 from clinit.machine import error_number, out_of_memory
 from clinit.words import visible
@@ -54,13 +38,13 @@ _LESS = "Free some, or give smaller --batch-size, --bank-size or --workers, if t
 
 def fail(error: BaseException) -> int:
     """Print the error that has ended a command; return the exit code."""
-    raise_no_more()  # no signal must interrupt the message
-    if (stopped := arrived()) is not None:
-        err.print(Text(visible(str(stopped))), soft_wrap=True)
+    process.raise_no_more()  # no signal must interrupt the message
+    if (stopped := process.arrived()) is not None:
+        console.err.print(Text(visible(str(stopped))), soft_wrap=True)
         return stopped.exit_code
     if isinstance(error, SystemExit):
         raise error
-    assert not isinstance(error, Interruption)
+    assert not isinstance(error, process.Interruption)
     if isinstance(error, BrokenPipeError):
         return 1  # the reader of the output has stopped
     if isinstance(error, _USAGE_ERROR):
@@ -68,24 +52,24 @@ def fail(error: BaseException) -> int:
     told = _told(error)
     if told is None:
         text = "".join(traceback.format_exception(error))
-        err.print(Text(visible(text, lines=True)), soft_wrap=True, end="")
+        console.err.print(Text(visible(text, lines=True)), soft_wrap=True, end="")
         return 1
     message, remedy = visible(told[0]), visible(told[1], lines=True)
     lines = f"{message}\n{remedy}" if remedy else message
-    err.print(Text.assemble(("Error: ", "bold red"), lines), soft_wrap=True)
+    console.err.print(Text.assemble(("Error: ", "bold red"), lines), soft_wrap=True)
     return 1
 
 
 def _refuse_usage(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # its message is the whole help
-        out.print(Text(error.format_message()), soft_wrap=True)
+        console.out.print(Text(error.format_message()), soft_wrap=True)
         return int(error.exit_code)
     if error.ctx is not None:
         option = error.ctx.help_option_names[-1]
-        err.print(Text(error.ctx.get_usage()), soft_wrap=True)
-        err.print(Text(f"Try '{error.ctx.command_path} {option}' for help.", style="dim"))
+        console.err.print(Text(error.ctx.get_usage()), soft_wrap=True)
+        console.err.print(Text(f"Try '{error.ctx.command_path} {option}' for help.", style="dim"))
     message = visible(_usage_message(error) + _origin(error), lines=True)
-    err.print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
+    console.err.print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
     return int(error.exit_code)
 
 
@@ -226,7 +210,7 @@ def _format_options(command: Any, context: Any, formatter: Any) -> None:
 
 def _heed(wanted: bool) -> bool:
     if wanted:
-        hush(wanted=True)
+        console.hush(wanted=True)
     return wanted
 
 
@@ -291,7 +275,7 @@ def _print_version(wanted: bool | None) -> None:
     if wanted:
         from clinit import __version__
 
-        say(f"clinit {__version__}")
+        console.say(f"clinit {__version__}")
         raise typer.Exit
 
 
@@ -310,23 +294,23 @@ def clinit(
     A model of your photographs: `clinit add`, `clinit predict`, `clinit evaluate`.
     Experiments: `clinit demo`, or `clinit extract`, `clinit train-head`, `clinit report`.
     """
-    hush(wanted=quiet)
+    console.hush(wanted=quiet)
 
 
 def main() -> None:
     """Run the command line; report errors and signals in words, without a traceback."""
-    set_thread_defaults(os.environ)  # before anything loads PyTorch
-    keep_freed_memory(os.environ)
+    process.set_thread_defaults(os.environ)  # before anything loads PyTorch
+    process.keep_freed_memory(os.environ)
     os.environ["MPLBACKEND"] = "agg"  # a notebook's backend exists only in its own process
-    heed_signals()
-    ignore_full_log()
-    replace_what_cannot_be_printed()
-    show_messages_of_libraries()
+    process.heed_signals()
+    console.ignore_full_log()
+    console.replace_what_cannot_be_printed()
+    console.show_messages_of_libraries()
     try:
         code = app(standalone_mode=False)
-        if (swallowed := arrived()) is not None:
+        if (swallowed := process.arrived()) is not None:
             raise swallowed  # raise it again, because Python ignores exceptions within `__del__`
-        raise_no_more()
+        process.raise_no_more()
     except BaseException as error:
         code = fail(error)
     sys.exit(code)

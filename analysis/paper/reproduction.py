@@ -15,19 +15,8 @@ from typing import Any, Literal
 import polars as pl
 
 from clinit.analysis.metrics.diagnosis import diagnose_splits
+from clinit.analysis.paper import numbers
 from clinit.analysis.paper.commands import Places, recorded
-from clinit.analysis.paper.numbers import (
-    GROUP,
-    MEASURES,
-    PLACE,
-    SCHEMA,
-    budget_of,
-    deviation_of,
-    paper_numbers,
-    places_of,
-    value_of,
-    with_overhead,
-)
 from clinit.analysis.paper.settings import PaperSetting, settings_of_heads, settings_of_runs
 from clinit.analysis.paper.tables import PaperTable
 from clinit.analysis.report.compare import FEWEST, Difference, adjusted_by_holm, step_of
@@ -106,7 +95,7 @@ class Reproduction:
     @property
     def groups(self) -> list[pl.DataFrame]:
         """Groups of comparable lines: same method, loss and budget."""
-        return self.lines.partition_by(*GROUP, maintain_order=True)
+        return self.lines.partition_by(*numbers.GROUP, maintain_order=True)
 
 
 def reproduction(
@@ -124,8 +113,8 @@ def reproduction(
         collapse: Metrics of the pretrained heads.
         features: Fingerprint of the features on which the metrics of heads were measured.
     """
-    paper = paper_numbers(table)
-    used = [*places_of(runs, paper)] if table.runs else []
+    paper = numbers.paper_numbers(table)
+    used = [*numbers.places_of(runs, paper)] if table.runs else []
     members = [run for run, _ in used]
     settings = (
         settings_of_runs(table, members, paper)
@@ -146,16 +135,18 @@ def _lines(
     collapse: Collapse,
 ) -> pl.DataFrame:
     rows: list[Row] = []
-    places, on = paper.select(PLACE), [*PLACE, "metric"]
+    places, on = paper.select(numbers.PLACE), [*numbers.PLACE, "metric"]
     for run, place in used:
         row = run.row()
         for metric in {*table.metrics, "minutes_total", "minutes_init"} - {*COLLAPSE, "overhead"}:
-            value = value_of(row, metric, at_start=table.name == "first-task")
+            value = numbers.value_of(row, metric, at_start=table.name == "first-task")
             rows.append({**place, "metric": metric, "seed": row["seed"], "value": value})
-    schema = {**SCHEMA, "seed": pl.Int64, "value": pl.Float64}
-    ours = with_overhead(pl.DataFrame(rows, schema=schema), "value", [*GROUP, "seed"])
-    budgets = {tuple(place.values()): budget_of(run) for run, place in used}
-    places = pl.concat([places, ours.select(PLACE)]).unique(maintain_order=True)
+    schema = {**numbers.SCHEMA, "seed": pl.Int64, "value": pl.Float64}
+    ours = numbers.with_overhead(
+        pl.DataFrame(rows, schema=schema), "value", [*numbers.GROUP, "seed"]
+    )
+    budgets = {tuple(place.values()): numbers.budget_of(run) for run, place in used}
+    places = pl.concat([places, ours.select(numbers.PLACE)]).unique(maintain_order=True)
     of_heads = [
         {**place, "metric": metric, "seed": 0, "value": collapse[place["loss"]].get(metric)}
         for place in places.to_dicts()
@@ -185,9 +176,11 @@ def _lines(
 
 
 def _effects(table: PaperTable, lines: pl.DataFrame, runs: Sequence[RunSummary]) -> list[Effect]:
-    known = {(tuple(row[name] for name in PLACE), row["metric"]): row for row in lines.to_dicts()}
+    known = {
+        (tuple(row[name] for name in numbers.PLACE), row["metric"]): row for row in lines.to_dicts()
+    }
     result: list[Effect] = []
-    for place in lines.select(PLACE).unique(maintain_order=True).to_dicts():
+    for place in lines.select(numbers.PLACE).unique(maintain_order=True).to_dicts():
         for better, other in PAIRS:
             rival = tuple({**place, "init": other}.values())
             if place["init"] != better or (rival, table.metrics[0]) not in known:
@@ -196,8 +189,10 @@ def _effects(table: PaperTable, lines: pl.DataFrame, runs: Sequence[RunSummary])
                 pair = [known[each, metric] for each in (tuple(place.values()), rival)]
                 printed = [each["paper"] for each in pair]
                 paper = None if None in printed else printed[0] - printed[1]
-                noise = math.hypot(*(deviation_of(init, metric) for init in (better, other)))
-                step = step_of(runs[0], MEASURES[metric]) if runs else 0.0
+                noise = math.hypot(
+                    *(numbers.deviation_of(init, metric) for init in (better, other))
+                )
+                step = step_of(runs[0], numbers.MEASURES[metric]) if runs else 0.0
                 values = (dict(zip(e["seeds"] or (), e["values"] or (), strict=True)) for e in pair)
                 made = Difference.of(*values, step=step)
                 result.append(Effect(place, metric, better, other, paper, noise, made))

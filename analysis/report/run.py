@@ -12,19 +12,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from clinit.analysis.metrics.accuracy import (
-    ACCURACIES,
-    IN_TASK,
-    accuracy_before,
-    accuracy_matrix,
-    accuracy_points,
-    at_end,
-    at_start,
-    backward_transfer,
-    forgetting,
-    mean,
-    transfers,
-)
+from clinit.analysis.metrics import accuracy
 from clinit.analysis.metrics.efficiency import GAINS, initialisation_seconds, mean_gain
 from clinit.analysis.report.table import NOTHING
 from clinit.errors import RecordError
@@ -41,7 +29,7 @@ INIT_SETTINGS = frozenset(fields_of(Start)) - {"head_width"}
 """Settings of the start of new rows."""
 SIDES: tuple[Literal["base", "new"], ...] = ("base", "new")
 Row = dict[str, Any]
-VALUES = ("loss_new", *ACCURACIES, *IN_TASK)
+VALUES = ("loss_new", *accuracy.ACCURACIES, *accuracy.IN_TASK)
 """Values that are averaged over evaluations."""
 OF_TASK = (
     *("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes"),
@@ -52,18 +40,18 @@ OF_TASK = (
 
 def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) -> Row:
     """Return the values at the ends of the tasks, joined with the values at their starts."""
-    matrix = accuracy_matrix(record.evaluations, record.classes)
+    matrix = accuracy.accuracy_matrix(record.evaluations, record.classes)
     tasks = points["task"].unique().sort().to_list()
     cells = {(after, on): value for after, on, value in matrix.iter_rows()}
-    first, last = at_start(joined), at_end(points)["acc_all"]
+    first, last = accuracy.at_start(joined), accuracy.at_end(points)["acc_all"]
     return {
-        "acc_new_start": mean(first["acc_new"]),
-        "loss_new_start": mean(first["loss_new"]),
-        "acc_pre_before": accuracy_before(record, points),
+        "acc_new_start": accuracy.mean(first["acc_new"]),
+        "loss_new_start": accuracy.mean(first["loss_new"]),
+        "acc_pre_before": accuracy.accuracy_before(record, points),
         "last_accuracy": last.last(),  # of the last task that was learnt
-        "forgetting": forgetting(matrix),
-        "backward_transfer": backward_transfer(matrix),
-        "average_incremental_accuracy": mean(last),
+        "forgetting": accuracy.forgetting(matrix),
+        "backward_transfer": accuracy.backward_transfer(matrix),
+        "average_incremental_accuracy": accuracy.mean(last),
         # Row: after task 1, 2, ...; column: on the base classes, on task 1, 2, ...
         "accuracy_matrix": [[cells.get((after, on)) for on in [0, *tasks]] for after in tasks],
     }
@@ -93,7 +81,7 @@ class RunSummary:
     def of(cls, record: RunRecord) -> RunSummary:
         """Compute the evaluation points of `record`."""
         points = record.points.select("task", "iteration", "loss_new", "elapsed_s")
-        found = accuracy_points(record.evaluations, record.classes)
+        found = accuracy.accuracy_points(record.evaluations, record.classes)
         points = points.join(found, on=["task", "iteration"], how="full", coalesce=True)
         return cls(record, points.sort("task", "iteration"))
 
@@ -266,21 +254,23 @@ class RunSummary:
         """The row of the run, computed once for all tables of a report."""
         info, told, tasks = self.record.info, self.record.info["tasks"], self._tasks()
         seconds, start = info.get("seconds"), initialisation_seconds(told)
-        probes = [top1 for _, top1 in transfers(told).values()]
+        probes = [top1 for _, top1 in accuracy.transfers(told).values()]
         last: Mapping[str, Any] = (told[-1].get("diagnosis") if told else None) or {}
-        end, sample = at_end(self.points).tail(1), info.get("loss_sample_rows")
+        end, sample = accuracy.at_end(self.points).tail(1), info.get("loss_sample_rows")
         share = None if start is None or not seconds else start / seconds
         row: Row = {"id": info["id"], "path": str(self.path), "init": self.init}
         row |= {"scale": self.scale}
         row |= {name: self.config.get(name) for name in ("loss", "seed", "head_width")}
         row |= {**self.data_names, "measured_on": self.measured_on}
-        row |= {name: mean(self.averaged[name]) for name in VALUES} | mean_gain(self.gain)
+        row |= {name: accuracy.mean(self.averaged[name]) for name in VALUES} | mean_gain(self.gain)
         row |= {"seconds": seconds, "evaluation_points": len(self.averaged)}
         row |= {"loss_sample_rows": sample, **over_tasks(self.record, self.points, self.joined)}
         row |= {"initialisation_seconds": start, "initialisation_share": share}
         row["forward_transfer"] = sum(probes) / len(probes) if probes else None
         row |= {name: last.get(name) for name in COLLAPSE}
-        row["final"] = {name: end[name].first() for name in (*ACCURACIES, *IN_TASK)}
+        row["final"] = {
+            name: end[name].first() for name in (*accuracy.ACCURACIES, *accuracy.IN_TASK)
+        }
         row["tasks"] = [self._task_row(task) for task in tasks.to_dicts()]
         row |= {"config": self.config, "notes": [*info.get("notes", []), *self.remarks]}
         found: Row = finite(row)
@@ -300,7 +290,7 @@ class RunSummary:
         return ends.sort("task")
 
     def _task_row(self, values: Row) -> Row:
-        told, probes = self.record.info["tasks"], transfers(self.record.info["tasks"])
+        told, probes = self.record.info["tasks"], accuracy.transfers(self.record.info["tasks"])
         task = values["task"]
         about: Mapping[str, Any] = next((each for each in told if each["task"] == task), {})
         return {

@@ -10,21 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.frame import outcome
+from clinit.cli.frame import model_source, outcome
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say
-from clinit.cli.frame.model_source import (
-    GivenNetwork,
-    ModelAndImages,
-    ModelArgument,
-    ModelOut,
-    check_file,
-    check_model,
-    command_data,
-    opened,
-    takes_network,
-    target,
-)
 from clinit.cli.frame.options import AsJson, Overwrite, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
@@ -43,12 +31,12 @@ KEPT_FEATURES = "The features computed so far are kept: run the same command aga
 
 @keeps(KEPT_FEATURES)
 @takes("config", AddConfig)
-@takes_network
+@model_source.takes_network
 def add(
-    paths: ModelAndImages,
+    paths: model_source.ModelAndImages,
     config: AddConfig,
-    network: GivenNetwork,
-    out: ModelOut = None,
+    network: model_source.GivenNetwork,
+    out: model_source.ModelOut = None,
     more: Annotated[
         bool,
         typer.Option(
@@ -84,8 +72,13 @@ def add(
 
     clinit add scenes/ photographs/
     """
-    check_file(html, "html")
-    with opened(paths, network, out, overwrite=overwrite) as (model, inputs, out, observe):
+    model_source.check_file(html, "html")
+    with model_source.opened(paths, network, out, overwrite=overwrite) as (
+        model,
+        inputs,
+        out,
+        observe,
+    ):
         from clinit.headtrain.model.add import add as added_to
 
         kind: ArrivalKind = "more" if more else "add"
@@ -109,12 +102,12 @@ def add(
 
 @keeps(KEPT_FEATURES)
 @takes("config", RememberConfig)
-@takes_network
+@model_source.takes_network
 def remember(
-    paths: ModelAndImages,
+    paths: model_source.ModelAndImages,
     config: RememberConfig,
-    network: GivenNetwork,
-    out: ModelOut = None,
+    network: model_source.GivenNetwork,
+    out: model_source.ModelOut = None,
     overwrite: Overwrite = False,
     config_file: ConfigOption = None,
 ) -> None:
@@ -127,7 +120,12 @@ def remember(
 
     clinit remember scenes/ photographs/ --out scenes-with-memory/
     """
-    with opened(paths, network, out, overwrite=overwrite) as (model, inputs, out, observe):
+    with model_source.opened(paths, network, out, overwrite=overwrite) as (
+        model,
+        inputs,
+        out,
+        observe,
+    ):
         from clinit.headtrain.model.inputs import remember
         from clinit.headtrain.model.storage import write_model
 
@@ -156,9 +154,9 @@ def remember(
 
 @keeps(outcome.WHOLE)
 def remove(
-    model: ModelArgument,
+    model: model_source.ModelArgument,
     classes: Annotated[list[str], typer.Argument(help="Names of classes.", metavar="CLASS...")],
-    out: ModelOut = None,
+    out: model_source.ModelOut = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Remove classes from a model: their rows, and its memory of them.
@@ -181,12 +179,12 @@ def remove(
 
 @keeps(outcome.WHOLE)
 def rename(
-    model: ModelArgument,
+    model: model_source.ModelArgument,
     names: Annotated[
         list[str],
         typer.Argument(help="Pairs of the present name and the new name.", metavar="OLD=NEW..."),
     ],
-    out: ModelOut = None,
+    out: model_source.ModelOut = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Give classes of a model other names.
@@ -216,7 +214,7 @@ def _changed(
     overwrite: bool,
 ) -> Model:
     """Open the model at `path`, apply `change` and write the result to `out`; return it."""
-    check_model(path)
+    model_source.check_model(path)
     import numpy as np
 
     from clinit.extract.cache.head import Head
@@ -228,9 +226,9 @@ def _changed(
         nothing = np.zeros((facts.num_classes, 1), np.float32)
         head = Head(nothing, nothing[:, 0], facts.class_names)
         change(Model(facts=facts, linear=head), {})
-    place = target(out, path, overwrite=overwrite)
+    place = model_source.target(out, path, overwrite=overwrite)
     with claimed_file(place), doing(outcome.SAVING):
-        opened = load_model(path, device="cpu")
+        before = load_model(path, device="cpu")
         check_apart(place, path)
-        found = change(opened, {**command_data(), "model": opened.origin})
+        found = change(before, {**model_source.command_data(), "model": before.origin})
         return found.save(place, overwrite=overwrite).model

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.frame import model_source
 from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.context import Context, refuse_idle
-from clinit.cli.frame.model_source import (
-    ModelArgument,
-    check_file,
-    check_images,
-    check_model,
-    command_data,
-)
 from clinit.cli.frame.options import AsJson, DeviceOption, Labels, described
 from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import training_progress
@@ -37,7 +31,7 @@ if TYPE_CHECKING:
 @takes("reading", Reading)
 def evaluate(
     context: Context,
-    model: ModelArgument,
+    model: model_source.ModelArgument,
     images: Annotated[
         Path,
         typer.Argument(
@@ -74,12 +68,12 @@ def evaluate(
 
     clinit evaluate scenes-2/ photographs/ --html scenes-2.html
     """
-    check_images(images)
+    model_source.check_images(images)
     for path in filter(None, (model, against)):
-        check_model(path, [images])
+        model_source.check_model(path, [images])
     written = {"csv": csv, "html": html}
     for kind, file in written.items():
-        check_file(file, kind)
+        model_source.check_file(file, kind)
     from clinit.headtrain.model.evaluation import Questions
     from clinit.headtrain.model.evaluation import evaluate as evaluated
     from clinit.headtrain.model.model import load_model
@@ -129,7 +123,10 @@ def _write(found: Evaluation, title: str, asked: Questions, files: dict[str, Pat
         from clinit.analysis.page.photographs import evaluation_page
 
         root = asked.place if asked.rows is None else None
-        save_page(html, lambda: evaluation_page(title, found, root, command_data()["command"]))
+        save_page(
+            html,
+            lambda: evaluation_page(title, found, root, model_source.command_data()["command"]),
+        )
     for file in filter(None, files.values()):
         note(f"written: {file}")
 

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.frame import outcome
+from clinit.cli.frame import model_source, outcome
 from clinit.cli.frame.console import say
-from clinit.cli.frame.model_source import (
-    ModelArgument,
-    ModelOut,
-    check_file,
-    check_model,
-    command_data,
-    target,
-)
 from clinit.cli.frame.options import AsJson, Overwrite
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing, training_progress
@@ -46,10 +38,10 @@ def model() -> None:
 @keeps(outcome.WHOLE)
 @takes("config", AddConfig)
 def merge(
-    model: ModelArgument,
+    model: model_source.ModelArgument,
     other: Annotated[Path, typer.Argument(help="Another model of the same network.")],
     config: AddConfig,
-    out: ModelOut = None,
+    out: model_source.ModelOut = None,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -63,9 +55,9 @@ def merge(
 
     clinit model merge scenes-north/ scenes-south/ --out scenes/
     """
-    check_model(model)
-    check_model(other)
-    place = target(out, model, overwrite=overwrite)
+    model_source.check_model(model)
+    model_source.check_model(other)
+    place = model_source.target(out, model, overwrite=overwrite)
     from clinit.headtrain.model.add import merge as merged
     from clinit.headtrain.model.model import load_model
     from clinit.headtrain.model.storage import check_apart
@@ -75,7 +67,7 @@ def merge(
             check_apart(place, path)
         observe(Doing("Loading the models …"))
         one, two = (load_model(path, device="cpu") for path in (model, other))
-        added = merged(one, two, config, command_data(), observe)
+        added = merged(one, two, config, model_source.command_data(), observe)
         observe(Doing(outcome.SAVING))
         written = added.save(place, overwrite=overwrite)
     outcome.tell_added(added, written, as_json=as_json)
@@ -84,10 +76,12 @@ def merge(
 
 
 @app.command()
-def show(model: ModelArgument, html: outcome.HtmlFile = None, as_json: AsJson = False) -> None:
+def show(
+    model: model_source.ModelArgument, html: outcome.HtmlFile = None, as_json: AsJson = False
+) -> None:
     """Show the classes of a model, their history, and its memory."""
-    check_model(model)
-    check_file(html, "html")
+    model_source.check_model(model)
+    model_source.check_file(html, "html")
     from clinit.headtrain.model.storage import memory_of, read_facts
 
     with doing("Reading the model …"):

@@ -7,27 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.frame import options, run_data
 from clinit.cli.frame.config import OF_IMAGES, ConfigOption, grids_of
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, refuse_idle
-from clinit.cli.frame.options import (
-    BaseCaches,
-    HeadsByLoss,
-    MemoryOption,
-    NewCaches,
-    RunsFolder,
-    described,
-)
 from clinit.cli.frame.process import claimed_folder, keeps
 from clinit.cli.frame.progress import sweep_progress, training_progress
 from clinit.cli.frame.results import show_records
-from clinit.cli.frame.run_data import (
-    check_base,
-    check_caches,
-    heads_by_loss,
-    read_data,
-    read_images,
-)
 from clinit.cli.frame.study_options import takes
 from clinit.headtrain.top.images import ImageOptions
 from clinit.words import number_of
@@ -44,9 +30,9 @@ if TYPE_CHECKING:
 def sweep(
     context: Context,
     *,
-    base: BaseCaches = None,
-    new: NewCaches,
-    out: RunsFolder,
+    base: options.BaseCaches = None,
+    new: options.NewCaches,
+    out: options.RunsFolder,
     grid: Annotated[
         list[str] | None,
         typer.Argument(
@@ -57,10 +43,10 @@ def sweep(
         ),
     ] = None,
     config_file: ConfigOption = None,
-    head: HeadsByLoss = None,
+    head: options.HeadsByLoss = None,
     bank_size: Annotated[
         int | None,
-        described(
+        options.described(
             "Maximum number of runs trained together (a bank). A kill loses only the current bank.",
             default="as many as fit into half of the free memory; 12 on a CPU",
             min=1,
@@ -69,7 +55,7 @@ def sweep(
     ] = None,
     held_out: Annotated[
         float | None,
-        described(
+        options.described(
             "Measure the runs on this share of the training rows of each class instead of the test"
             " rows, to choose settings.",
             "SHARE",
@@ -86,7 +72,7 @@ def sweep(
             " run resumes from its checkpoint. Fields are the options of train-top.",
         ),
     ] = False,
-    memory: MemoryOption = None,
+    memory: options.MemoryOption = None,
     images: ImageOptions,
 ) -> None:
     """Train every combination of a grid in banks of heads; resume an interrupted sweep.
@@ -103,15 +89,15 @@ def sweep(
     if top and (not base or len(sides) > 2):
         raise typer.BadParameter("--top takes only one cache each for --base and --new")
     runs = _runs(grids, top=top)
-    check_base(base, head, runs)
-    check_caches(*sides)
+    run_data.check_base(base, head, runs)
+    run_data.check_caches(*sides)
     heads = head or []
     with claimed_folder(out):
         if top:
             chosen = images.of(sides[0], sides[1], out)
             records = _sweep_top(runs, chosen, heads, out, images.checkpoint_every)
         else:
-            data = read_data(base, new, heads_by_loss(heads), memory)
+            data = run_data.read_data(base, new, run_data.heads_by_loss(heads), memory)
             if held_out is not None:
                 data = data.held_out(held_out)
                 rows = len(data.base.val.labels) + len(data.new.val.labels)
@@ -175,7 +161,7 @@ def _sweep_top(
 
     # Checkpoints are named by digests, which do not change when the grid grows.
     checkpoints = {run: out / f"{run_digest(run)}.checkpoint" for run in runs}
-    data = read_images(images, heads_by_loss(heads))
+    data = run_data.read_images(images, run_data.heads_by_loss(heads))
     folder = open_folder(out, data, {run.training.loss for run in runs})
     named = zip(runs, run_names(runs, folder.configs), strict=True)
     places = {run: folder.record_of(run) or out / name for run, name in named}

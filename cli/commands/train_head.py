@@ -7,16 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clinit.cli.frame import options
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.context import Context
-from clinit.cli.frame.options import (
-    BaseCaches,
-    BaseHeadOption,
-    MemoryOption,
-    NewCaches,
-    Overwrite,
-    RunsFolder,
-)
 from clinit.cli.frame.process import claimed_folder, keeps
 from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import show_runs
@@ -46,11 +39,11 @@ _KEPT = (
 def train_head(
     context: Context,
     *,
-    base: BaseCaches = None,
-    new: NewCaches,
-    out: RunsFolder,
+    base: options.BaseCaches = None,
+    new: options.NewCaches,
+    out: options.RunsFolder,
     studies: list[Study],
-    head: BaseHeadOption = None,
+    head: options.BaseHeadOption = None,
     diagnose: Annotated[
         bool,
         typer.Option(
@@ -60,9 +53,9 @@ def train_head(
             rich_help_panel="Evaluation",
         ),
     ] = False,
-    memory: MemoryOption = None,
+    memory: options.MemoryOption = None,
     config_file: ConfigOption = None,
-    overwrite: Overwrite = False,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Train heads on new classes that arrive in tasks, with a frozen backbone.
 

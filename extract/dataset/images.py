@@ -13,13 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from clinit.errors import ImageError, ManifestError
-from clinit.extract.dataset.decode import (
-    EMPTY,
-    check_bytes,
-    memory_error,
-    read_error,
-    read_image_file,
-)
+from clinit.extract.dataset import decode
 from clinit.extract.dataset.manifest import Container, is_contained
 from clinit.extract.dataset.parquet import ParquetImages
 from clinit.extract.dataset.tar import read_member
@@ -47,7 +41,9 @@ class ImageFiles:
             ClinitError: See `read_image_file`.
         """
         size = None if self.sizes is None else self.sizes[row] or None
-        return read_image_file(self.place(row), self.root, size=size, need_rights=self.need_rights)
+        return decode.read_image_file(
+            self.place(row), self.root, size=size, need_rights=self.need_rights
+        )
 
 
 _PLACE = ("path", "size_bytes", "container", "column", "position", "container_bytes")
@@ -86,7 +82,7 @@ class ContainedImages:
         """
         path, size, name, column, position, container_bytes = self._rows.row(row)
         container = self._container(name, container_bytes, column)
-        check_bytes(size)
+        decode.check_bytes(size)
         try:
             if container.column:
                 content = self._parquet.read(container, position)
@@ -99,11 +95,11 @@ class ContainedImages:
                 remedy="Give the folder that the paths of the manifest start from with `--root`.",
             ) from error
         except MemoryError as error:
-            raise memory_error(container.path) from error
+            raise decode.memory_error(container.path) from error
         except OSError as error:
-            raise read_error(container.path, error) from error
+            raise decode.read_error(container.path, error) from error
         if not content:
-            raise ImageError(EMPTY, remedy="Replace the image, or leave its row invalid.")
+            raise ImageError(decode.EMPTY, remedy="Replace the image, or leave its row invalid.")
         return content
 
 

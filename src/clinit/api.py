@@ -27,15 +27,7 @@ from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.protocol import runs
 from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.stream.source import Source, read_sources
-from clinit.headtrain.protocol.study.parts import (
-    AnchorKind,
-    Device,
-    Loss,
-    MethodName,
-    Precision,
-    Protocol,
-    RateSchedule,
-)
+from clinit.headtrain.protocol.study import parts
 from clinit.headtrain.protocol.study.rules import refusals, settings_of
 from clinit.headtrain.protocol.study.study import Study
 from clinit.machine import choose_device
@@ -49,7 +41,7 @@ Many: TypeAlias = T | Sequence[T]
 class HeadSettings(TypedDict, total=False):
     """Settings of runs that train heads, as the options of `clinit train-head`."""
 
-    method: Many[MethodName]
+    method: Many[parts.MethodName]
     tasks: Many[int]
     stop_after: Many[int]
     iterations: Many[int]
@@ -74,16 +66,16 @@ class HeadSettings(TypedDict, total=False):
     bias: Many[str]
     init_rows: Many[str]
     head_width: Many[str]
-    protocol: Many[Protocol]
-    loss: Many[Loss | Callable[..., Any]]
+    protocol: Many[parts.Protocol]
+    loss: Many[parts.Loss | Callable[..., Any]]
     step: Many[str | Callable[..., Any]]
     lr: Many[float]
-    schedule: Many[RateSchedule]
+    schedule: Many[parts.RateSchedule]
     weight_decay: Many[float]
-    anchor: Many[AnchorKind]
+    anchor: Many[parts.AnchorKind]
     anchor_strength: Many[float | str]
-    precision: Many[Precision]
-    device: Many[Device]
+    precision: Many[parts.Precision]
+    device: Many[parts.Device]
     slda_shrinkage: Many[float]
     ranpac_width: Many[int]
     ranpac_lam: Many[float | str]
