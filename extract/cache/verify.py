@@ -10,15 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from clinit.errors import ClinitError
+from clinit.extract.cache import read
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.plan import check_view, damaged, read_plan, split_names, view_folders
-from clinit.extract.cache.read import (
-    HEAD_FILE,
-    CacheSplit,
-    check_one_backbone,
-    open_split,
-    shard_problem,
-)
 from clinit.extract.cache.summary import read_summary
 from clinit.files.paths import is_file
 
@@ -54,13 +48,13 @@ def verify(
     Raises:
         CacheError: If `path` is not a cache.
     """
-    opened: dict[Path, CacheSplit] = {}
+    opened: dict[Path, read.CacheSplit] = {}
     for folder in _parts(path):
         try:
-            opened[folder] = split = open_split(folder)
+            opened[folder] = split = read.open_split(folder)
             _ = split.manifest  # read once
             for shard in range(split.plan.num_shards):
-                if problem := shard_problem(folder, split.plan, shard, split):
+                if problem := read.shard_problem(folder, split.plan, shard, split):
                     raise damaged(problem)
                 on_shard(f"{folder.relative_to(path)}", shard + 1, split.plan.num_shards)
             if folder.parent != path:
@@ -68,18 +62,18 @@ def verify(
         except ClinitError as error:
             yield folder, error
     splits = {folder.name: split for folder, split in opened.items() if folder.parent == path}
-    place = path / HEAD_FILE
+    place = path / read.HEAD_FILE
     try:
         head = read_head(place) if is_file(place) else None
         if head is None and any(split.summary.head.tensors for split in splits.values()):
             raise damaged(f"{place}, the head that was stored with the features, is missing")
         if splits:
-            check_one_backbone(path, splits, head)
+            read.check_one_backbone(path, splits, head)
     except ClinitError as error:
         yield place, error
 
 
-def _check_view(view: CacheSplit, opened: dict[Path, CacheSplit]) -> None:
+def _check_view(view: read.CacheSplit, opened: dict[Path, read.CacheSplit]) -> None:
     cache = view.path.parent.parent
     if "train" not in split_names(cache):
         raise damaged(f"{view.path} is a view of training images whose features are missing")

@@ -30,16 +30,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clinit.errors import ImageError, MachineError
-from clinit.extract.dataset.decode import (
-    ForDevice,
-    check_pixels,
-    decode,
-    decode_on,
-    differs,
-    for_device,
-    memory_error,
-    wrong_decoder,
-)
+from clinit.extract.dataset import decode
 from clinit.extract.dataset.images import Images
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.transform import Transform, View
@@ -107,7 +98,7 @@ class _Image(NamedTuple):
     """Result of preparing an image: why it is bad, its bytes if the device decodes it, seconds."""
 
     reason: str | None
-    encoded: ForDevice | None
+    encoded: decode.ForDevice | None
     read_s: float
     decode_s: float
 
@@ -205,9 +196,9 @@ class Decoder:
                         self.look(row, content)
                 with watch.phase("decode"):
                     if self.for_device:
-                        encoded = for_device(content, max_pixels=self.max_pixels)
+                        encoded = decode.for_device(content, max_pixels=self.max_pixels)
                     if encoded is None:
-                        image = decode(content, max_pixels=self.max_pixels)
+                        image = decode.decode(content, max_pixels=self.max_pixels)
                         if self.view is None:
                             self._check_resized(image)
                             target.copy_(self.transform.to_input(image))
@@ -222,24 +213,24 @@ class Decoder:
         self,
         rows: Sequence[int],
         reasons: dict[int, str],
-        encoded: Mapping[int, ForDevice],
+        encoded: Mapping[int, decode.ForDevice],
         pixels: Tensor,
     ) -> None:
         """Let the device decode; the CPU decodes what it refuses, and looks at a sample."""
         files, limit, wrong = iter(encoded.items()), self.max_pixels, 0
         with _machine_errors(self.images, rows[0]):
-            for images in decode_on(pixels.device, [*encoded.values()]):
+            for images in decode.decode_on(pixels.device, [*encoded.values()]):
                 ready = dict[int, Tensor]()
                 for image, (place, file) in zip(images, files, strict=False):
                     row = rows[place]
                     try:
                         if image is None or row % CHECK_EVERY == 0 or wrong:
-                            expected = decode(file.content, max_pixels=limit)
-                            is_wrong = image is not None and differs(image, expected)
+                            expected = decode.decode(file.content, max_pixels=limit)
+                            is_wrong = image is not None and decode.differs(image, expected)
                             wrong = wrong + 1 if is_wrong else 0
                             if wrong == _TOO_WRONG:
                                 place_of = self.images.place(row)
-                                raise wrong_decoder(f"gives wrong pixels of {place_of}")
+                                raise decode.wrong_decoder(f"gives wrong pixels of {place_of}")
                             if image is None or is_wrong:
                                 self.retreats[REFUSED] += 1
                                 image = expected.to(pixels.device)
@@ -266,7 +257,7 @@ class Decoder:
 
     def _check_resized(self, image: Tensor) -> None:
         height, width = self.transform.resized(image.shape[1], image.shape[2])
-        check_pixels(width, height, self.max_pixels, " after resizing")
+        decode.check_pixels(width, height, self.max_pixels, " after resizing")
 
 
 @contextmanager
@@ -276,7 +267,7 @@ def _machine_errors(images: Images, row: int) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError, OSError, ImportError) as error:
         if out_of_memory(error):
-            raise memory_error(images.place(row)) from error
+            raise decode.memory_error(images.place(row)) from error
         if isinstance(error, RuntimeError):
             raise
         raise MachineError(  # a decoder lacks a library, such as the one for HEIC

@@ -12,17 +12,8 @@ import timm
 import torch
 
 from clinit.errors import ClusterError, DeviceError, ManifestError
+from clinit.extract.cache import plan
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.plan import (
-    PLAN_FILE,
-    VIEWS_FOLDER,
-    WHOLE,
-    Part,
-    Plan,
-    read_plan,
-    refuse_other_backbone,
-    settle_plan,
-)
 from clinit.extract.cache.summary import NamedHead
 from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.dataset.known import SPLITS
@@ -130,7 +121,7 @@ def extract(
     root: Path,
     out: Path,
     config: ExtractConfig,
-    part: Part = WHOLE,
+    part: plan.Part = plan.WHOLE,
     *,
     network: Network | None = None,
     observer: Observer = ignore,
@@ -174,7 +165,7 @@ def extract(
     if loaded.backbone.note:
         observer(Noted(loaded.backbone.note))
     folders = (out / split for split in SPLITS)
-    refuse_other_backbone(folders, loaded.fingerprint, loaded.backbone.dim)
+    plan.refuse_other_backbone(folders, loaded.fingerprint, loaded.backbone.dim)
     if (head := loaded.backbone.head) is not None:
         class_names = next(iter(manifests.values())).class_names
         head = replace(head, fingerprint=loaded.fingerprint.backbone_identifier)
@@ -201,13 +192,13 @@ def extract(
         runs = [run_of(manifest, out / split) for split, manifest in manifests.items()]
         for number in range(config.views):
             view = View.of(loaded.transform, seed=config.view_seed, number=number)
-            runs.append(run_of(manifests["train"], out / VIEWS_FOLDER / str(number), view))
+            runs.append(run_of(manifests["train"], out / plan.VIEWS_FOLDER / str(number), view))
         runs = compiled_alike(runs)
         make_folder(runs[0].folder)
         for run in runs:
-            started = run is runs[0] or exists(run.folder / PLAN_FILE)
+            started = run is runs[0] or exists(run.folder / plan.PLAN_FILE)
             if started and not has_grown(run.plan, run.folder):
-                settle_plan(run.plan, run.folder)  # refuse a wrong plan now, not after hours
+                plan.settle_plan(run.plan, run.folder)  # refuse a wrong plan now, not after hours
     for run in runs:
         make_folder(run.folder)
         yield grow(run) if has_grown(run.plan, run.folder) else run.run()
@@ -221,21 +212,21 @@ def extract_as_asked(
     if options.ray is not None:
         config = ExtractConfig.of(options, options.device)
         return extract_on_ray(manifests, root, out, config, options.ray, observer)
-    part, config = Part.parse(options.part or str(WHOLE)), ExtractConfig.of(options)
+    part, config = plan.Part.parse(options.part or str(plan.WHOLE)), ExtractConfig.of(options)
     return extract(manifests, root, out, config, part, observer=observer)
 
 
 def _plan(
     network: Network, config: ExtractConfig, manifest: Manifest, folder: Path, view: View | None
-) -> Plan:
+) -> plan.Plan:
     fingerprint = network.fingerprint.of_rows(manifest.digest)
     if view is not None:
         fingerprint = fingerprint.of_view(view.describe(), seed=view.seed, number=view.number)
     device = config.backbone.device.split(":")[0]
     batch_size = config.batch_size or BATCH_SIZES[device]
-    if config.batch_size is None and exists(folder / PLAN_FILE):
-        batch_size = read_plan(folder).batch_size
-    return Plan(
+    if config.batch_size is None and exists(folder / plan.PLAN_FILE):
+        batch_size = plan.read_plan(folder).batch_size
+    return plan.Plan(
         dataset=manifest.dataset,
         split=manifest.split,
         num_rows=len(manifest.table),
@@ -279,12 +270,12 @@ def extract_on_ray(
             observer(Progressed("Reading all splits", done, total, "images"))
 
         shared = (ray.put(dict(manifests)), root.absolute(), out.absolute(), config)
-        calls = [(*shared, Part(number + 1, count)) for number in range(count)]
+        calls = [(*shared, plan.Part(number + 1, count)) for number in range(count)]
         parts = list(run_tasks(ray, _extract_on_node, calls, on_look=look, **resources))
     for found in zip(*parts, strict=True):
         yield replace(
             max(found, key=lambda each: each.shards_there),
-            part=WHOLE,
+            part=plan.WHOLE,
             computed_rows=sum(each.computed_rows for each in found),
             replaced_shards=tuple(why for each in found for why in each.replaced_shards),
         )
@@ -308,7 +299,7 @@ def _places(ray: Any, device: str, threads: int | None) -> tuple[int, dict[str, 
 
 
 def _extract_on_node(
-    manifests: Mapping[str, Manifest], root: Path, out: Path, config: ExtractConfig, part: Part
+    manifests: Mapping[str, Manifest], root: Path, out: Path, config: ExtractConfig, part: plan.Part
 ) -> list[SplitResult]:
     for folder in (root, out):
         if not is_folder(folder):
