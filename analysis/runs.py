@@ -149,11 +149,9 @@ class Runs:
 
     def _named(self, tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Return the tables of all runs as one, with the index of the run in `table()`."""
-        indexed = [
-            table.select(pl.lit(index, pl.Int32).alias("run"), pl.all())
-            for index, table in enumerate(tables)
-        ]
-        return pl.concat(indexed) if indexed else pl.DataFrame()
+        runs = (pl.lit(number, pl.Int32).alias("run") for number in range(len(tables)))
+        named = [table.select(run, pl.all()) for run, table in zip(runs, tables, strict=True)]
+        return pl.concat(named) if named else pl.DataFrame()
 
     def parts(self, view: ReportView, width: int = 80) -> Iterator[RenderableType]:
         """Yield the contents of a terminal report, from top to bottom."""
@@ -279,28 +277,21 @@ def load_runs(path: str | Path, *more: str | Path) -> Runs:
 
 def runs_of(records: Sequence[RunRecord]) -> Runs:
     """Compare each run with its random run; see `load_runs`."""
-    runs, notes = _without_copies([*map(RunSummary.of, records)])
-    return _compared(runs, notes)
-
-
-def _without_copies(runs: Sequence[RunSummary]) -> tuple[list[RunSummary], list[str]]:
-    """Return the first of each set of runs with equal settings, data and seed, and a note."""
+    runs = [*map(RunSummary.of, records)]
     firsts = {id(run) for run in {run.facts(): run for run in reversed(runs)}.values()}
     copies = [str(run.path) for run in runs if id(run) not in firsts]
     words = f"{number_of(len(copies), 'record')} with the settings, data and seed of another"
     notes = [f"Left out: {words}: {examples(copies)}."] if copies else []
-    return [run for run in runs if id(run) in firsts], notes
+    return _compared([run for run in runs if id(run) in firsts], notes)
 
 
 def _compared(runs: Sequence[RunSummary], notes: Sequence[str]) -> Runs:
     """Compare each run with its random run, if this is one of the runs."""
     randoms = {run.key: run for run in reversed(runs) if run.init == "random"}
     groups = list(dict.fromkeys(run.key for run in runs))
-    compared = []
-    for run in runs:
-        random = randoms.get(run.key)
-        found = None if random is None else gain(run.joined, random.joined)
-        compared.append(dataclasses.replace(run, gain=found))
+    joined = [(run, run.joined, randoms[run.key].joined) for run in runs if run.key in randoms]
+    gains = {id(run): gain(own, random) for run, own, random in joined}
+    compared = [dataclasses.replace(run, gain=gains.get(id(run))) for run in runs]
     place = SCALES.get
     compared.sort(key=lambda run: (run.init != "random", run.init, place(run.scale, 4), run.path))
     compared.sort(key=lambda run: groups.index(run.key))

@@ -81,10 +81,7 @@ def _name(setting: str) -> str:
     return NAMES.get(setting, setting.replace("_", " "))
 
 
-PageData = dict[str, Any]
-
-
-def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
+def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> dict[str, Any]:
     """Return the content of the page: strings, numbers, lists and mappings by name, as in JSON.
 
     Runs have the order of the report, whose notes are `notes`.
@@ -106,7 +103,7 @@ def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
         {"label": each.name, "colour": COLOURS.index(look.colour), "dash": DASHES[look.line]}
         for each, look in zip(starts, looks_of(starts), strict=True)
     ]
-    content: PageData = {
+    content = {
         "title": title(runs),
         "asked": facts_of(runs),
         "tables": tables_of(runs),
@@ -118,7 +115,7 @@ def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> PageData:
         "runs": [*map(about, runs, labels(runs))],
         "notes": list(notes),
     }
-    printed: PageData = finite(content, visible)
+    printed: dict[str, Any] = finite(content, visible)
     return printed
 
 

@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from clinit.analysis.page.data import PageData
 from clinit.errors import RecordError
 from clinit.files.lock import write_in_turn
 
@@ -42,7 +42,7 @@ def save_page(path: Path, make: Callable[[], str]) -> None:
     write_in_turn(path, lambda draft: draft.write_bytes(content))
 
 
-def html_of(data: PageData) -> str:
+def html_of(data: Mapping[str, Any]) -> str:
     """Return the page that shows `data`."""
     style = read("uplot/uPlot.min.css") + "\n" + read("template/page.css")
     licence = "/*! uPlot " + read("uplot/LICENSE").replace("*/", "") + "\n*/\n"
@@ -64,7 +64,7 @@ def fill(template: str, parts: Mapping[str, str]) -> str:
     return _SLOT.sub(lambda slot: parts[slot[1]], read(template))
 
 
-def escaped_json(data: PageData) -> str:
+def escaped_json(data: Mapping[str, Any]) -> str:
     r"""Return JSON in ASCII without any character with a meaning in HTML: `<` is \u003c."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", text)

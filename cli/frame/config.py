@@ -172,8 +172,7 @@ class Defaults:
         key, option = self._options[name]
         if (value := self._values().get(key)) is None:
             return default
-        several = option.multiple and isinstance(value, list)
-        values = value if several else [value]
+        values = value if option.multiple and isinstance(value, list) else [value]
         if not all(isinstance(each, str | int | float) for each in values):
             raise ConfigFileError(
                 f"{self.file} gives {key!r} {value!r}, expected one value"

@@ -17,6 +17,7 @@ import os
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -371,7 +372,16 @@ def stored_features(split: CacheSplit) -> FeatureSet:
         CacheError: If a shard is missing, damaged or belongs to another plan.
         StorageError: If a shard cannot be read.
     """
-    files = [_verified(split, index) for index in range(split.plan.num_shards)]
+    files = []
+    for index in range(split.plan.num_shards):
+        path = (split.path / shard_name(index)).absolute()  # the reader may run in another folder
+        before: tuple[int, ...] = ()
+        with suppress(OSError):  # `split.shard` below reports the fault
+            before = _mark(path.stat())
+        shard = split.shard(index)
+        valid = None if shard.valid.all() else np.flatnonzero(shard.valid)
+        kind = str(shard.features.dtype)
+        files.append(_File(split.plan, path, index, shard.place, kind, valid, before))
     spans, dtype = map(split.plan.rows, range(len(files))), np.dtype(split.dtype)
     counts = (int(split.valid[rows.start : rows.stop].sum()) for rows in spans)
     starts = [0, *accumulate(counts)]  # of each file, among the valid rows
@@ -389,17 +399,6 @@ def stored_features(split: CacheSplit) -> FeatureSet:
 
     rows = StoredRows(take, np.arange(split.num_valid), split.dim, dtype)
     return FeatureSet(rows, split.labels[split.valid], split.class_names, split.groups)
-
-
-def _verified(split: CacheSplit, index: int) -> _File:
-    path = (split.path / shard_name(index)).absolute()  # the reader may run in another folder
-    try:
-        before = _mark(path.stat())
-    except OSError:
-        before = ()  # `split.shard` below reports the fault
-    shard = split.shard(index)
-    valid = None if shard.valid.all() else np.flatnonzero(shard.valid)
-    return _File(split.plan, path, index, shard.place, str(shard.features.dtype), valid, before)
 
 
 def _mark(status: os.stat_result) -> tuple[int, ...]:

@@ -217,7 +217,7 @@ NO_MEMORY = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 
 @pytest.mark.parametrize(
     ("where", "error", "match"),
     [
-        ("clinit.extract.work.pipeline.decode", MemoryError(), r"not enough memory .*/0\.png$"),
+        ("clinit.extract.dataset.decode.decode", MemoryError(), r"not enough memory .*/0\.png$"),
         ("clinit.extract.network.transform.interpolate", NO_MEMORY, "not enough memory to decode"),
         ("torch.empty", NO_MEMORY, "not enough memory to decode"),
         ("threading.Thread.start", RuntimeError("can't start new thread"), "not enough memory"),
