@@ -41,7 +41,7 @@ def fail(error: BaseException) -> int:
     process.raise_no_more()  # no signal must interrupt the message
     if (stopped := process.arrived()) is not None:
         console.err.print(Text(visible(str(stopped))), soft_wrap=True)
-        return stopped.exit_code
+        return 128 + stopped.number  # as in shells
     if isinstance(error, SystemExit):
         raise error
     assert not isinstance(error, process.Interruption)

@@ -67,7 +67,7 @@ def cumulative(start: StartRuns, lines: Mapping[int, Line], shared: Switches) ->
 
     The points of a start without steps are drawn at the first iterations of the other runs' tasks.
     """
-    ends = ends_of(start.first)
+    ends = ends_of(start.runs[0])
     follows = shared.ends if shared.are_shared and not any(ends.values()) else ends.values()
     begins = dict(zip(ends, chain([0], follows, repeat(shared.ends[-1])), strict=False))
     return [line.moved(begins[task]) for task, line in sorted(lines.items())]

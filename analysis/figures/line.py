@@ -87,11 +87,6 @@ class StartRuns:
     """Short and distinct, without control characters."""
     runs: tuple[RunSummary, ...]
 
-    @property
-    def first(self) -> RunSummary:
-        """The run that represents the start if only one seed can be drawn."""
-        return self.runs[0]
-
 
 def starts_of(runs: Sequence[RunSummary]) -> list[StartRuns]:
     """Return the starts of `runs`, in their order.

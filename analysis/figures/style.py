@@ -50,7 +50,7 @@ def looks_of(starts: Sequence[StartRuns]) -> list[Look]:
 
     Starts of one initialisation then have different strokes, until all strokes are used.
     """
-    own = [start.first.init for start in starts]
+    own = [start.runs[0].init for start in starts]
     inits = list(dict.fromkeys(own))
     few = len(starts) <= len(COLOURS)
     looks = []

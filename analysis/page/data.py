@@ -230,7 +230,6 @@ POINTS_OF_PAGE = 10_000
 """Maximum number of points of all curves of one kind: some 8 bytes each, up to five kinds."""
 FEWEST, MOST = 48, 1_500
 """Least and largest bound of the number of points of one curve: no screen has more columns."""
-DIGITS = 4
 
 Curve = list[list[Any]]
 """One entry per task: the index of its iterations in `grids`, then its values."""
@@ -291,7 +290,7 @@ def _curve(table: pl.DataFrame, name: str, most: int, grids: dict[tuple[int, ...
 
 
 def _rounded(name: str, value: float) -> int | float:
-    number = round(float(value), 2) if name in ACCURACIES else float(f"{value:.{DIGITS}g}")
+    number = round(float(value), 2) if name in ACCURACIES else float(f"{value:.4g}")
     return int(number) if number.is_integer() and abs(number) < 1e15 else number
 
 

@@ -103,11 +103,6 @@ class Interruption(BaseException):
     def __str__(self) -> str:
         return f"{_WORDS[signal.Signals(self.number)]}. {self.kept}".rstrip()
 
-    @property
-    def exit_code(self) -> int:
-        """128 plus the number of the signal, as in shells."""
-        return 128 + self.number
-
 
 @contextmanager
 def keeps(what: str) -> Iterator[None]:

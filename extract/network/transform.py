@@ -251,11 +251,6 @@ class View:
     number: int
     """0, 1, ...: number of the view among the views of one seed."""
 
-    @classmethod
-    def of(cls, transform: Transform, *, seed: int, number: int) -> View:
-        """Return a view with the size and interpolation that `transform` gives plain images."""
-        return cls(transform.crop, transform.interpolation, seed, number)
-
     def describe(self) -> str:
         """Return the augmentation for a fingerprint: the text that all views of a cache share."""
         size = "x".join(map(str, self.size))

@@ -191,7 +191,8 @@ def extract(
     with claim_file(out / "plan", on_busy=lambda: None):  # parts may begin at the same time
         runs = [run_of(manifest, out / split) for split, manifest in manifests.items()]
         for number in range(config.views):
-            view = View.of(loaded.transform, seed=config.view_seed, number=number)
+            crop, interpolation = loaded.transform.crop, loaded.transform.interpolation
+            view = View(crop, interpolation, config.view_seed, number)
             runs.append(run_of(manifests["train"], out / plan.VIEWS_FOLDER / str(number), view))
         runs = compiled_alike(runs)
         make_folder(runs[0].folder)

@@ -49,14 +49,11 @@ class DocumentKind:
     max_bytes: int = 2**24
     """Largest size of a file in bytes; reading takes about twenty times as much memory."""
 
-    def seal(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `content` with the format as first field and the digest as last field."""
-        told = {"format": self.format, **content}
-        return {**told, _SEAL: content_sha256(told)}
-
     def text(self, content: Mapping[str, Any], *, indent: int | None = 2) -> str:
-        """Return the sealed document as JSON."""
-        told = json.dumps(self.seal(content), indent=indent, ensure_ascii=False, allow_nan=False)
+        """Return the document as JSON: the format is its first field, the digest its last."""
+        own = {"format": self.format, **content}
+        sealed = {**own, _SEAL: content_sha256(own)}
+        told = json.dumps(sealed, indent=indent, ensure_ascii=False, allow_nan=False)
         # A path that is not UTF-8 contains lone surrogates, which UTF-8 text can only escape.
         return told.encode(errors="backslashreplace").decode()
 

@@ -80,7 +80,7 @@ def test_tasks_have_numbers_where_all_runs_that_train_switch_at_the_same_places(
 
 def test_points_of_solved_heads_stand_where_the_others_begin_a_task(make_run: MakeRun) -> None:
     runs = runs_of([make_run(), make_run("least-square", iterations=0, every=200)]).runs
-    (solved,) = (start for start in starts_of(runs) if start.first.init == "least-square")
+    (solved,) = (start for start in starts_of(runs) if start.runs[0].init == "least-square")
     assert all(e.mean == pytest.approx([1.45]) for e in measured_lines(solved, "loss_new").values())
     lines = cumulative(solved, accuracies(solved), switches(runs))
     assert [line.at.tolist() for line in lines] == [[0], [200], [400]]

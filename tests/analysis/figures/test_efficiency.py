@@ -16,7 +16,7 @@ def test_a_race_has_the_means_and_gains_of_all_seeds(make_run: MakeRun) -> None:
     found = races(runs.runs)
     assert len(found) == 2, "each setting by itself"
     for race in found:
-        assert (race.task, [each.start.first.init for each in race.runners]) == (1, [*INITS])
+        assert (race.task, [each.start.runs[0].init for each in race.runners]) == (1, [*INITS])
         for runner in race.runners:
             points = [run.points.filter(task=1)["acc_new"].to_list() for run in runner.start.runs]
             assert runner.line.mean.tolist() == pytest.approx(np.mean(points, axis=0))
