@@ -210,7 +210,8 @@ def write_summary(
         CacheError: If a shard is missing or damaged.
         StorageError: If a shard cannot be read.
     """
-    head, paths, accuracy = named.head, manifest.table["path"], Top1(0, 0)
+    paths, names, accuracy = manifest.table["path"], manifest.class_names, Top1(0, 0)
+    rows_of = None if named.head is None else head_rows(named.head, names)
     shards: list[ShardFacts] = []
     invalid: list[InvalidRow] = []
     for index in range(plan.num_shards):
@@ -218,9 +219,8 @@ def write_summary(
         shard = read_shard(path, plan, index)
         # As float32, because NumPy compares float16 fifty times as slowly.
         kept = shard.features[shard.valid].astype(np.float32, copy=False)
-        if head is not None:
-            rows_of_classes = head_rows(head, manifest.class_names)
-            accuracy += top1(head, kept, shard.labels[shard.valid], rows_of_classes)
+        if named.head is not None and rows_of is not None:
+            accuracy += top1(named.head, kept, shard.labels[shard.valid], rows_of)
         invalid += [
             InvalidRow(row=first + row, path=paths[first + row], reason=reason)
             for row, reason in sorted(shard.reasons.items())
