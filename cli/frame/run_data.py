@@ -14,7 +14,7 @@ import typer
 
 from clinit.cli.frame.console import note, say, tell, warn
 from clinit.cli.frame.progress import doing
-from clinit.errors import ExperimentError
+from clinit.errors import ExperimentError, HeadError
 from clinit.extract.cache.plan import split_names
 from clinit.files.paths import is_file
 
@@ -40,9 +40,10 @@ def check_caches(*paths: Path | None, head: Path | None = None) -> None:
         if path is not None:
             split_names(path)
     if head is not None and not is_file(head):
-        from clinit.extract.cache.head import read_head
-
-        read_head(head)  # says what is there instead
+        raise HeadError(
+            f"no head file at {head}",
+            remedy="`clinit extract` stores the pretrained head as head.safetensors in its cache.",
+        )
 
 
 def check_base(base: Sequence[Path] | None, head: object, studies: Sequence[Study] = ()) -> None:
