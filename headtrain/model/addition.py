@@ -2,9 +2,9 @@
 
 The row of a new class is computed from all images of the class. For each image, the logits of rows
 computed without it, and without images that repeat it, have a closed form
-(`clinit.headtrain.heads.start.left_out`). No image then needs to be held out, and no image is
-classified by rows computed from it. Only lambda, and the factor and shift that all new rows share,
-have seen all images.
+(`clinit.headtrain.heads.start.calibration_set`). No image then needs to be held out, and no image
+is classified by rows computed from it. Only lambda, and the factor and shift that all new rows
+share, have seen all images.
 
 Leave-one-out logits are stored as corrections of the logits of the head: features get one more
 number per new class, and the head one more column, which adds this number to the logit.
@@ -30,8 +30,7 @@ from clinit.headtrain.heads.groups import repeating
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.repeats import groups_of
-from clinit.headtrain.heads.start.calibration_set import CalibrationSet
-from clinit.headtrain.heads.start.left_out import leave_one_out
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet, leave_one_out
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import LeftOut
 from clinit.headtrain.heads.start.settings import Start

@@ -1,8 +1,6 @@
-"""Scale of new rows by norms or by the loss (calibration), and rows fitted to the loss.
+"""Scale of new rows by norms or by the loss, lambda by the loss, and rows fitted to the loss.
 
-`calibrate` finds one factor s and one shift t for all new rows. If s is not positive (left-out
-images are unlike the rest of their class), or no image can be left out and nothing shows how images
-of a class vary, new rows get the mean norm of old rows (`scaled`).
+`calibrate` finds one factor s and one shift t for all new rows.
 
 The new rows become (s v_k, s a_k + t), where (v_k, a_k) are the raw rows, so that data row i has
 the logits u_ik = s g_ik + t with g_ik = v_k . h_i + a_k. If the biases o_k are to be kept, they are
@@ -18,7 +16,7 @@ diag(d) - p p^T the Hessian of a loss in the new logits,
     dF = sum_i w (q.g, q.1),    d2F = sum_i w [[d.g^2 - (p.g)^2,  d.g - (p.g)(p.1)],
                                                [ symmetric,       d.1 - (p.1)^2   ]].
 
-The g are logits of the raw rows or leave-one-out logits (`left_out`). If the g separate the
+The g are logits of the raw rows or leave-one-out logits (`calibration_set`). If the g separate the
 classes, F decreases for ever as s grows, and the rows would outgrow all later rows. To prevent
 this, a prior is added to F:
 
@@ -35,6 +33,14 @@ elsewhere. The fixed logits enter through two numbers per row, computed once.
 
 Logits are computed as products of arrays, on their device; later steps use tensors in the same
 memory. A Newton step copies seven numbers to the host.
+
+`--lambda auto` chooses the ridge of least-square rows by the loss of the training (`loss_curve`).
+For each lambda of a grid, it computes the leave-one-out logits of the new rows over buffer and new
+task, the factor (at least 0) and shift of the least loss on these logits, and this loss; all other
+logits stay fixed. One eigendecomposition serves all lambdas, and each fit starts from the result of
+the previous fit. The grid has half-decade steps around the largest eigenvalue: every third lambda
+is tried first, then the neighbours of the best. After the first task of a head, the search starts
+at its last lambda, which leaves a few to try.
 
 Fitted rows (`fit`) minimise the training loss, and a ridge holds them near their start.
 
@@ -57,103 +63,46 @@ features use the dtype of the features, sums and rows float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.heads.array import as_array, as_tensor, beside, namespace, slices, to_numpy
+from clinit.headtrain.heads.array import (
+    as_array,
+    as_tensor,
+    as_type,
+    beside,
+    namespace,
+    slices,
+    take,
+    to_numpy,
+)
+from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.calibration_set import (
     CalibrationSet,
+    joined,
+    less_owed,
     mean_variance,
     weighted_moments,
 )
-from clinit.headtrain.heads.start.left_out import in_sample, judges_of, leave_one_out
 from clinit.headtrain.heads.start.new_rows import NewClasses
-from clinit.headtrain.heads.start.scale import Initialisation, LeftOut
-from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.leave_one_out import Unit
+from clinit.headtrain.heads.statistics.solve import LambdaCurve, LambdaPath
 
 
-def scaled(
-    raw: Initialisation,
-    start: Start,
-    data: NewClasses,
-    sample: CalibrationSet | None = None,
-    statistics: ClassStatistics | None = None,
-) -> Initialisation:
-    """Scale raw rows to match the head.
-
-    Args:
-        raw: The raw rows.
-        start: Kind of the rows, and how to scale them.
-        data: The data and the head.
-        sample: Data for calibration, if `start.looks_around`.
-        statistics: Statistics that the rows were computed from, if any.
-    """
-    rows = raw.rows
-    kept = data.stale.bias if start.bias == "keep" else None
-    # If no old class has a row, the loss is least with a shift so large that a new class wins
-    # every image.
-    if start.is_calibrated and (data.has_old_rows or not data.start):
-        assert sample is not None
-        found, left_out = _calibrated(raw, start, sample, statistics, kept)
-        if found is not None:
-            factors = np.full(rows.bias.shape[0], found.factor)
-            rows = affine(rows, factors, found.shift, kept)
-            return replace(raw, rows=rows, left_out=left_out, **found._asdict())
-    factors = np.ones(rows.bias.shape[0])
-    if start.is_calibrated and start.reads_lambda and data.has_old_rows:
-        # `norm_factor` would include rows of earlier tasks, so that norms grow from task to task.
-        factors *= norm_ratio(data.head.between(0, data.came_with).weight, rows.weight)
-    elif start.scale == "norm" or start.is_calibrated:
-        factors *= norm_factor(rows, data)
-    elif start.scale == "row-norm":
-        factors = row_factors(rows, data)
-    return replace(raw, rows=affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
-
-
-def _calibrated(
-    raw: Initialisation,
-    start: Start,
-    sample: CalibrationSet,
-    statistics: ClassStatistics | None,
-    kept: Any | None,
-) -> tuple[Calibration | None, Callable[[], LeftOut] | None]:
-    """Return factor, shift and left-out logits; None if no factor is positive, or none is left."""
-    rows = raw.rows
-    leaves_out = start.calibration == "leave-one-out" and start.init != "zero"
-    if leaves_out:
-        known = statistics
-        if known is None and sample.alone.any():  # they are judged by the covariance
-            known = sample.data.statistics()
-        sample = judges_of(start, sample, known)
-        if not bool((sample.target >= 0).any()):
-            return None, None
-        logits = leave_one_out(start, rows, sample, known, raw.lam)
-    else:
-        bias = rows.bias if kept is None else namespace(rows.bias).zeros_like(rows.bias)
-        logits = sample.logits(in_sample(Rows(rows.weight, bias)))
-    guess, bias = norm_factor(rows, sample.data), None if kept is None else as_tensor(kept)
-    found = calibrate(sample, logits, guess=guess, kept_bias=bias)
-    if found.factor <= 0:
-        return None, None
-    if not leaves_out:
-        return found, None
-    really = torch.from_numpy(~sample.alone).to(logits.device)
-    scaled = found.factor * logits[really] + found.shift + (0.0 if bias is None else bias)
-    return found, partial(LeftOut, sample.data, sample.drawn[~sample.alone], scaled)
-
-
-def affine(raw: Rows, factors: Float[np.ndarray, " new"], shift: float, kept: Any | None) -> Rows:
+def affine(
+    raw: Rows, factors: float | Float[np.ndarray, " new"], shift: float, kept: Any | None
+) -> Rows:
     """Return rows times factors, with shifted biases or, if given, the kept ones."""
-    each = beside(raw.weight, factors)
+    each = beside(raw.weight, np.full(raw.bias.shape, factors))
     bias = each * raw.bias + shift if kept is None else kept
     return Rows(each[:, None] * raw.weight, bias)
 
@@ -347,6 +296,133 @@ def newton_step(
     usable = eigenvalues > 1e-12
     inverse = np.divide(1.0, eigenvalues, out=np.zeros(2), where=usable)
     return np.asarray(-scale * (basis @ (inverse * (basis.T @ (scale * gradient)))))
+
+
+MAX_ROWS = 8192
+"""Maximum number of rows on which lambdas are compared."""
+ABOVE, BELOW = 4, 10
+"""Half decades above and below the largest eigenvalue."""
+MOST_BELOW, STRIDE = 20, 3
+SHARED_BYTES = 2**22
+"""Maximum size of logits at one lambda that are kept for other heads."""
+
+
+def loss_curve(
+    sample: CalibrationSet, path: LambdaPath, *, with_bias: bool = True, near: float | None = None
+) -> LambdaCurve | None:
+    """Return the leave-one-out loss of calibrated rows at the lambdas that the search has tried.
+
+    From the best lambda of a coarse grid, or from `near`, the search goes on to better neighbours
+    until there is none. Return None if no lambda is better than rows of zeros.
+    """
+    if len(sample) > MAX_ROWS:
+        drawn = np.zeros(len(sample), dtype=bool)
+        drawn[balanced_draw(sample.labels, MAX_ROWS)] = True
+        sample = sample.subset(drawn)
+    search, centre = _Search(sample, path, with_bias), _half_decades(path)
+    lowest, highest = centre - MOST_BELOW, centre + ABOVE
+    losses: dict[int, float] = {}
+
+    def best_of(steps: Iterable[int]) -> int:
+        """Try the lambdas of some numbers of half decades that are left; return the best yet."""
+        for step in steps:
+            if step not in losses and lowest <= step <= highest:
+                losses[step] = search.loss(_lambda(step))
+        return min(losses, key=losses.__getitem__)
+
+    start = highest if near is None else round(2 * math.log10(near))
+    best = best_of([min(max(start, lowest), highest)])
+    if near is None or losses[best] >= search.without:
+        for step in range(highest, lowest - 1, -STRIDE):
+            best = best_of([step])
+            if step < centre - BELOW and losses[best] < losses[step]:
+                break
+    while best != (best := best_of([best - 1, best + 1])):
+        pass
+    if losses[best] >= search.without:
+        return None
+    steps = sorted(losses)
+    lams, found = (_lambda(step) for step in steps), (losses[step] for step in steps)
+    return LambdaCurve(tuple(lams), tuple(found), "leave-one-out loss")
+
+
+def safe_lambda(path: LambdaPath) -> float:
+    """Return a lambda for data from which nothing can be left out: about the largest eigenvalue.
+
+    Rows are then nearly proportional to the class means minus the mean of all classes.
+    """
+    return _lambda(_half_decades(path) - 1)
+
+
+def _half_decades(path: LambdaPath) -> int:
+    """Return the number of half decades of the largest eigenvalue."""
+    value = float(path.eigenvalues[-1])
+    return round(2 * math.log10(value)) if value > 0 else 0
+
+
+def _lambda(half_decades: int) -> float:
+    decade, half = divmod(half_decades, 2)
+    return float(f"{3 if half else 1}e{decade}")
+
+
+class _Search:
+    """Calibrates the new rows at one lambda after another."""
+
+    def __init__(self, sample: CalibrationSet, path: LambdaPath, with_bias: bool) -> None:
+        self._sample, self._path, self._with_bias = sample, path, with_bias
+        self._alone = torch.from_numpy(sample.alone).to(sample.target.device)
+        self._singles = sample.subset(sample.alone)
+        self._known = path.shared.setdefault((sample.drawn.tobytes(), with_bias), {})
+        """Logits by lambda, which do not depend on the head: heads of one bank share them."""
+        self._end = np.array([1.0, 0.0])
+        """Factor, for logits of variance 1, and shift at the end of the last search."""
+        zeros = sample.weight.new_zeros(len(sample), sample.data.stop - sample.data.start)
+        _, self.without = self._calibrated(zeros)
+        """Loss of rows of zeros."""
+
+    def loss(self, lam: float) -> float:
+        """Return the class-balanced loss at a lambda, with a factor of at least 0."""
+        if (logits := self._known.get(lam)) is None:
+            logits = self._logits(lam)
+            if logits.nbytes <= SHARED_BYTES:
+                self._known[lam] = logits
+        factor, loss = self._calibrated(logits)
+        return loss if factor > 0 else self.without
+
+    @cached_property
+    def _coordinates(self) -> tuple[list[tuple[Unit, Any]], Int[np.ndarray, " rows"], Any]:
+        """Blocks of rows in the eigenbasis, the place of each row, and the rows that are alone."""
+        path, double = self._path, namespace(self._path.basis).float64
+        units, places = self._sample.blocks(path.statistics)
+        features = self._sample.data.features
+        parts = (path.coordinates(as_type(take(features, u.all_rows), double)) for u in units)
+        blocks = list(zip(units, parts, strict=True))
+        return blocks, places, path.coordinates(self._singles.features(slice(None), double))
+
+    def _logits(self, lam: float) -> Float[Tensor, "rows new"]:
+        """Return the leave-one-out logits at a lambda."""
+        data, (blocks, places, own) = self._sample.data, self._coordinates
+        new = slice(data.start, data.stop)
+        left_out = (
+            self._path.left_out(
+                coordinates, data.labels, lam, unit, new,
+                shares=data.shares, with_bias=self._with_bias,
+            )
+            for unit, coordinates in blocks
+        )  # fmt: skip
+        logits = joined(left_out, places)
+        if len(self._singles):
+            scores, owed = self._path.of_other_rows(own, lam, new, with_bias=self._with_bias)
+            logits[self._alone] = less_owed(self._singles, as_tensor(scores), owed)
+        return logits
+
+    def _calibrated(self, logits: Float[Tensor, "rows new"]) -> tuple[float, float]:
+        size = np.array([float(logits.std()) or 1.0, 1.0])
+        objective = Objective.of(self._sample, logits)
+        start = self._end / size
+        found, lowest, _ = minimise(objective, start, objective.expansion(start))
+        self._end = found * size
+        return float(found[0]), lowest - objective.penalty(found)
 
 
 FIT_STEPS = 30

@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from clinit.headtrain.heads.array import beside, namespace, slices
+from clinit.headtrain.heads.array import beside, namespace
 from clinit.headtrain.heads.groups import one_of_each
 
 MOST_ROWS = 32
@@ -129,9 +129,9 @@ def _units(
         yield from _cut(rows[np.repeat(sizes == n, sizes)].reshape(-1, n))
 
 
-def _cut(units: Int[np.ndarray, "units n"]) -> Iterator[Int[np.ndarray, "_ _"]]:
-    for part in slices(len(units), max(1, BLOCK_ROWS // units.shape[1])):
-        yield units[part]
+def _cut(units: Int[np.ndarray, "units n"]) -> list[Int[np.ndarray, "_ _"]]:
+    most = max(1, BLOCK_ROWS // units.shape[1])
+    return np.split(units, range(most, len(units), most)) if len(units) else []
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -230,7 +230,7 @@ def _check(lam: Any, statistics: ClassStatistics) -> None:
         raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")
     if value > resolution(statistics):
         return
-    eigenvalues = np.linalg.eigvalsh(to_numpy(statistics.total_covariance))
+    eigenvalues = namespace(statistics.gram).linalg.eigvalsh(statistics.total_covariance)
     flat = int((eigenvalues + value <= resolution(statistics)).sum())
     if flat:
         raise StatisticsError(

@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES, Loss
+from clinit.headtrain.heads.start import calibration_set
 from clinit.headtrain.heads.start.calibrate import (
     Calibration,
     Objective,
@@ -17,8 +18,7 @@ from clinit.headtrain.heads.start.calibrate import (
     newton_step,
     norm_factor,
 )
-from clinit.headtrain.heads.start.calibration_set import NEW_SHARE, CalibrationSet, share_of
-from clinit.headtrain.heads.start.left_out import in_sample
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet, in_sample
 from clinit.headtrain.heads.start.new_rows import NewClasses
 
 OLD, NEW, UNSEEN, DIM = 5, 3, 2, 6
@@ -165,7 +165,7 @@ def test_a_share_is_that_of_the_classes_unless_it_says_otherwise(
     labels: list[int], given: Any, expected: float | None
 ) -> None:
     data = replace(arrival(), features=np.ones((len(labels), DIM)), labels=np.array(labels))
-    assert share_of(data, given) == expected
+    assert calibration_set.share_of(data, given) == expected
     # Classes that came before, but after the base, have their part of it.
     later = replace(arrival(), base=OLD - 1)
     weights = CalibrationSet.of(later, LOSSES["ce"], 0.4).weight.numpy()
@@ -176,4 +176,7 @@ def test_a_share_is_that_of_the_classes_unless_it_says_otherwise(
 def test_the_share_of_new_classes_does_not_depend_on_their_images(images: int) -> None:
     labels = np.array([*range(98), *[98, 99] * images])
     data = replace(arrival(), features=np.ones((len(labels), DIM)), labels=labels)
-    assert share_of(replace(data, start=98, stop=100), "auto") == NEW_SHARE
+    assert (
+        calibration_set.share_of(replace(data, start=98, stop=100), "auto")
+        == calibration_set.NEW_SHARE
+    )

@@ -10,9 +10,8 @@ import pytest
 from clinit.headtrain.heads.array import to_numpy
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
-from clinit.headtrain.heads.start import left_out as module
-from clinit.headtrain.heads.start.calibration_set import CalibrationSet
-from clinit.headtrain.heads.start.left_out import leave_one_out
+from clinit.headtrain.heads.start import calibration_set as module
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet, leave_one_out
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics import leave_one_out as leave_one_out_module

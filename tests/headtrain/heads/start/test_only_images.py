@@ -9,9 +9,8 @@ import pytest
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.start.calibrate import calibrate, norm_factor
-from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet, leave_one_out
 from clinit.headtrain.heads.start.initialise import initialise
-from clinit.headtrain.heads.start.left_out import leave_one_out
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
