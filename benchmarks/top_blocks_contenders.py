@@ -52,7 +52,7 @@ def learning_blocks(network: nn.Module, blocks: list[str]) -> list[nn.Parameter]
 
 def learning_updates(network: nn.Module, blocks: list[str], options: dict[str, Any]) -> None:
     """Make low-rank updates of blocks and the head trainable, as in clinit."""
-    from clinit.headtrain.protocol.study.methods import Top
+    from clinit.headtrain.protocol.study.parts import Top
     from clinit.headtrain.top.network import add_lora, layers, make_plastic
 
     generator = torch.Generator().manual_seed(options["seed"])

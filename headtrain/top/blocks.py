@@ -36,17 +36,11 @@ from clinit.headtrain.heads.start.new_rows import random_rows, random_task_rows
 from clinit.headtrain.protocol import events
 from clinit.headtrain.protocol.events import FINISHED, Fact, Paused, Tested
 from clinit.headtrain.protocol.learner import Method
-from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.stream.task_plan import BatchShare, Lesson, draw_schedule
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.protocol.train.evaluate import (
-    BankEvaluation,
-    count_correct,
-    evaluate,
-    mean_losses,
-)
+from clinit.headtrain.protocol.train.evaluate import count_correct, evaluate, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.step import Updates
 from clinit.headtrain.protocol.train.task_start import TaskStart
@@ -82,50 +76,6 @@ def features(
             found[done : done + len(values)] = model.features(values)
             done += len(values)
     return found
-
-
-def measure(
-    model: PlasticModel, inputs: TopInputs, study: Study, lesson: Lesson, *, all_mistakes: bool
-) -> tuple[BankEvaluation, Float[np.ndarray, " 1"]]:
-    """Return the correct answers on test rows of classes seen, and the new-task loss.
-
-    Both are measured by the code for banks of heads, here with one head, in float32.
-    """
-    training = replace(study.training, precision="float32")
-    bank = Bank(model.tensors(), [training], model.device)
-    tested = inputs.experiment.scenario.val.rows_between(0, lesson.task.stop)
-    test = _labelled(model, inputs.val, inputs.experiment.scenario.val, tested)
-    found = evaluate(bank, test, inputs.experiment.scenario.ends, list_mistakes=all_mistakes)
-    rows = lesson.rows
-    chosen = rows.rows[rows.loss_sample(inputs.experiment.study.stream.seed)]
-    sample = _labelled(model, inputs.train, inputs.experiment.scenario.train, chosen)
-    return found, mean_losses(bank, sample)
-
-
-def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> dict[str, Any] | None:
-    """Probe the features for the classes of the next task; None if they have no test rows."""
-    sides, scenario = [], inputs.experiment.scenario
-    for activations, pool in ((inputs.train, scenario.train), (inputs.val, scenario.val)):
-        rows = pool.rows_between(following.start, following.stop)
-        sides.append(_labelled(model, activations, pool, rows, first=following.start))
-    if not len(sides[1]):
-        return None
-    random = generator(inputs.experiment.study.stream.seed, Draw.PROBE, following.number - 1)
-    curve = linear_probe(sides[0], sides[1], len(following.classes), random)
-    iteration, best = max(curve, key=lambda point: point[1])
-    return {"top1": best, "iteration": iteration}
-
-
-def _labelled(
-    model: PlasticModel,
-    activations: PoolActivations,
-    pool: Pool,
-    rows: Int[np.ndarray, " rows"],
-    *,
-    first: int = 0,
-) -> LabelledRows:
-    labels = torch.from_numpy(pool.labels[rows] - first).to(model.device)
-    return LabelledRows(features(model, activations, rows), labels)
 
 
 PROBE = Training(loss="ce", lr=1e-3, weight_decay=0.0)
@@ -185,7 +135,8 @@ class TopBlocks(Method):
             found: The checkpoint that the run resumes from.
             every: Updates between two pauses within a task; 0: none.
         """
-        network, scenario = copy.deepcopy(inputs.network), inputs.experiment.scenario
+        network = copy.deepcopy(inputs.network)
+        self._scenario = scenario = inputs.experiment.scenario
         halves = cut_network(network, inputs.top.top_blocks)
         self.model = PlasticModel(network, halves, Rows.of_head(inputs.experiment.head), study)
         self.device = self.model.device
@@ -221,12 +172,12 @@ class TopBlocks(Method):
                 digest.update(name.encode())
                 digest.update(np.ascontiguousarray(values).data)
             fingerprint = digest.hexdigest()
-        names = self._inputs.experiment.scenario.class_names[: self.model.num_classes]
+        names = self._scenario.class_names[: self.model.num_classes]
         return self.model.rows().as_head(names, fingerprint)
 
     def learn(self, lesson: Lesson) -> Iterator[Fact]:
         """Train on a task, from its beginning or from a checkpoint inside it."""
-        task, tasks = lesson.task, self._inputs.experiment.scenario.learnt
+        task, tasks = lesson.task, self._scenario.learnt
         if self._grows:
             self._grow(task)
         seed = generator(self._study.stream.seed, Draw.LOW_RANK, task.number).integers(2**63)
@@ -243,10 +194,7 @@ class TopBlocks(Method):
         self._method.end(self.model, task, reader)
         yield events.Done("method")
         if self._inputs.top.probe and task.number < len(tasks):
-            following = tasks[task.number]
-            measured = probe(self.model, self._inputs, following)
-            transfer = {"task": following.number, **(measured or {})}
-            yield events.Done("probe", {"forward_transfer": transfer} if measured else {})
+            yield events.Done("probe", self._probed(tasks[task.number]))
         yield self._paused(FINISHED, None)
 
     def _start(self, lesson: Lesson) -> Iterator[Fact]:
@@ -254,10 +202,10 @@ class TopBlocks(Method):
         task, seen, study = lesson.task, lesson.seen, self._study
         shared = TaskStart(
             task,
-            self._inputs.experiment.scenario.num_base,
+            self._scenario.num_base,
             seen,
             lambda: as_array(features(self.model, self._inputs.train, seen.rows)),
-            lambda: self._inputs.experiment.scenario.train.groups_of(seen.rows),
+            lambda: self._scenario.train.groups_of(seen.rows),
             None,
             self.device,
         )
@@ -319,14 +267,43 @@ class TopBlocks(Method):
         old: Int[np.ndarray, " old"] = rows.rows[: rows.num_old]
         if not len(old) and lesson.task.number == 1:
             old = plan.base_sample(self._method.base_sample)
-        train = self._inputs.experiment.scenario.train
+        train = self._scenario.train
         return TaskReader(train, self._inputs.train, new=rows.rows[rows.num_old :], old=old)
 
     def _tested(self, lesson: Lesson, iteration: int) -> Tested:
+        """Measure test rows of classes seen, and the new-task loss.
+
+        Both are measured by the code for banks of heads, here with one head, in float32.
+        """
+        training = replace(self._study.training, precision="float32")
+        bank = Bank(self.model.tensors(), [training], self.device)
+        test = self._labelled("val", self._scenario.val.rows_between(0, lesson.task.stop))
         listed = self._study.stream.lists_mistakes(iteration)
-        return Tested(
-            iteration, *measure(self.model, self._inputs, self._study, lesson, all_mistakes=listed)
+        found = evaluate(bank, test, self._scenario.ends, list_mistakes=listed)
+        rows = lesson.rows
+        sample = self._labelled("train", rows.rows[rows.loss_sample(self._study.stream.seed)])
+        return Tested(iteration, found, mean_losses(bank, sample))
+
+    def _probed(self, task: Task) -> dict[str, Any]:
+        """Probe the features for the classes of the next task; empty if they have no test rows."""
+        train, val = (
+            self._labelled(split, pool.rows_between(task.start, task.stop), first=task.start)
+            for split, pool in (("train", self._scenario.train), ("val", self._scenario.val))
         )
+        if not len(val):
+            return {}
+        random = generator(self._study.stream.seed, Draw.PROBE, task.number - 1)
+        curve = linear_probe(train, val, len(task.classes), random)
+        iteration, best = max(curve, key=lambda point: point[1])
+        found = {"task": task.number, "top1": best, "iteration": iteration}
+        return {"forward_transfer": found}
+
+    def _labelled(
+        self, split: str, rows: Int[np.ndarray, " rows"], *, first: int = 0
+    ) -> LabelledRows:
+        labels = getattr(self._scenario, split).labels[rows] - first
+        found = features(self.model, getattr(self._inputs, split), rows)
+        return LabelledRows(found, torch.from_numpy(labels).to(self.device))
 
     def _paused(self, iteration: int, optimizer: torch.optim.Optimizer | None) -> Paused:
         groups, state = ([], {}) if optimizer is None else stored_optimizer(optimizer)

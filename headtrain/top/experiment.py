@@ -18,13 +18,13 @@ from clinit.headtrain.protocol.experiment import records_of
 from clinit.headtrain.protocol.learner import Learner, Log
 from clinit.headtrain.protocol.record.format import RunRecord, write_record
 from clinit.headtrain.protocol.runs import checkpoint_of
-from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.protocol.study.parts import Top
 from clinit.headtrain.protocol.study.study import Study, by_stream, names_of
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, resumed_from
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.methods import Derpp, Ewc
-from clinit.headtrain.top.training import Rehearsal, TopMethod
+from clinit.headtrain.top.training import TopMethod
 from clinit.machine import now
 from clinit.observer import Noted, Observer, ignore
 
@@ -124,4 +124,4 @@ def top_method(study: Study) -> TopMethod:
     name, loss, top = study.stream.method, study.training.loss, study.top or Top()
     if name == "ewc":
         return Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
-    return Derpp(top.derpp, loss) if name == "derpp" else Rehearsal(loss)
+    return Derpp(top.derpp, loss) if name == "derpp" else TopMethod(loss)

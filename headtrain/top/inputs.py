@@ -44,7 +44,7 @@ from clinit.files.paths import is_file
 from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.learner import Experiment
 from clinit.headtrain.protocol.stream.source import Source, head_digest, read_source
-from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.protocol.study.parts import Top
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.activations import (
     ActivationRows,

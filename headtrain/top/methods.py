@@ -79,7 +79,7 @@ from torch.autograd.function import once_differentiable
 from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.stream.scenario import Task
-from clinit.headtrain.protocol.study.methods import DerppConfig, EwcConfig
+from clinit.headtrain.protocol.study.parts import DerppConfig, EwcConfig
 from clinit.headtrain.top.activations import ActivationBatch, TaskReader
 from clinit.headtrain.top.network import (
     CLASSIFIER,
@@ -87,10 +87,10 @@ from clinit.headtrain.top.network import (
     CLASSIFIER_WEIGHT,
     PlasticModel,
 )
-from clinit.headtrain.top.training import Rehearsal, TopMethod, sample_losses
+from clinit.headtrain.top.training import TopMethod, sample_losses
 
 
-class Ewc(Rehearsal):
+class Ewc(TopMethod):
     """Train on new rows, and pull parameters that mattered back to their old values."""
 
     def __init__(self, config: EwcConfig, *, loss_name: str = "ce", seed: int = 0) -> None:
@@ -278,9 +278,8 @@ class Derpp(TopMethod):
     """
 
     def __init__(self, config: DerppConfig, loss_name: str = "ce") -> None:
-        loss_named(loss_name)
+        super().__init__(loss_name)
         self._config = config
-        self._loss_name = loss_name
         self.memory: dict[str, Tensor] = {}
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
@@ -300,7 +299,7 @@ class Derpp(TopMethod):
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return the weighted sum of the three terms, and the loss of each row of `batch`."""
         logits = model.logits(model.features(batch.activations))
-        losses = sample_losses(self._loss_name, logits, batch.labels)
+        losses = sample_losses(self.loss_name, logits, batch.labels)
         total = losses.new_zeros(())
         if batch.num_new:
             total = total + losses[: batch.num_new].mean()

@@ -48,7 +48,7 @@ from torch.nn.utils import parametrize
 from clinit.errors import BackboneError
 from clinit.headtrain.heads.array import as_array, as_tensor
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.protocol.study.parts import Top
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.families import Step, linear_layers, steps_of
 
@@ -127,7 +127,8 @@ def merge(network: nn.Module) -> None:
     The weight is the same `nn.Parameter` as before `add_lora`. Without updates, nothing happens.
     """
     for module in list(network.modules()):
-        if has_update(module):
+        updates = getattr(module, "parametrizations", {})
+        if "weight" in updates and isinstance(updates["weight"][0], LowRank):
             # A deep copy shares the class that `parametrize` made. A removal deletes the property
             # `weight` from this class, so that merging one network would break its copy.
             shared = type(module)
@@ -138,13 +139,6 @@ def merge(network: nn.Module) -> None:
                 if name != "weight":
                     delattr(module, name)
                     module.register_parameter(name, parameter)
-
-
-def has_update(module: Any) -> bool:
-    """Return whether a layer's weight has a low-rank update that is not merged yet."""
-    if not parametrize.is_parametrized(module, "weight"):
-        return False
-    return isinstance(module.parametrizations["weight"][0], LowRank)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

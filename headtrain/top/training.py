@@ -45,20 +45,28 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.protocol.stream.scenario import Task
-from clinit.headtrain.protocol.study.methods import Top
-from clinit.headtrain.protocol.study.parts import Training
+from clinit.headtrain.protocol.study.parts import Top, Training
 from clinit.headtrain.top.activations import ActivationBatch, TaskReader
 from clinit.headtrain.top.network import PlasticModel, classifier_of
 
 
 class TopMethod:
-    """A way to learn one task after another with a backbone that changes."""
+    """A way to learn one task after another with a backbone that changes.
+
+    By default, it minimises the mean loss: for rehearsal and the baselines, which differ in their
+    rows.
+    """
 
     base_sample: int = 0
     """Number of rows of base classes for `begin` of the first task, if no old rows are trained."""
     memory: Any = None
     """All that `begin` and `end` have stored: tensors, arrays and values made of these, which a
     checkpoint contains."""
+
+    def __init__(self, loss_name: str = "ce") -> None:
+        """Choose one of `clinit.headtrain.heads.losses.LOSSES`."""
+        loss_named(loss_name)
+        self.loss_name = loss_name
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Prepare for a task, after its new rows are initialised and before any training."""
@@ -67,27 +75,12 @@ class TopMethod:
         self, model: PlasticModel, batch: ActivationBatch
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return the loss to minimise, and the detached loss of each row for the record."""
-        raise NotImplementedError
-
-    def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Store what later tasks need of this task."""
-
-
-class Rehearsal(TopMethod):
-    """Minimise the mean loss: for rehearsal and the baselines, which differ in their rows."""
-
-    def __init__(self, loss_name: str = "ce") -> None:
-        """Choose one of `clinit.headtrain.heads.losses.LOSSES`."""
-        loss_named(loss_name)
-        self.loss_name = loss_name
-
-    def loss(
-        self, model: PlasticModel, batch: ActivationBatch
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
-        """Return the mean loss of new and old rows together, and the loss of each row."""
         logits = model.logits(model.features(batch.activations))
         losses = sample_losses(self.loss_name, logits, batch.labels)
         return losses.mean(), losses.detach()
+
+    def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
+        """Store what later tasks need of this task."""
 
 
 def sample_losses(

@@ -13,8 +13,7 @@ if it changes nothing there; refusals, records, identities of runs and reports s
 
 From the ground up:
 
-    methods     settings of closed forms, top blocks, EWC and DER++
-    parts       stream, start, training; all parts as one value
+    parts       stream, training, top blocks with EWC and DER++; all parts as one value
     rules       settings by name; idle settings; settings that exclude each other
     study       one run, the run that recorded settings identify, the names of runs
 """

@@ -12,12 +12,13 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from clinit.headtrain.heads.closed.settings import Closed
 from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.protocol.study.methods import DerppConfig, EwcConfig
 from clinit.headtrain.protocol.study.parts import (
     CLOSED_METHODS,
     HEAD_METHODS,
     SOLVED_METHODS,
     TOP_METHODS,
+    DerppConfig,
+    EwcConfig,
     Parts,
     Training,
     default_init_rows,

@@ -9,8 +9,7 @@ from functools import cache
 from typing import Any
 
 from clinit.headtrain.protocol.study import rules
-from clinit.headtrain.protocol.study.methods import Top
-from clinit.headtrain.protocol.study.parts import Parts
+from clinit.headtrain.protocol.study.parts import Parts, Top
 from clinit.headtrain.protocol.study.rules import EARLIER, PER_HEAD, PLACES, settings_of
 
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.protocol.stream.scenario import Task
-from clinit.headtrain.protocol.study.methods import DerppConfig
+from clinit.headtrain.protocol.study.parts import DerppConfig
 from clinit.headtrain.top.methods import Derpp
-from clinit.headtrain.top.training import Rehearsal
+from clinit.headtrain.top.training import TopMethod
 
 Make = Callable[..., Any]
 BASE, STEP, EACH = 4, 2, 20
@@ -122,7 +122,7 @@ def test_without_old_rows_it_is_the_mean_loss_of_new_rows(make_top: Make, images
     images.old = np.empty(0, dtype=np.int64)
     method.begin(model, TASKS[0], images)
     batch = images.batch(images.new, num_new=EACH)
-    assert method.loss(model, batch)[0] == Rehearsal().loss(model, batch)[0]
+    assert method.loss(model, batch)[0] == TopMethod().loss(model, batch)[0]
 
 
 def test_alpha_0_and_beta_1_is_rehearsal_with_twice_the_step(make_top: Make, images: Any) -> None:
@@ -131,4 +131,4 @@ def test_alpha_0_and_beta_1_is_rehearsal_with_twice_the_step(make_top: Make, ima
     method.begin(model, TASKS[0], images)
     assert not method.memory
     batch = draw(images, TASKS[0], step=0)
-    torch.testing.assert_close(method.loss(model, batch)[0], 2 * Rehearsal().loss(model, batch)[0])
+    torch.testing.assert_close(method.loss(model, batch)[0], 2 * TopMethod().loss(model, batch)[0])

@@ -9,11 +9,11 @@ from torch import Tensor
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.protocol.stream.scenario import Task
-from clinit.headtrain.protocol.study.methods import EwcConfig
+from clinit.headtrain.protocol.study.parts import EwcConfig
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top.methods import Ewc, diagonal_fisher
 from clinit.headtrain.top.network import PlasticModel, cut_network
-from clinit.headtrain.top.training import Rehearsal
+from clinit.headtrain.top.training import TopMethod
 from tests.headtrain.top.networks import build
 
 Make = Callable[..., Any]
@@ -114,7 +114,7 @@ def test_loss_and_gradient_are_those_of_equation_3(make_top: Make, images: Any, 
 
 def test_lambda_0_is_plain_fine_tuning_bit_for_bit(make_top: Make, images: Any) -> None:
     springs, plain = make_top(BASE), make_top(BASE)
-    method, naive = Ewc(EwcConfig(lam=0.0)), Rehearsal()
+    method, naive = Ewc(EwcConfig(lam=0.0)), TopMethod()
     for task in TASKS:
         one, other = learn(method, springs, images, task), learn(naive, plain, images, task)
         assert torch.equal(one, other)

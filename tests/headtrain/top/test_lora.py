@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
-from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.protocol.study.parts import Top
 from clinit.headtrain.top.network import LowRank, add_lora, cut_network, layers, merge
 from tests.headtrain.top.networks import build, images, seeded
 

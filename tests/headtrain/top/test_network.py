@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
-from clinit.headtrain.protocol.study.methods import Top
+from clinit.headtrain.protocol.study.parts import Top
 from clinit.headtrain.top.families import steps_of
 from clinit.headtrain.top.network import (
     Cut,

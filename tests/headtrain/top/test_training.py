@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from clinit.headtrain.protocol.study.methods import Top
-from clinit.headtrain.protocol.study.parts import Training
+from clinit.headtrain.protocol.study.parts import Top, Training
 from clinit.headtrain.top.network import add_lora, cut_network, layers, make_plastic
-from clinit.headtrain.top.training import Rehearsal, sample_losses, top_optimizer
+from clinit.headtrain.top.training import TopMethod, sample_losses, top_optimizer
 from tests.headtrain.top.networks import build, seeded
 
 
@@ -82,7 +81,7 @@ def test_the_loss_is_the_mean_over_new_and_old_rows(
     make_top: Callable[..., Any], make_images: Callable[..., Any]
 ) -> None:
     model, batch = make_top(7), make_images(12, classes=7).batch(np.arange(12), num_new=5)
-    loss, losses = Rehearsal().loss(model, batch)
+    loss, losses = TopMethod().loss(model, batch)
     logits = model.classifier(model.blocks(batch.activations))
     each = nn.functional.cross_entropy(logits, batch.labels, reduction="none")
     torch.testing.assert_close(losses, each.detach())

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.scenario import Task
-from clinit.headtrain.protocol.study.methods import Top
-from clinit.headtrain.protocol.study.parts import Training
+from clinit.headtrain.protocol.study.parts import Top, Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.top import blocks
 from clinit.headtrain.top.activations import ActivationBatch, PoolActivations, TaskReader

@@ -7,8 +7,14 @@ import pytest
 
 from clinit.headtrain.heads.closed.settings import RanpacConfig
 from clinit.headtrain.heads.start.settings import INITS, Start
-from clinit.headtrain.protocol.study.methods import EwcConfig, Top
-from clinit.headtrain.protocol.study.parts import HEAD_METHODS, TOP_METHODS, Stream, Training
+from clinit.headtrain.protocol.study.parts import (
+    HEAD_METHODS,
+    TOP_METHODS,
+    EwcConfig,
+    Stream,
+    Top,
+    Training,
+)
 from clinit.headtrain.protocol.study.rules import (
     CLOSED,
     DERPP,
