@@ -164,8 +164,8 @@ def _sweep_top(
     data = run_data.read_images(images, run_data.heads_by_loss(heads))
     folder = open_folder(out, data, {run.training.loss for run in runs})
     named = zip(runs, run_names(runs, folder.configs), strict=True)
-    places = {run: folder.record_of(run) or out / name for run, name in named}
-    left = {run: place for run, place in places.items() if folder.record_of(run) is None}
+    places = {run: folder.recorded.get(run.identity, out / name) for run, name in named}
+    left = {run: place for run, place in places.items() if run.identity not in folder.recorded}
     check_free(left.values())
     for run in places.keys() - left:  # left by a process killed after it wrote the record
         checkpoints[run].unlink(missing_ok=True)

@@ -23,16 +23,12 @@ from clinit.headtrain.heads.groups import held_out_rows
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.scale import Initialisation
-from clinit.headtrain.protocol.closed_form import LINEAR, check_memory
 from clinit.headtrain.protocol.learner import Diagnose, Experiment, Learner, Method
-from clinit.headtrain.protocol.methods import ClosedHeads, GradientHeads
+from clinit.headtrain.protocol.methods import LINEAR, ClosedHeads, GradientHeads, check_memory
 from clinit.headtrain.protocol.record.format import RunRecord
 from clinit.headtrain.protocol.record.info import (
     MOST_IN_BANK,
-    BaseHeadInfo,
-    RecordedSettings,
     RunInfo,
-    SideInfo,
     held_out_manifest,
     provenance,
 )
@@ -265,17 +261,17 @@ def records_of(
     records = []
     for index, (name, study) in enumerate(zip(learner.ids, bank, strict=True)):
         head = learner.head(index)
-        info: RunInfo = {
+        info: dict[str, Any] = {
             "id": name,
-            "config": cast(RecordedSettings, study.settings()),
+            "config": study.settings(),
             "seconds": float(learner.seconds[index]),
-            "base": cast(SideInfo, data.base.description) or None,
-            "new": cast(SideInfo, data.new.description),
-            "head": cast(BaseHeadInfo, dict(first)) if data.base.class_names else None,
+            "base": data.base.description or None,
+            "new": data.new.description,
+            "head": dict(first) if data.base.class_names else None,
             "notes": [*notes, *([diverged[name]] if name in diverged else [])],
             "bank_size": len(bank),
             "loss_sample_rows": LOSS_SAMPLE_ROWS,
-            **provenance(),  # type: ignore[typeddict-item]
+            **provenance(),
             "device": device_name(learner.method.device),
             "command": list(data.command),
             "tasks": [entry.description(index) for entry in entries],
@@ -287,18 +283,15 @@ def records_of(
         if head.feature_map is not None:
             info["feature_map"] = dict(head.feature_map)
         counts = zip(entries, seen, strict=True)
-        tables: dict[str, Any] = {
-            "steps": pl.concat(entry.steps(index) for entry in entries),
-            "evaluations": pl.concat(entry.evaluations(index, tested) for entry, tested in counts),
-            "points": pl.concat(entry.point_table(index) for entry in entries),
-            "mistakes": pl.concat(entry.mistake_table(index) for entry in entries),
-        }
         records.append(
             RunRecord(
                 path=None,
                 info=cast(RunInfo, {**info, **facts}),
                 classes=class_table(scenario),
-                **tables,
+                steps=pl.concat(entry.steps(index) for entry in entries),
+                evaluations=pl.concat(entry.evaluations(index, each) for entry, each in counts),
+                points=pl.concat(entry.point_table(index) for entry in entries),
+                mistakes=pl.concat(entry.mistake_table(index) for entry in entries),
                 head=head,
                 top=learner.method.changed,
                 study=study,

@@ -205,10 +205,9 @@ class Learner:
                 self.store(self.log, fact)
 
     def _evaluated(self, fact: events.Tested, entry: TaskEntry) -> None:
-        found = fact.found
-        counts = found.correct, found.correct_in_task
-        wrong = found.mistakes or ()
-        entry.points.append(Point(fact.iteration, *counts, fact.losses, self.seconds, wrong))
+        counts = fact.found.correct, fact.found.correct_in_task
+        point = Point(fact.iteration, *counts, fact.losses, self.seconds, fact.found.mistakes)
+        entry.points.append(point)
         by_name = dict(zip(self.ids, fact.losses.tolist(), strict=True))
         for name, loss in by_name.items():
             if not np.isfinite(loss) and not self.experiment.study.is_closed:

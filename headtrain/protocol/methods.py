@@ -7,7 +7,7 @@ head it takes only the names of the base classes.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -15,35 +15,41 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 
+from clinit.errors import MachineError
 from clinit.extract.cache.head import Head
-from clinit.headtrain.heads.array import library, placed, torch_stream
-from clinit.headtrain.heads.closed.interface import SOLVED, Arrival, Solution
+from clinit.headtrain.heads.array import as_array, as_tensor, library, placed, torch_stream
+from clinit.headtrain.heads.closed.interface import SOLVED, Arrival, ClosedForm, Solution
+from clinit.headtrain.heads.closed.methods import Ranpac, SimpleCil, Slda
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import random_task_rows
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.protocol.closed_form import closed_form, mean_loss
-from clinit.headtrain.protocol.closed_form import evaluate as evaluate_form
 from clinit.headtrain.protocol.events import Done, Fact, Started, Stepped, Tested, Trained
 from clinit.headtrain.protocol.learner import Diagnose, Experiment, Method
 from clinit.headtrain.protocol.stream.buffer import TaskRows
-from clinit.headtrain.protocol.stream.scenario import Task
+from clinit.headtrain.protocol.stream.scenario import Scenario, Task
 from clinit.headtrain.protocol.stream.task_plan import Lesson
-from clinit.headtrain.protocol.train.anchor import (
+from clinit.headtrain.protocol.study.parts import Training
+from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.protocol.train.evaluate import evaluate, mean_losses
+from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
+from clinit.headtrain.protocol.train.loop import TaskSteps
+from clinit.headtrain.protocol.train.past import (
     STRENGTHS,
     Anchor,
+    OldClasses,
+    Past,
+    RunningStatistics,
     class_weights,
     judges,
     set_aside,
 )
-from clinit.headtrain.protocol.train.evaluate import BankEvaluation, evaluate, mean_losses
-from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
-from clinit.headtrain.protocol.train.loop import TaskSteps
-from clinit.headtrain.protocol.train.past import OldClasses, Past, RunningStatistics
 from clinit.headtrain.protocol.train.task_start import TaskStart
-from clinit.machine import Stopwatch
+from clinit.machine import Stopwatch, choose_device, free_memory
 from clinit.observer import Observer, ignore
+from clinit.words import size_text
 
 
 class GradientHeads(Method):
@@ -308,19 +314,15 @@ class ClosedHeads(Method):
             )
 
     def _tested(self, lesson: Lesson, data: LabelledRows) -> Tested:
-        studies, form, rows = self._experiment.studies, self._form, lesson.rows
+        experiment = self._experiment
+        trainings = [study.training for study in experiment.studies]
+        chosen = lesson.rows.loss_sample(experiment.study.stream.seed)
         with torch_stream(self.device):
-            tested = self._experiment.seen_tests(lesson.task)
-            labels, ends = tested.labels.cpu().numpy(), self._experiment.scenario.ends
-            found = evaluate_form(form, tested.arrays(), labels, ends, lesson.task.stop)
-            chosen = rows.loss_sample(studies[0].stream.seed)
-            sample, named = data.take(torch.from_numpy(chosen)).arrays(), rows.labels[chosen]
-            losses = [mean_loss(form, sample, named, study.training.loss) for study in studies]
-        correct, in_task = (
-            np.tile(each, (len(studies), 1)) for each in (found.correct, found.correct_in_task)
-        )
-        mistakes = (found.mistakes or ()) * len(studies)
-        return Tested(0, BankEvaluation(correct, in_task, mistakes), np.array(losses))
+            bank = FormBank(self._form, lesson.task.stop, trainings, self.device)
+            tested, ends = experiment.seen_tests(lesson.task), experiment.scenario.ends
+            found = evaluate(bank, tested, ends, list_mistakes=True)
+            sample = data.take(torch.from_numpy(chosen))
+            return Tested(0, found, mean_losses(bank, sample))
 
     def _diagnosis(self, task: Task, diagnose: Diagnose) -> dict[str, Any]:
         """Measure the linear layer on all rows seen."""
@@ -329,3 +331,77 @@ class ClosedHeads(Method):
         arrays = self._experiment.training(rows).arrays()
         statistics = ClassStatistics.of(arrays, train.labels[rows], num_classes=task.stop)
         return diagnose(statistics, stored.rows)
+
+
+LINEAR = frozenset({"slda", "simplecil"})
+"""Methods whose scores come from a linear head on the features themselves."""
+
+
+def closed_form(study: Study, zeros: Float[Any, " dim"]) -> ClosedForm:
+    """Return the method of a study, without any rows.
+
+    Args:
+        study: A study with one of `CLOSED_METHODS`.
+        zeros: Zeros of the width of a feature, in float64; sets library and device.
+    """
+    closed, seed = study.closed, study.stream.seed
+    match study.stream.method:
+        case "slda":
+            return Slda(closed.slda, zeros)
+        case "simplecil":
+            return SimpleCil(zeros)
+    return Ranpac(closed.ranpac, zeros, seed=seed)
+
+
+_GRAM_COPIES = 5
+"""Measured peak of memory, as a multiple of one Gram matrix. It includes the matrix, the copy that
+is solved, its factor, and the buffer in which BLAS transposes."""
+_PATH_COPIES = 6
+"""Further copies if a task has more rows than random features: another Gram matrix for lambda, its
+eigenvectors, and the workspace of the decomposition."""
+
+
+def check_memory(scenario: Scenario, study: Study) -> None:
+    """Check that the statistics of a study fit into memory, if they are large.
+
+    Raises:
+        MachineError: If they do not.
+    """
+    ranpac, counts = study.closed.ranpac, scenario.train_counts
+    if study.stream.method != "ranpac":
+        return
+    most = max(int(counts[task.rows].sum()) for task in scenario.learnt)
+    chooses = ranpac.lam == "auto" and most > ranpac.width
+    copies = _GRAM_COPIES + (_PATH_COPIES if chooses else 0)
+    need = 8 * (copies * ranpac.width**2 + 2 * scenario.num_classes * ranpac.width)
+    free = free_memory(choose_device(study.training.device))
+    if need > free:
+        raise MachineError(
+            f"the statistics of {study.stream.method} take {size_text(need)} of memory, but"
+            f" {size_text(free)} are free",
+            remedy="Give a smaller --ranpac-width, or --method slda.",
+        )
+
+
+class FormBank(Bank):
+    """A closed form as a bank of equal heads, one for each loss, to be evaluated as any bank."""
+
+    def __init__(
+        self, form: ClosedForm, num_classes: int, heads: Sequence[Training], device: torch.device
+    ) -> None:
+        super().__init__(Rows(np.zeros((num_classes, 0)), np.zeros(num_classes)), heads, device)
+        self._form = form
+
+    @property
+    def row_values(self) -> int:
+        """Numbers in memory for each row that is evaluated."""
+        return super().row_values + self._form.block_values
+
+    def logits(
+        self,
+        features: Float[Tensor, "rows dim"],
+        out: Float[Tensor, "rows heads classes"],
+        heads: slice = slice(None),
+    ) -> Float[Tensor, "rows heads classes"]:
+        """Write the scores into `out`, and return it."""
+        return out.copy_(as_tensor(self._form.scores(as_array(features)))[:, None])

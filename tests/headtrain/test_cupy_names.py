@@ -103,7 +103,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     from clinit.headtrain.heads.start.settings import INITS, SCALES, Start
     from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
     from clinit.headtrain.heads.statistics.solve import LambdaPath, leave_one_out_curve
-    from clinit.headtrain.protocol.closed_form import closed_form
+    from clinit.headtrain.protocol.methods import closed_form
     from clinit.headtrain.protocol.study.parts import CLOSED_METHODS
     from clinit.headtrain.protocol.study.study import Study
     from tests.headtrain.test_arrays_on_a_device import NEW, OLD, head_rows, sample

@@ -152,12 +152,12 @@ def plan_sweep(
     """Group the runs that the folder lacks into banks."""
     begun = begun_banks(runs, folder)
     again = {run for bank in begun for run in bank}
-    left = [run for run in runs if folder.record_of(run) is None and run not in again]
+    left = [run for run in runs if run.identity not in folder.recorded and run not in again]
     banks = [*begun, *compile_banks(left, data, asked=bank_size)]
     for training in (bank[0].training for bank in banks):
         check_precision(training.precision, choose_device(training.device))
     named = zip(runs, run_names(runs, folder.configs), strict=True)
-    names = {run.identity: name for run, name in named if folder.record_of(run) is None}
+    names = {run.identity: name for run, name in named if run.identity not in folder.recorded}
     return SweepPlan(names, banks)
 
 
@@ -171,7 +171,7 @@ def run_sweep(plan: SweepPlan, folder: SweepFolder, banks: BankRecords, observer
     check_free(folder.path / name for name in plan.names.values())
     for bank, records in banks:
         trained = zip(bank, records, strict=True)
-        fresh = {run: record for run, record in trained if folder.record_of(run) is None}
+        fresh = {run: record for run, record in trained if run.identity not in folder.recorded}
         for run, record in fresh.items():
             place = folder.path / plan.names[run.identity]
             write_record(replace(record, info={**record.info, "id": place.name}), place)
@@ -193,10 +193,6 @@ class SweepFolder:
     """The settings of all recorded runs."""
     banks: dict[str, Sequence[Mapping[str, Any]]]
     """Differing settings of all heads in the bank of each recorded run, by its identity."""
-
-    def record_of(self, run: Study) -> Path | None:
-        """Return the record of `run`; None if it is not recorded."""
-        return self.recorded.get(run.identity)
 
 
 def run_digest(run: Study) -> str:

@@ -3,8 +3,8 @@
 heads        the bank: weights of many heads in one tensor
 losses       cross-entropy, squared error, squentropy, and losses from outside
 step         one update of AdamW, or by a function of the user
-anchor       penalties that hold a head near its start, and the choice of their strength
-past         statistics of earlier classes; rows drawn from their means and one covariance
+past         statistics of earlier classes; rows drawn from their means and one covariance;
+             penalties that hold a head near its start
 loop         all updates of a task, and their rows: stored, streamed, or drawn
 evaluate     correct answers and losses, class by class
 """

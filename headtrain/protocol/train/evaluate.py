@@ -7,8 +7,8 @@ all heads. Of equal logits, the first wins.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,15 +31,14 @@ Group = tuple[slice, slice]
 """Rows of one task, and the classes of this task."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BankEvaluation:
+class BankEvaluation(NamedTuple):
     """Numbers of correct answers of the heads of a bank."""
 
     correct: Int[np.ndarray, "heads classes"]
     correct_in_task: Int[np.ndarray, "heads classes"]
     """Correct answers if a head chooses only among the classes of the row's task."""
-    mistakes: tuple[Mistakes, ...] | None
-    """One per head; None if not requested."""
+    mistakes: tuple[Mistakes, ...] = ()
+    """One per head; empty if not requested."""
 
 
 def evaluate(
@@ -57,7 +56,7 @@ def evaluate(
     return BankEvaluation(
         correct=_counts(right, test.labels, bank.num_classes),
         correct_in_task=_counts(right_in_task, test.labels, bank.num_classes),
-        mistakes=_mistakes(bank, test, right) if list_mistakes else None,
+        mistakes=_mistakes(bank, test, right) if list_mistakes else (),
     )
 
 
@@ -99,7 +98,7 @@ def logits_of(
 def blocks_of(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
     """Yield slices of `total` rows, each with the slices of heads to compute in turn."""
     values = CUDA_BLOCK_VALUES if bank.device.type == "cuda" else BLOCK_VALUES
-    rows = max(MIN_BLOCK_ROWS, values // (bank.num_heads * bank.num_classes))
+    rows = max(MIN_BLOCK_ROWS, values // bank.row_values)
     heads = min(bank.num_heads, max(1, values // (rows * bank.num_classes)))
     firsts = range(0, bank.num_heads, heads)
     split = [slice(first, min(first + heads, bank.num_heads)) for first in firsts]
@@ -200,20 +199,12 @@ def _mistakes(
     found = []
     for head in range(bank.num_heads):
         wrong = (~right[:, head]).nonzero()[:, 0]
-        rivals = best_rivals(bank, head, test, wrong)
+        rivals = torch.empty_like(wrong)  # the largest logits besides the labels
+        for part, _ in blocks_of(bank, len(wrong)):
+            block = test.take(wrong[part])
+            logits = logits_of(bank, block.features.float(), slice(head, head + 1))[:, 0]
+            logits.scatter_(1, block.labels[:, None], -torch.inf)
+            rivals[part] = logits.argmax(dim=1)
         columns = torch.stack([test.labels[wrong], number[wrong], rivals])
         found.append(columns.to("cpu", torch.int32).numpy())
     return tuple(found)
-
-
-def best_rivals(
-    bank: Bank, head: int, test: LabelledRows, rows: Int[Tensor, " rows"]
-) -> Int[Tensor, " rows"]:
-    """Return the class with the largest logit besides the label, for one head and each row."""
-    found = torch.empty(len(rows), dtype=torch.int64, device=bank.device)
-    for part, _ in blocks_of(bank, len(rows)):
-        block = test.take(rows[part])
-        logits = logits_of(bank, block.features.float(), slice(head, head + 1))[:, 0]
-        logits.scatter_(1, block.labels[:, None], -torch.inf)
-        found[part] = logits.argmax(dim=1)
-    return found

@@ -176,6 +176,11 @@ class Bank:
         """Width of a feature vector."""
         return self.weight.shape[2]
 
+    @property
+    def row_values(self) -> int:
+        """Numbers in memory for each row that is evaluated."""
+        return self.num_heads * self.num_classes
+
     def grow(self, rows: Rows) -> None:
         """Append the same rows to every head."""
         weight, bias = self._stacked(rows)

@@ -28,9 +28,8 @@ from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.stream.buffer import STEPS_AT_ONCE
 from clinit.headtrain.protocol.stream.task_plan import Lesson, Schedule
 from clinit.headtrain.protocol.study.parts import RateSchedule
-from clinit.headtrain.protocol.train.anchor import Anchor
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
-from clinit.headtrain.protocol.train.past import OldClasses
+from clinit.headtrain.protocol.train.past import Anchor, OldClasses
 from clinit.headtrain.protocol.train.step import Updates
 
 

@@ -38,8 +38,8 @@ from torch.optim.adamw import adamw
 from clinit.errors import ExperimentError
 from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.protocol.stream.scenario import Task
-from clinit.headtrain.protocol.train.anchor import Anchor, Hold
 from clinit.headtrain.protocol.train.heads import Bank, check_precision, products_in
+from clinit.headtrain.protocol.train.past import Anchor, Hold
 from clinit.setting import Imported
 
 

@@ -5,15 +5,19 @@ from typing import Any
 import array_api_strict as strict
 import numpy as np
 import pytest
+import torch
 
 from clinit.errors import MachineError
 from clinit.headtrain.heads.array import StreamedRows, to_numpy
 from clinit.headtrain.heads.closed.interface import ClosedForm
 from clinit.headtrain.heads.closed.methods import SimpleCil
-from clinit.headtrain.protocol import closed_form as module
-from clinit.headtrain.protocol.closed_form import check_memory, closed_form, evaluate
+from clinit.headtrain.protocol import methods as module
+from clinit.headtrain.protocol.methods import FormBank, check_memory, closed_form
 from clinit.headtrain.protocol.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.study import Study
+from clinit.headtrain.protocol.train.evaluate import evaluate
+from clinit.headtrain.protocol.train.heads import LabelledRows
 from tests.headtrain.heads.closed.made import COUNTS, DIM, queries, rows_of, stream
 from tests.headtrain.protocol.test_experiment import make_base, make_head, make_new
 
@@ -40,10 +44,15 @@ class Given(ClosedForm):
 def test_counts_and_mistakes_are_those_of_every_row_looked_at_alone(
     values: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BLOCK_VALUES", values)
-    form = Given()
-    found = evaluate(form, ROWS, LABELS, (4, 6, 9), CLASSES)  # the last task is still to come
-    assert form.most == (64 if values == 1 else 500)
+    monkeypatch.setattr("clinit.headtrain.protocol.train.evaluate.BLOCK_VALUES", values)
+    form, device = Given(), torch.device("cpu")
+    bank, rows = (
+        FormBank(form, CLASSES, [Training()], device),
+        LabelledRows.on(device, ROWS, LABELS),
+    )
+    # the last task is still to come
+    found = evaluate(bank, rows, (4, 6, 9), list_mistakes=True)
+    assert form.most == (256 if values == 1 else 500)
     correct, in_task, mistakes = [0] * CLASSES, [0] * CLASSES, []
     numbers: dict[int, int] = {}
     for scores, label in zip(form.table, LABELS.tolist(), strict=True):

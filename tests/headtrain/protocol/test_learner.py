@@ -35,7 +35,7 @@ class Told(Method):
             (2.0, events.Started(NOTHING, {"solve": 0.5})),
             (4.0, events.Stepped(2, waits=False)),
             (0.0, events.Trained(0, np.ones((2, 1, 2), dtype=np.float32))),
-            (8.0, events.Tested(2, BankEvaluation(counts, counts, None), np.array([np.nan]))),
+            (8.0, events.Tested(2, BankEvaluation(counts, counts), np.array([np.nan]))),
             (16.0, events.Done("train", of_heads=[{"anchor": {"strength": 1.0}}])),
         ):
             self.clock[0] += seconds

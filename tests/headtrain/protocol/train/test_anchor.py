@@ -11,9 +11,8 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES, loss_named
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.protocol.study.parts import Training
-from clinit.headtrain.protocol.train.anchor import Anchor, class_weights
 from clinit.headtrain.protocol.train.heads import Bank
-from clinit.headtrain.protocol.train.past import OldClasses
+from clinit.headtrain.protocol.train.past import Anchor, OldClasses, class_weights
 from clinit.headtrain.protocol.train.step import Updates
 
 DIM, OLD, CLASSES, BATCH, STEPS = 12, 5, 8, 16, 30

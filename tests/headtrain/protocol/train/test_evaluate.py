@@ -119,7 +119,7 @@ def test_rows_on_disk_are_read_block_by_block_whatever_is_asked_of_them(
         evaluate(bank, LabelledRows.on(CPU, rows, labels), [10, CLASSES], list_mistakes=True)
         for rows in (features, stored)
     )
-    for one, other in zip(expected.mistakes or (), found.mistakes or (), strict=True):
+    for one, other in zip(expected.mistakes, found.mistakes, strict=True):
         np.testing.assert_array_equal(one, other)
         assert len(one[0]) == 100 - (labels == 0).sum()
     np.testing.assert_array_equal(found.correct_in_task, expected.correct_in_task)
