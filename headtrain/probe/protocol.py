@@ -185,13 +185,22 @@ def probe(
     device = choose_device(config.device)
     watch = Stopwatch(device)
     rows, row_of_class = present_rows(source)
-    held = np.zeros(len(rows.labels), dtype=bool)
+    train, classes = LabelledRows.on(device, rows.features, rows.labels), len(rows.class_names)
+    held, grid, c = np.zeros(len(rows.labels), dtype=bool), tuple[GridPoint, ...](), config.grid[0]
+
+    def progress(what: str) -> Callable[[int, int], None]:
+        return lambda done, total: observer(Progressed(what, done, total, "searches"))
+
     if len(config.grid) > 1:
         random = generator(config.seed, Draw.HELD_OUT)
         held = held_out_rows(rows.labels, groups_of(source.train), config.held_out, random)
-    grid, chosen, fitted = _searched(rows, held, config, watch, observer)
-    head, notes = fitted.rows.as_head(rows.class_names), [*_grid_notes(grid, fitted, chosen["c"])]
-    facts = {**chosen, "converged": all(point.converged for point in grid or (fitted,))}
+        with watch.phase("grid"):
+            grid = _tried(train, held, classes, config, progress("Trying penalties"))
+        c = min(grid, key=lambda point: point.held_out_loss).c
+    with watch.phase("refit"):
+        (fitted,) = fit(train, classes, [c], config, progress("Training on all rows"))
+    head, notes = fitted.rows.as_head(rows.class_names), [*_grid_notes(grid, fitted, c)]
+    facts = {"c": c, "converged": all(point.converged for point in grid or (fitted,))}
     if 0 < (count := int(held.sum())) < FEW_ROWS:
         notes.append(
             f"the scale of the logits is fitted to {count:,} held-out rows alone: a rough guess"
@@ -204,7 +213,7 @@ def probe(
     return Probe(
         config=config,
         grid=grid,
-        chosen=chosen,
+        chosen={"c": c},
         held_out_rows=count,
         train_rows=len(rows.labels),
         classes=head.num_classes,
@@ -215,30 +224,6 @@ def probe(
         seconds={**watch.seconds, "total": source.load_s + watch.total},
         facts=about | provenance(),
     )
-
-
-def _searched(
-    rows: FeatureSet,
-    held: Bool[np.ndarray, " rows"],
-    config: ProbeConfig,
-    watch: Stopwatch,
-    observer: Observer,
-) -> tuple[tuple[GridPoint, ...], dict[str, float], Fitted]:
-    """Choose from the grid on held-out rows, unless it has one value; train on all rows."""
-
-    def progress(what: str) -> Callable[[int, int], None]:
-        return lambda done, total: observer(Progressed(what, done, total, "searches"))
-
-    train = LabelledRows.on(choose_device(config.device), rows.features, rows.labels)
-    grid: tuple[GridPoint, ...] = ()
-    chosen, classes = config.grid[0], len(rows.class_names)
-    if len(config.grid) > 1:
-        with watch.phase("grid"):
-            grid = _tried(train, held, classes, config, progress("Trying penalties"))
-        chosen = min(grid, key=lambda point: point.held_out_loss).c
-    with watch.phase("refit"):
-        (fitted,) = fit(train, classes, [chosen], config, progress("Training on all rows"))
-    return grid, {"c": chosen}, fitted
 
 
 def first_head(source: Source) -> Head:

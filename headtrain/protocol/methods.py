@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import MachineError
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import as_array, as_tensor, library, placed, torch_stream
-from clinit.headtrain.heads.closed.interface import SOLVED, Arrival, ClosedForm, Solution
+from clinit.headtrain.heads.closed.interface import SOLVED, Arrival, ClosedForm
 from clinit.headtrain.heads.closed.methods import Ranpac, SimpleCil, Slda
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import random_task_rows
@@ -268,50 +268,34 @@ class ClosedHeads(Method):
 
     def head(self, index: int) -> Head:
         """Copy the linear layer in its present state."""
-        stored = self._form.head()
-        names = self._experiment.scenario.class_names[: stored.rows.bias.shape[0]]
-        fingerprint = self._experiment.head.fingerprint
-        return stored.rows.as_head(names, fingerprint, feature_map=stored.feature_map)
+        rows, feature_map = self._form.head()
+        names = self._experiment.scenario.class_names[: rows.bias.shape[0]]
+        return rows.as_head(names, self._experiment.head.fingerprint, feature_map=feature_map)
 
     def learn(self, lesson: Lesson) -> Iterator[Fact]:
         """Learn the classes of a task; before the first task, learn the base classes."""
-        scenario, watch, task = self._experiment.scenario, Stopwatch(self.device), lesson.task
-        train = scenario.train
-        if task.number == 1 and scenario.num_base:
-            rows = train.rows_between(0, scenario.num_base)
-            data = self._experiment.training(rows)
+        experiment, watch, task = self._experiment, Stopwatch(self.device), lesson.task
+        arriving = [(lesson.rows, task.stop)]
+        if task.number == 1 and experiment.scenario.num_base:
+            arriving.insert(0, (experiment.plan.past(0), experiment.scenario.num_base))
+        for rows, stop in arriving:
+            data, number = experiment.training(rows.rows), rows.number
             yield Done("prepare")
-            self._arrive(0, data, watch, train.labels[rows], scenario.num_base)
+            groups = experiment.scenario.train.groups_of(rows.rows) if number else None
+            with torch_stream(self.device):
+                told = rows.labels, stop, watch, self._observer, groups
+                solution = self._form.learn(Arrival(number, data.arrays(), *told))
             yield Done("initialise")
-        data, labels = self._experiment.training(lesson.rows.rows), lesson.rows.labels
-        yield Done("prepare")
-        groups = train.groups_of(lesson.rows.rows)
-        solution = self._arrive(task.number, data, watch, labels, task.stop, groups=groups)
         none, where = Rows(np.empty((0, 0)), np.empty(0)), library(placed(np.zeros(0), self.device))
         start = Initialisation(none, lam=solution.lam, curve=solution.curve, library=where)
-        for _ in self._experiment.studies:
+        for _ in experiment.studies:
             yield Started(start, watch.seconds)
         yield self._tested(lesson, data)
         del data  # a diagnosis copies all rows seen
         if self._diagnose is not None:
             with torch_stream(self.device):
-                told = {"diagnosis": self._diagnosis(task, self._diagnose)}
-            yield Done("diagnose", of_heads=[told] * len(self._experiment.studies))
-
-    def _arrive(
-        self,
-        number: int,
-        data: LabelledRows,
-        watch: Stopwatch,
-        labels: Int[np.ndarray, " rows"],
-        num_classes: int,
-        **more: Any,
-    ) -> Solution:
-        with torch_stream(self.device):
-            arrays = data.arrays()
-            return self._form.learn(
-                Arrival(number, arrays, labels, num_classes, watch, self._observer, **more)
-            )
+                diagnosis = {"diagnosis": self._diagnosis(task, self._diagnose)}
+            yield Done("diagnose", of_heads=[diagnosis] * len(experiment.studies))
 
     def _tested(self, lesson: Lesson, data: LabelledRows) -> Tested:
         experiment = self._experiment
@@ -326,11 +310,11 @@ class ClosedHeads(Method):
 
     def _diagnosis(self, task: Task, diagnose: Diagnose) -> dict[str, Any]:
         """Measure the linear layer on all rows seen."""
-        stored, train = self._form.head(), self._experiment.scenario.train
+        (head, _), train = self._form.head(), self._experiment.scenario.train
         rows = train.rows_between(0, task.stop)
         arrays = self._experiment.training(rows).arrays()
         statistics = ClassStatistics.of(arrays, train.labels[rows], num_classes=task.stop)
-        return diagnose(statistics, stored.rows)
+        return diagnose(statistics, head)
 
 
 LINEAR = frozenset({"slda", "simplecil"})

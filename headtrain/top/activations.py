@@ -86,23 +86,19 @@ Index = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
 class StoredActivations:
     """Rows of a trunk cache, held in memory or read row by row from its verified shards."""
 
-    def __init__(
-        self, split: CacheSplit, position: Index, *, in_memory: bool, pin_memory: bool = False
-    ) -> None:
+    def __init__(self, split: CacheSplit, position: Index, *, in_memory: bool) -> None:
         """Read or verify all shards.
 
         Args:
             split: The stored activations.
             position: The row of `split` for each row of the feature cache, -1 for no row.
             in_memory: Keep the activations in memory.
-            pin_memory: Whether batches go to a CUDA device, see `sent`.
 
         Raises:
             CacheError: If a shard is missing or damaged, or belongs to another plan.
         """
         self._shape = split.plan.shape or (split.dim,)
         self._position = position
-        self._pin = pin_memory
         self._rows = (split.load() if in_memory else stored_features(split)).features
 
     def __len__(self) -> int:
@@ -112,8 +108,7 @@ class StoredActivations:
         """Yield the activations of batches of rows, as stored."""
         for rows in batches:
             values = self._rows[self._position[rows]].reshape(len(rows), *self._shape)
-            block = torch.from_numpy(values)
-            yield block.pin_memory() if self._pin else block
+            yield torch.from_numpy(values)
 
 
 @contextmanager

@@ -187,8 +187,7 @@ class TrunkCache:
         position = np.full(part.split.num_valid, -1, dtype=np.int64)
         position[part.rows] = np.arange(len(part.rows))
         fits = self.bytes(part) <= MEMORY_SHARE * free_memory()
-        pin_memory = self.trunk.config.device.startswith("cuda")
-        return StoredActivations(split, position, in_memory=fits, pin_memory=pin_memory)
+        return StoredActivations(split, position, in_memory=fits)
 
     def from_images(self, part: PoolPart) -> ActivationRows:
         """Return the rows of a part, which are computed each time they are read.

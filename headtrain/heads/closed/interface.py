@@ -172,15 +172,6 @@ class Solution:
     curve: LambdaCurve | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredHead:
-    """A linear layer, on the features or on a map of the features."""
-
-    rows: Rows
-    feature_map: Mapping[str, Any] | None = None
-    """Description of the map; None if the layer reads the features themselves."""
-
-
 class ClosedForm:
     """Statistics of all rows seen, and the classifier that follows from them; linear by default."""
 
@@ -203,9 +194,9 @@ class ClosedForm:
         weight, bias = xp.astype(rows.weight, xp.float32), xp.astype(rows.bias, xp.float32)
         return as_type(features, xp.float32) @ weight.T + bias
 
-    def head(self) -> StoredHead:
-        """Return the linear layer that gives the scores."""
-        return StoredHead(self._rows, None if self._map is None else self._map.description)
+    def head(self) -> tuple[Rows, Mapping[str, Any] | None]:
+        """Return the linear layer that gives the scores, and a description of the map it reads."""
+        return self._rows, None if self._map is None else self._map.description
 
 
 Solve = Callable[[ClassStatistics, float], Rows]

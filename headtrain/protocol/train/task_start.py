@@ -86,6 +86,8 @@ class TaskStart:
         """Begin without shared results."""
         self._watch = Stopwatch(self.device)
         self._shared: dict[str, Any] = {}
+        self._needed: list[str] = []
+        """The shared results that the present start needs."""
 
     def start(
         self, study: Study, head: Rows, near: float | None = None
@@ -94,6 +96,7 @@ class TaskStart:
 
         A search for lambda starts at `near`, the lambda of the previous task of this head.
         """
+        self._needed = ["features"]
         if self.solve is not None:
             return self._solved(study, self.solve)
         if not self.task.start:
@@ -125,14 +128,11 @@ class TaskStart:
     def _initialised(
         self, study: Study, data: NewClasses, near: float | None
     ) -> tuple[Initialisation, Spent]:
-        init, statistics, needed = study.start, None, ["features"]
+        init, statistics, path = study.start, None, None
         if init.reads_statistics:
             statistics = self.statistics(init.weighting)
-            needed.append(f"statistics {init.weighting}")
-        path = None
         if init.chooses_lambda:
             path = self._once(f"lambda {init.weighting}", LambdaPath.of, statistics)
-            needed.append(f"lambda {init.weighting}")
         watch, loss = Stopwatch(self.device), study.training.loss
         start = initialise(
             init, data, loss=loss, statistics=statistics, path=path, near=near, watch=watch
@@ -140,10 +140,11 @@ class TaskStart:
         if not self.task.start:
             start = replace(start, init=f"{init.init}, {init.scale}")
         start = replace(start, repeats=count_repeats(data.labels, data.groups))
-        return start, self._with_shared(needed, watch)
+        return start, self._with_shared(watch)
 
     def _once(self, phase: str, compute: Callable[..., Shared], *given: Any) -> Shared:
         """Return a result that heads share; at first use, compute and time it under `phase`."""
+        self._needed.append(phase)
         if phase not in self._shared:
             with self._watch.phase(phase):
                 self._shared[phase] = compute(*given)
@@ -172,11 +173,9 @@ class TaskStart:
         idle = study.idle("method")
         weighting: Weighting = "class" if "weighting" in idle else study.start.weighting
         statistics = self.statistics(weighting)
-        needed = ["features", f"statistics {weighting}"]
         curve, lam = None, None
         if "lam" not in idle and isinstance(study.start.lam, str):
-            needed.append(f"lambda {weighting}")
-            curve = self._once(needed[-1], self._curve, weighting)
+            curve = self._once(f"lambda {weighting}", self._curve, weighting)
             lam = curve.best
         elif "lam" not in idle:
             lam = study.start.ridge_parameter
@@ -184,10 +183,10 @@ class TaskStart:
         with watch.phase("solve"):
             rows = solve(statistics, lam or 0.0)
         start = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
-        return start, self._with_shared(needed, watch)
+        return start, self._with_shared(watch)
 
-    def _with_shared(self, needed: list[str], own: Stopwatch) -> Spent:
-        shared = {name.split()[0]: self._watch.seconds[name] for name in needed}
+    def _with_shared(self, own: Stopwatch) -> Spent:
+        shared = {name.split()[0]: self._watch.seconds[name] for name in self._needed}
         return {
             phase: shared.get(phase, 0.0) + own.seconds.get(phase, 0.0)
             for phase in PHASES

@@ -46,12 +46,9 @@ def test_counts_and_mistakes_are_those_of_every_row_looked_at_alone(
 ) -> None:
     monkeypatch.setattr("clinit.headtrain.protocol.train.evaluate.BLOCK_VALUES", values)
     form, device = Given(), torch.device("cpu")
-    bank, rows = (
-        FormBank(form, CLASSES, [Training()], device),
-        LabelledRows.on(device, ROWS, LABELS),
-    )
-    # the last task is still to come
-    found = evaluate(bank, rows, (4, 6, 9), list_mistakes=True)
+    bank = FormBank(form, CLASSES, [Training()], device)
+    rows = LabelledRows.on(device, ROWS, LABELS)
+    found = evaluate(bank, rows, (4, 6, 9), list_mistakes=True)  # the last task is still to come
     assert form.most == (256 if values == 1 else 500)
     correct, in_task, mistakes = [0] * CLASSES, [0] * CLASSES, []
     numbers: dict[int, int] = {}
@@ -131,6 +128,6 @@ def test_the_class_of_the_largest_cosine_with_its_mean_wins() -> None:
     scaled = found[:, seen] / np.linalg.norm(asked, axis=1)[:, None]
     np.testing.assert_allclose(scaled, cosines[:, seen], atol=1e-5)
 
-    head = form.head()
-    np.testing.assert_allclose(np.linalg.norm(head.rows.weight[seen], axis=1), 1)
-    assert (head.rows.bias[seen] == 0).all()
+    head, _ = form.head()
+    np.testing.assert_allclose(np.linalg.norm(head.weight[seen], axis=1), 1)
+    assert (head.bias[seen] == 0).all()
