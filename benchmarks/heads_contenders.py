@@ -111,7 +111,7 @@ def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str
     from clinit.headtrain.protocol import events
     from clinit.headtrain.protocol.experiment import RunData, run_experiment
     from clinit.headtrain.protocol.study.study import Study
-    from clinit.headtrain.protocol.train.evaluate import count_correct
+    from clinit.headtrain.protocol.train.evaluate import evaluate
     from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
     from clinit.observer import Event
 
@@ -141,9 +141,9 @@ def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str
     bank = Bank(Rows.of_head(trained), [studies[0].training], device)
     test = LabelledRows.on(device, work.test_x, work.test_y)
     with torch.no_grad():
-        count_correct(bank, test.first(2000))
+        evaluate(bank, test.first(2000))
         started = clock()
-        right = int(count_correct(bank, test).sum())
+        right = int(evaluate(bank, test).correct.sum())
     seconds = options["heads"] * (clock() - started)
     return {"accuracy": 100 * right / len(test), "evaluate_s": seconds}
 

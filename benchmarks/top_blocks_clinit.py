@@ -16,11 +16,9 @@ from clinit.extract.work.recorded import reload
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import random_task_rows
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.protocol.train.evaluate import count_correct
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
-from clinit.headtrain.top.blocks import features
-from clinit.headtrain.top.experiment import top_method
+from clinit.headtrain.top.experiment import features, top_method
 from clinit.headtrain.top.images import Storage, TopImages
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.network import PlasticModel, cut_network
@@ -120,7 +118,7 @@ def clinit(work: TopBlocksWorkload) -> Taker:
     def evaluate() -> None:
         found = features(model, inputs.val, tested)
         bank = Bank(model.rows(), [study.training], device)
-        count_correct(bank, LabelledRows(found, labels))
+        evaluate(bank, LabelledRows(found, labels))
 
     tested = inputs.experiment.scenario.val.rows_between(0, task.stop)
     labels = torch.from_numpy(inputs.experiment.scenario.val.labels[tested]).to(device)

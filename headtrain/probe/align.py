@@ -31,7 +31,7 @@ from clinit.headtrain.protocol.record.info import provenance
 from clinit.headtrain.protocol.stream.scenario import check_head, map_to_head
 from clinit.headtrain.protocol.stream.source import Source, head_digest
 from clinit.headtrain.protocol.study.parts import Training
-from clinit.headtrain.protocol.train.evaluate import count_correct
+from clinit.headtrain.protocol.train.evaluate import evaluate
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows, check_precision
 from clinit.headtrain.protocol.train.step import Updates
 from clinit.machine import Stopwatch, choose_device, now
@@ -196,4 +196,4 @@ def _epochs(
 
 
 def _top1(bank: Bank, test: LabelledRows) -> float | None:
-    return 100 * int(count_correct(bank, test).sum()) / len(test) if len(test) else None
+    return 100 * int(evaluate(bank, test).correct.sum()) / len(test) if len(test) else None

@@ -49,12 +49,7 @@ from clinit.headtrain.probe.settings import HELD_OUT, ProbeConfig
 from clinit.headtrain.protocol.record.info import provenance
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.parts import Training
-from clinit.headtrain.protocol.train.evaluate import (
-    blocks_of,
-    count_correct,
-    logits_of,
-    mean_losses,
-)
+from clinit.headtrain.protocol.train.evaluate import blocks_of, evaluate, logits_of, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.machine import Stopwatch, choose_device, device_name, now
 from clinit.observer import Observer, Progressed, ignore
@@ -186,7 +181,8 @@ def probe(
     watch = Stopwatch(device)
     rows, row_of_class = present_rows(source)
     train, classes = LabelledRows.on(device, rows.features, rows.labels), len(rows.class_names)
-    held, grid, c = np.zeros(len(rows.labels), dtype=bool), tuple[GridPoint, ...](), config.grid[0]
+    held, c = np.zeros(len(rows.labels), dtype=bool), config.grid[0]
+    grid: tuple[GridPoint, ...] = ()
 
     def progress(what: str) -> Callable[[int, int], None]:
         return lambda done, total: observer(Progressed(what, done, total, "searches"))
@@ -298,7 +294,7 @@ def _tried(
     fitted = fit(part, num_classes, config.grid, config, progress)
     with torch.no_grad():
         bank = _bank([each.rows for each in fitted], train.labels.device)
-        right, losses = count_correct(bank, aside).sum(1), mean_losses(bank, aside)
+        right, losses = evaluate(bank, aside).correct.sum(1), mean_losses(bank, aside)
     return tuple(
         GridPoint(
             c, 100 * int(hits) / len(aside), float(loss), each.loss, each.iterations, each.converged
@@ -331,7 +327,7 @@ def measure(
     known = (head_rows >= 0).nonzero()[:, 0]
     rows = LabelledRows(test.subset(known).features, head_rows[known])
     bank = _bank([head], test.labels.device)
-    correct = count_correct(bank, rows)[0]
+    correct = evaluate(bank, rows).correct[0]
     tested = totals > 0
     per_class = np.where(row_of_class >= 0, correct[row_of_class], 0)[tested] / totals[tested]
     return Accuracy(

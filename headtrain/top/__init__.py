@@ -1,7 +1,7 @@
 """The full-image path: the last blocks of the backbone are trained together with the head.
 
-experiment, inputs      one run; the data and the cache of activations that runs share
-blocks                  the method of the learner; training does the updates of a task
+experiment, training    runs, and the method of their learner; the updates of a task
+inputs                  the data and the cache of activations that runs share
 network, families       trunk, plastic blocks and head; networks that can be cut
 images, activations     images of a run; their activations
 methods                 elastic weight consolidation; dark experience replay

@@ -139,18 +139,10 @@ class Pool:
         """Width of the features."""
         return int(self._features[0].shape[1])
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of the features of a row."""
-        return self.dim * self._dtype.itemsize
-
-    def holds(self, rows: int) -> bool:
-        """Return whether `rows` rows may be copied into memory."""
-        return self.room is None or rows * self.row_bytes <= self.room
-
     def features(self, rows: Int[np.ndarray, " rows"]) -> Float[Any, "rows dim"]:
         """Return the features of `rows`: copied, or read on demand if they exceed `room`."""
-        return self.take(rows) if self.holds(len(rows)) else self.stored(rows)
+        size = len(rows) * self.dim * self._dtype.itemsize
+        return self.take(rows) if self.room is None or size <= self.room else self.stored(rows)
 
     def stored(self, rows: Int[np.ndarray, " rows"]) -> StoredRows:
         """Return the features of `rows`, read on demand."""

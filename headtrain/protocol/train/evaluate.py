@@ -42,27 +42,42 @@ class BankEvaluation(NamedTuple):
 
 
 def evaluate(
-    bank: Bank, test: LabelledRows, ends: Sequence[int], *, list_mistakes: bool = False
+    bank: Bank, test: LabelledRows, ends: Sequence[int] = (), *, list_mistakes: bool = False
 ) -> BankEvaluation:
     """Count the rows of each class that each head labels right.
 
     Args:
         bank: Heads.
-        test: Rows, sorted by label.
-        ends: Head row after the last class of each task, in order.
+        test: Rows; with `ends` or `list_mistakes`, they must be sorted by label.
+        ends: Head row after the last class of each task, in order; default: a single task.
         list_mistakes: Whether to list the rows that are labelled wrong.
     """
-    right, right_in_task = _judge(bank, test, ends)
+    shape = (len(test), bank.num_heads)
+    right, in_task = (torch.zeros(shape, dtype=torch.bool, device=bank.device) for _ in range(2))
+    groups = _groups(test.labels, ends, bank.num_classes)
+    space = bank.weight.new_empty(0)
+    for part, blocks in blocks_of(bank, len(test)):
+        features, labels = test.widened(part), test.labels[part]
+        inside = [*_inside(groups, part)]
+        for heads in blocks:
+            logits = logits_of(bank, features, heads, space)
+            own, rival, rival_in_task = compared(logits, labels, inside)
+            right[part, heads], in_task[part, heads] = own > rival, own > rival_in_task
+            equal = (own == rival) | (own == rival_in_task)
+            if equal.any():  # another class ties with the label: the first of equals is the answer
+                label = labels[:, None].expand(own.shape)
+                logits.scatter_(2, label[..., None], own[..., None])
+                for rows, classes in inside:
+                    which = equal[rows]
+                    tied, of_tied = logits[rows][which], label[rows][which]
+                    right[part, heads][rows][which] = tied.argmax(1) == of_tied
+                    first = tied[:, classes].argmax(1) + classes.start
+                    in_task[part, heads][rows][which] = first == of_tied
     return BankEvaluation(
         correct=_counts(right, test.labels, bank.num_classes),
-        correct_in_task=_counts(right_in_task, test.labels, bank.num_classes),
+        correct_in_task=_counts(in_task, test.labels, bank.num_classes),
         mistakes=_mistakes(bank, test, right) if list_mistakes else (),
     )
-
-
-def count_correct(bank: Bank, test: LabelledRows) -> Int[np.ndarray, "heads classes"]:
-    """Count the rows of each class that each head labels right."""
-    return _counts(_judge(bank, test)[0], test.labels, bank.num_classes)
 
 
 def mean_losses(
@@ -104,40 +119,6 @@ def blocks_of(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
     split = [slice(first, min(first + heads, bank.num_heads)) for first in firsts]
     for start in range(0, total, rows):
         yield slice(start, min(start + rows, total)), split
-
-
-def _judge(
-    bank: Bank, test: LabelledRows, ends: Sequence[int] = ()
-) -> tuple[Bool[Tensor, "rows heads"], Bool[Tensor, "rows heads"]]:
-    """Return whether each head labels each row right, among all classes and within its task.
-
-    Args:
-        bank: Heads.
-        test: Rows; with `ends`, they must be sorted by label.
-        ends: Head row after the last class of each task, in order; default: a single task.
-    """
-    shape = (len(test), bank.num_heads)
-    right, in_task = (torch.zeros(shape, dtype=torch.bool, device=bank.device) for _ in range(2))
-    groups = _groups(test.labels, ends, bank.num_classes)
-    space = bank.weight.new_empty(0)
-    for part, blocks in blocks_of(bank, len(test)):
-        features, labels = test.widened(part), test.labels[part]
-        inside = [*_inside(groups, part)]
-        for heads in blocks:
-            logits = logits_of(bank, features, heads, space)
-            own, rival, rival_in_task = compared(logits, labels, inside)
-            right[part, heads], in_task[part, heads] = own > rival, own > rival_in_task
-            equal = (own == rival) | (own == rival_in_task)
-            if equal.any():  # another class ties with the label: the first of equals is the answer
-                label = labels[:, None].expand(own.shape)
-                logits.scatter_(2, label[..., None], own[..., None])
-                for rows, classes in inside:
-                    which = equal[rows]
-                    tied, of_tied = logits[rows][which], label[rows][which]
-                    right[part, heads][rows][which] = tied.argmax(1) == of_tied
-                    first = tied[:, classes].argmax(1) + classes.start
-                    in_task[part, heads][rows][which] = first == of_tied
-    return right, in_task
 
 
 def compared(

@@ -12,9 +12,9 @@ from clinit.headtrain.heads.start.new_rows import random_rows
 from clinit.headtrain.protocol.stream.task_plan import BatchShare, draw_schedule
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.heads import LabelledRows
-from clinit.headtrain.top import blocks
+from clinit.headtrain.top import experiment
 from clinit.headtrain.top.activations import ImageRows, PoolActivations
-from clinit.headtrain.top.blocks import linear_probe
+from clinit.headtrain.top.experiment import linear_probe
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from tests.headtrain.top.networks import build
 
@@ -43,8 +43,8 @@ def test_features_are_those_of_one_pass_over_all_rows(monkeypatch: pytest.Monkey
     held, more = Held(values[:8]), Held(values[8:])
     activations = PoolActivations([held, more], torch.device("cpu"))
     rows = np.array([7, 0, 10, 3, 3, 1, 9])
-    monkeypatch.setitem(blocks.FORWARD_ROWS, "cpu", 3)
-    found = blocks.features(model, activations, rows)
+    monkeypatch.setitem(experiment.FORWARD_ROWS, "cpu", 3)
+    found = experiment.features(model, activations, rows)
     assert (held.asked, more.asked) == ([2, 3], [1, 1]), "no empty batch is asked for"
     with torch.no_grad():
         expected = model.features(values[torch.from_numpy(rows)])
@@ -68,7 +68,7 @@ TRAIN, VAL = rows(1, 90), rows(2, 211)
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"BATCH": 32, "ITERATIONS": 70, "EVERY": 20}.items():
-        monkeypatch.setattr(blocks, f"PROBE_{name}", value)
+        monkeypatch.setattr(experiment, f"PROBE_{name}", value)
 
 
 def test_the_curve_is_that_of_a_linear_layer_trained_by_torch() -> None:

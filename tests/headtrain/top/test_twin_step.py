@@ -16,7 +16,7 @@ from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.parts import Top, Training
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.top import blocks
+from clinit.headtrain.top import experiment
 from clinit.headtrain.top.activations import ActivationBatch, PoolActivations, TaskReader
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.methods import Ewc, Quadratic
@@ -114,7 +114,7 @@ def test_steps_on_the_device_give_the_cpus_numbers_and_do_not_wait(
         there, reader = make_model(network.to(CUDA), top), make_reader(values, CUDA)
         far = train(there, top_method(study_of(top)), reader, twin)
         assert (far.device, far.shape) == (CUDA, (STEPS, 2))
-        found = blocks.features(there, reader.activations, np.arange(len(LABELS)))
+        found = experiment.features(there, reader.activations, np.arange(len(LABELS)))
         assert (found.device, found.dtype) == (CUDA, torch.float32)
     tolerance = 2e-2 if "bf16" in name else 1e-4
     np.testing.assert_allclose(far.cpu(), near, rtol=tolerance, atol=tolerance)

@@ -13,7 +13,7 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.train import evaluate as judgement
-from clinit.headtrain.protocol.train.evaluate import count_correct, evaluate, mean_losses
+from clinit.headtrain.protocol.train.evaluate import evaluate, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -68,7 +68,7 @@ def test_each_head_is_asked_among_all_classes_and_among_those_of_the_task(
     features, labels = batch(150)
     test = LabelledRows.on(CPU, features, labels)
     found = evaluate(bank, test, ends, list_mistakes=True)
-    np.testing.assert_array_equal(count_correct(bank, test), found.correct)
+    np.testing.assert_array_equal(evaluate(bank, test).correct, found.correct)
     bounds = [0, *ends]
     for head in range(2):
         rows = bank.rows(head)
@@ -95,7 +95,7 @@ def test_a_cuda_device_counts_as_the_cpu_does(name: str) -> None:
     for device, kind in ((CPU, "float32"), (CUDA, name)):
         bank = bank_in(kind, random_rows(), [Training(lr=1e-3), Training(lr=1.0)], device)
         test = LabelledRows.on(device, features, labels)
-        counts.append(count_correct(bank, test))
+        counts.append(evaluate(bank, test).correct)
     np.testing.assert_array_equal(counts[0], counts[1])
 
 
