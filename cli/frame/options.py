@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from clinit.extract.work.options import LABELS
-from clinit.headtrain.protocol.study.parts import Device, Training
+from clinit.headtrain.protocol.study.parts import Training
 from clinit.setting import fields_of
 from clinit.words import byte_count
 
@@ -40,7 +40,7 @@ MemoryOption = Annotated[
         rich_help_panel="Data",
     ),
 ]
-DeviceOption = Annotated[Device, described(fields_of(Training)["device"].help)]
+DeviceOption = Annotated[str, described(fields_of(Training)["device"].help)]
 CacheArgument = Annotated[Path, typer.Argument(help="Folder written by `clinit extract --out`.")]
 
 

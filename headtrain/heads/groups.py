@@ -126,8 +126,7 @@ def in_whole_groups(
     _, firsts, places = np.unique(groups, return_index=True, return_inverse=True)
     marked = np.zeros(len(groups), dtype=bool)
     marked[choose(np.sort(firsts))] = True
-    whole: np.ndarray = marked[firsts][places]
-    return whole
+    return np.asarray(marked[firsts][places])
 
 
 def held_out_rows(

@@ -262,8 +262,7 @@ class _Tree:
     @property
     def is_known(self) -> Bool[np.ndarray, " nodes"]:
         """Whether enough rows are outside each node to know how far distinct rows are."""
-        known: np.ndarray = len(self.rows) - self.size >= np.minimum(3, self.size)
-        return known
+        return np.asarray(len(self.rows) - self.size >= np.minimum(3, self.size))
 
     def parts(self) -> list[Int[np.ndarray, " _"]]:
         """Return the rows of all nodes up to two thirds of the height of a true split."""

@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clinit.headtrain.protocol.study.parts import (
-    DEVICE,
-    LOSS,
-    MAX_SEED,
-    PRECISION,
-    Device,
-    Loss,
-    Precision,
-)
+from clinit.headtrain.protocol.study.parts import DEVICE, LOSS, MAX_SEED, PRECISION, Loss, Precision
 from clinit.setting import SettingGroup, setting
 
 HELD_OUT = 0.2
@@ -45,7 +37,7 @@ class ProbeConfig(SettingGroup):
         most=0.9,
     )
     seed: int = setting(0, "Seed of the held-out rows.", least=0, most=MAX_SEED)
-    device: Device = setting("auto", DEVICE)
+    device: str = setting("auto", DEVICE)
 
     @property
     def grid(self) -> tuple[float, ...]:
@@ -70,5 +62,5 @@ class AlignConfig(SettingGroup):
     lr: float = setting(1e-3, "Initial learning rate of AdamW; a cosine lowers it to 0.", above=0)
     weight_decay: float = setting(0.05, "Decoupled weight decay of the head.", least=0)
     seed: int = setting(0, "Seed of the batches.", least=0, most=MAX_SEED)
-    device: Device = setting("auto", DEVICE)
+    device: str = setting("auto", DEVICE)
     precision: Precision = setting("float32", PRECISION)

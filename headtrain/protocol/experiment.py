@@ -26,12 +26,7 @@ from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.protocol.learner import Diagnose, Experiment, Learner, Method
 from clinit.headtrain.protocol.methods import LINEAR, ClosedHeads, GradientHeads, check_memory
 from clinit.headtrain.protocol.record.format import RunRecord
-from clinit.headtrain.protocol.record.info import (
-    MOST_IN_BANK,
-    RunInfo,
-    held_out_manifest,
-    provenance,
-)
+from clinit.headtrain.protocol.record.info import RunInfo, held_out_manifest, provenance
 from clinit.headtrain.protocol.record.task_log import class_table
 from clinit.headtrain.protocol.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.protocol.stream.scenario import data_notes
@@ -43,6 +38,8 @@ from clinit.headtrain.protocol.train.task_start import Starts
 from clinit.machine import device_name, now
 from clinit.observer import Noted, Observer, ignore
 
+MOST_IN_BANK = 100
+"""Records list the heads of banks of at most this size, so that records stay small."""
 PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
 
 

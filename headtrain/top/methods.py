@@ -81,12 +81,7 @@ from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.parts import DerppConfig, EwcConfig
 from clinit.headtrain.top.activations import ActivationBatch, TaskReader
-from clinit.headtrain.top.network import (
-    CLASSIFIER,
-    CLASSIFIER_BIAS,
-    CLASSIFIER_WEIGHT,
-    PlasticModel,
-)
+from clinit.headtrain.top.network import CLASSIFIER, PlasticModel
 from clinit.headtrain.top.training import TopMethod, sample_losses
 
 
@@ -172,8 +167,8 @@ def diagonal_fisher(
                 logits = model.logits(features)[:, :classes].float()
                 _, residual = loss_named(loss_name).value_and_gradient(logits, batch.labels)
                 squared = residual.square()
-                parts[CLASSIFIER_WEIGHT] = squared.t() @ features.float().square()
-                parts[CLASSIFIER_BIAS] = squared.sum(0)
+                of_classifier = squared.t() @ features.float().square(), squared.sum(0)
+                parts |= zip(CLASSIFIER, of_classifier, strict=True)
                 for name, values in squares.items():
                     values += parts[name]
         samples += len(batch)
@@ -316,5 +311,5 @@ class Derpp(TopMethod):
         """Return the logits of old rows of the network when the task began."""
         blocks = {name: v for name, v in self.memory.items() if name not in CLASSIFIER}
         features = model.features_at(blocks, old.activations).float()
-        weight, bias = (self.memory[name] for name in (CLASSIFIER_WEIGHT, CLASSIFIER_BIAS))
+        weight, bias = (self.memory[name] for name in CLASSIFIER)
         return torch.addmm(bias, features, weight.t())

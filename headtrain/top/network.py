@@ -213,9 +213,7 @@ def check_cut(cut: Cut, network: nn.Module, batch: Float[Tensor, "batch 3 height
         )
 
 
-CLASSIFIER_WEIGHT = "classifier.weight"
-CLASSIFIER_BIAS = "classifier.bias"
-CLASSIFIER: tuple[str, ...] = (CLASSIFIER_WEIGHT, CLASSIFIER_BIAS)
+CLASSIFIER = ("classifier.weight", "classifier.bias")
 """Names of the classifier's parameters among the trained parameters, in every network."""
 
 

@@ -75,7 +75,7 @@ class HeadSettings(TypedDict, total=False):
     anchor: Many[parts.AnchorKind]
     anchor_strength: Many[float | str]
     precision: Many[parts.Precision]
-    device: Many[parts.Device]
+    device: Many[str]
     slda_shrinkage: Many[float]
     ranpac_width: Many[int]
     ranpac_lam: Many[float | str]

@@ -122,8 +122,7 @@ class CalibrationSet:
     @property
     def labels(self) -> Int[np.ndarray, " rows"]:
         """The class of each row."""
-        labels: np.ndarray = self.data.labels[self.drawn]
-        return labels
+        return np.asarray(self.data.labels[self.drawn])
 
     @property
     def judgeable(self) -> CalibrationSet:

@@ -92,8 +92,7 @@ class LeftOut(NamedTuple):
     @property
     def labels(self) -> Int[np.ndarray, " rows"]:
         """The class of each image."""
-        labels: np.ndarray = self.data.labels[self.drawn]
-        return labels
+        return np.asarray(self.data.labels[self.drawn])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -42,8 +42,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the label of each row."""
         scores = self.decision_function(X)
         best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
-        named: np.ndarray = self.classes_[best]
-        return named
+        return np.asarray(self.classes_[best])
 
 
 class LeastSquaresClassifier(LinearClassifier):
@@ -160,8 +159,7 @@ class LeastSquaresClassifier(LinearClassifier):
         scores = self.decision_function(X) / self.temperature_
         if scores.ndim == 1:
             scores = np.stack([np.zeros_like(scores), scores], axis=1)
-        found: np.ndarray = softmax(scores, axis=1)
-        return found
+        return np.asarray(softmax(scores, axis=1))
 
 
 def _temperature(head: Rows, path: LambdaPath, lam: float) -> float:

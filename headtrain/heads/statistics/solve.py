@@ -124,13 +124,13 @@ class LambdaPath:
         """T."""
         return self.statistics.target_covariance
 
-    def head(self, lam: float, classes: slice = slice(None)) -> Rows:
-        """Return W_LS, or its rows of `classes`, at one lambda.
+    def head(self, lam: float) -> Rows:
+        """Return W_LS at one lambda.
 
         Raises:
             StatisticsError: If Sigma_T + lam I is singular to working precision.
         """
-        within = self._within(lam, classes)
+        within = self._within(lam, slice(None))
         return Rows(within.weight @ self.basis.T, within.bias)
 
     def coordinates(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:

@@ -63,8 +63,6 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
 """The tables of a record and the types of their columns."""
 LATER_COLUMNS: Mapping[str, str] = {"evaluations": "correct_in_task"}
 """Columns that records of earlier versions lack; they are read as nulls."""
-LATER_TABLES = frozenset({"mistakes"})
-"""Tables that records of earlier versions lack."""
 
 
 def table_file(name: str) -> str:
@@ -129,8 +127,6 @@ def sha256(content: bytes) -> str:
 INFO = "run.json"
 HEAD = "head.safetensors"
 TOP = "top.safetensors"
-_TABLE_FILES = frozenset(map(table_file, TABLES))
-"""The tables that every record has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,7 +189,7 @@ def _foreign(folder: Path) -> str | None:
     if not is_file(folder / INFO):
         return "it is no run record"
     try:
-        known = {INFO, HEAD, TOP, *_TABLE_FILES, *(_read_info(folder)[1] or ())}
+        known = {INFO, HEAD, TOP, *map(table_file, TABLES), *(_read_info(folder)[1] or ())}
     except RecordError as error:
         return str(error)
     others = sorted(path.name for path in folder.iterdir() if path.name not in known)
@@ -266,7 +262,8 @@ def read_record(folder: Path) -> RunRecord:
     tables: dict[str, Any] = {
         name: read_table(name, folder, digests)
         for name in TABLES
-        if name not in LATER_TABLES or table_file(name) in (digests or ())
+        # Records of earlier versions lack mistakes.
+        if name != "mistakes" or table_file(name) in (digests or ())
     }
     return RunRecord(path=folder, info=info, digests=digests, **tables)
 

@@ -21,8 +21,6 @@ from clinit.headtrain.protocol.study.rules import EARLIER
 from clinit.headtrain.protocol.study.rules import settings_of as all_settings
 from clinit.headtrain.protocol.study.study import Study, study_of
 
-MOST_IN_BANK = 100
-"""Records list the heads of banks of at most this size, so that records stay small."""
 DOCUMENT = DocumentKind(
     title="the record of a run",
     format="clinit-run/2",
@@ -125,7 +123,7 @@ class RunInfo(TypedDict, total=False):
     bank_size: Count
     bank: list[dict[str, Any]]
     """The settings of all heads of the bank, in order, because last bits may depend on all of them.
-    Absent for a single head, and for a bank of more than `MOST_IN_BANK` heads."""
+    Absent for a single head, and for a bank of more than 100 heads."""
     loss_sample_rows: Count | None
     optimizer: dict[str, Any]
     versions: dict[str, Any]

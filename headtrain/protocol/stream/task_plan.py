@@ -60,8 +60,7 @@ class Schedule:
     @property
     def new_share(self) -> Float[np.ndarray, " iterations"]:
         """Share of new rows in each batch."""
-        share: np.ndarray = self.num_new / self.batches.shape[1]
-        return share
+        return np.asarray(self.num_new / self.batches.shape[1])
 
 
 def draw_schedule(

@@ -11,17 +11,15 @@ from clinit.setting import Imported, SettingGroup, setting
 
 ClosedMethod = Literal["slda", "simplecil", "ranpac"]
 HeadMethod = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda", ClosedMethod]
-TopMethodName = Literal["rehearsal", "naive", "joint", "ewc", "derpp"]
 MethodName = Literal[HeadMethod, "ewc", "derpp"]
 Loss = Literal["ce", "mse", "sqen", "bce"]
-Device = str
 Precision = Literal["float32", "tf32", "bf16"]
 RateSchedule = Literal["constant", "linear", "one-cycle"]
 AnchorKind = Literal["none", "moments"]
 Protocol = Literal["paper", "keep"]
 
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
-TOP_METHODS: tuple[str, ...] = get_args(TopMethodName)
+TOP_METHODS = ("rehearsal", "naive", "joint", "ewc", "derpp")
 SOLVED_METHODS = ("ncm", "ridge", "lda")
 """Methods whose head is solved as a whole from all rows of all classes seen."""
 CLOSED_METHODS: tuple[str, ...] = get_args(ClosedMethod)
@@ -227,7 +225,7 @@ class Training(SettingGroup):
         top_help="Arithmetic of an update: float32 or bf16. Weights are always float32.",
         shared=True,
     )
-    device: Device = setting("auto", DEVICE, identifies=False, shared=True)
+    device: str = setting("auto", DEVICE, identifies=False, shared=True)
 
     @property
     def rate(self) -> float:

@@ -96,8 +96,7 @@ def mean_losses(
             for column, head in enumerate(range(heads.start, heads.stop)):
                 each = losses[head].value(logits[:, column], labels).double()
                 totals[head] += each.sum() if weights is None else each @ weights[part]
-    means: np.ndarray = (totals / (len(sample) if weights is None else 1)).cpu().numpy()
-    return means
+    return np.asarray((totals / (len(sample) if weights is None else 1)).cpu().numpy())
 
 
 def logits_of(
@@ -168,8 +167,7 @@ def _counts(
     """Count by label: like bincount, but without waiting for a CUDA device."""
     counts = labels.new_zeros(right.shape[1], num_classes)
     counts.scatter_add_(1, labels.expand(len(counts), -1), right.T.long())
-    counted: np.ndarray = counts.cpu().numpy()
-    return counted
+    return np.asarray(counts.cpu().numpy())
 
 
 def _mistakes(

@@ -237,8 +237,7 @@ class TaskSteps:
     @property
     def losses(self) -> Float[np.ndarray, "iterations heads 2"]:
         """Mean losses of new and old rows before each update; NaN without a row."""
-        recorded: np.ndarray = self._losses.transpose(1, 2).cpu().numpy()
-        return recorded
+        return np.asarray(self._losses.transpose(1, 2).cpu().numpy())
 
     @classmethod
     def of(

@@ -50,20 +50,14 @@ def test_counts_and_mistakes_are_those_of_every_row_looked_at_alone(
     rows = LabelledRows.on(device, ROWS, LABELS)
     found = evaluate(bank, rows, (4, 6, 9), list_mistakes=True)  # the last task is still to come
     assert form.most == (256 if values == 1 else 500)
-    correct, in_task, mistakes = [0] * CLASSES, [0] * CLASSES, []
-    numbers: dict[int, int] = {}
-    for scores, label in zip(form.table, LABELS.tolist(), strict=True):
-        number = numbers.get(label, 0)
-        numbers[label] = number + 1
-        start, stop = (0, 4) if label < 4 else (4, 6)
-        best = max(range(CLASSES), key=lambda each: scores[each])
-        correct[label] += best == label
-        in_task[label] += max(range(start, stop), key=lambda each: scores[each]) == label
-        if best != label:
-            mistakes.append([label, number, best])
-    assert found.correct.tolist() == [correct]
-    assert found.correct_in_task.tolist() == [in_task]
-    assert found.mistakes[0].T.tolist() == mistakes
+    best, first = form.table.argmax(1), np.where(LABELS < 4, 0, 4)
+    in_task = np.where(LABELS < 4, form.table[:, :4].argmax(1), form.table[:, 4:].argmax(1)) + first
+    for answers, counted in ((best, found.correct), (in_task, found.correct_in_task)):
+        right = LABELS[answers == LABELS]
+        assert counted.tolist() == [np.bincount(right, minlength=CLASSES).tolist()]
+    numbers = np.arange(500) - np.searchsorted(LABELS, LABELS)
+    wrong = np.stack([LABELS, numbers, best])[:, best != LABELS]
+    assert found.mistakes[0].tolist() == wrong.tolist()
     assert found.mistakes[0].dtype == np.int32
 
 
