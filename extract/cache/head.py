@@ -65,7 +65,7 @@ class Head:
     alignment: Mapping[str, Any] | None = None
     """How `clinit head align` made the head, as plain JSON values; None for other heads."""
     feature_map: Mapping[str, Any] | None = None
-    """The random features (`clinit.headtrain.heads.closed.interface`) that the rows read, as plain
+    """The random features (`clinit.headtrain.heads.closed.ranpac`) that the rows read, as plain
     JSON values; None if the rows read the features of the backbone."""
     origin: Mapping[str, Any] | None = None
     """How the head was fitted or exported from a run, as plain JSON values, if either applies."""

@@ -20,8 +20,8 @@ from torch import Tensor
 from clinit.errors import MachineError
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import as_array, as_tensor, library, placed, torch_stream
-from clinit.headtrain.heads.closed.interface import SOLVED, Arrival, ClosedForm
-from clinit.headtrain.heads.closed.methods import Ranpac, SimpleCil, Slda
+from clinit.headtrain.heads.closed.methods import SOLVED, Arrival, ClosedForm, SimpleCil, Slda
+from clinit.headtrain.heads.closed.ranpac import Ranpac
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import random_task_rows
 from clinit.headtrain.heads.start.scale import Initialisation

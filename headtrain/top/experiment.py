@@ -48,7 +48,7 @@ from clinit.headtrain.protocol.learner import Learner, Log, Method
 from clinit.headtrain.protocol.record.format import RunRecord, write_record
 from clinit.headtrain.protocol.runs import checkpoint_of
 from clinit.headtrain.protocol.stream.scenario import Task
-from clinit.headtrain.protocol.stream.task_plan import BatchShare, Lesson, draw_schedule
+from clinit.headtrain.protocol.stream.task_plan import Lesson, draw_schedule
 from clinit.headtrain.protocol.study.parts import Top, Training
 from clinit.headtrain.protocol.study.study import Study, by_stream, names_of
 from clinit.headtrain.protocol.train.evaluate import evaluate, mean_losses
@@ -115,7 +115,7 @@ def linear_probe(
     """
     device, dim = train.features.device, train.features.shape[1]
     bank = Bank(random_rows(random, num_classes, dim), [PROBE], device)
-    shares = [BatchShare(0, len(train), PROBE_BATCH)]
+    shares = [(range(len(train)), PROBE_BATCH)]
     schedule = draw_schedule(random, shares, first_new=0, iterations=PROBE_ITERATIONS)
     updates = Updates(bank, schedule.batches.shape[1])
     curve = [(0, int(evaluate(bank, val).correct.sum()) / len(val))]

@@ -15,7 +15,7 @@ import torch
 
 from clinit.headtrain.heads import array
 from clinit.headtrain.heads.array import StreamedRows, as_tensor, library, like, to_numpy
-from clinit.headtrain.heads.closed.interface import SOLVED
+from clinit.headtrain.heads.closed.methods import SOLVED
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.start.initialise import initialise

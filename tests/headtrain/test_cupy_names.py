@@ -96,7 +96,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     import numpy as np
 
     from clinit.analysis.metrics.collapse import neural_collapse
-    from clinit.headtrain.heads.closed.interface import SOLVED, Arrival
+    from clinit.headtrain.heads.closed.methods import SOLVED, Arrival
     from clinit.headtrain.heads.losses import LOSSES
     from clinit.headtrain.heads.start.initialise import initialise
     from clinit.headtrain.heads.start.new_rows import NewClasses

@@ -1,5 +1,5 @@
 """Closed forms over the stream: each row is seen once, and only statistics are kept.
 
-interface      the interface of a method; sums that grow with the classes; solved heads
-methods        SLDA, SimpleCIL and RanPAC
+methods        what closed forms share; solved heads; SLDA and SimpleCIL
+ranpac         RanPAC, and sums that grow with the classes
 """

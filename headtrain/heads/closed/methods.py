@@ -1,4 +1,7 @@
-"""Closed forms by their names: SLDA, SimpleCIL, RanPAC.
+"""Closed forms over the stream, and two of them by name: SLDA, SimpleCIL.
+
+Scores of a linear layer are computed in float32, as from a head file. Heads that are solved from
+the statistics of all classes seen are closed forms, too: nearest mean, ridge, LDA.
 
 Deep SLDA: linear discriminants whose means and covariance are updated row by row.
 
@@ -25,71 +28,124 @@ order.
 
 Source: D.-W. Zhou, Z.-W. Cai, H.-J. Ye, D.-C. Zhan, Z. Liu, "Revisiting class-incremental learning
 with pre-trained models: generalizability and adaptivity are all you need", IJCV 2025.
-
-RanPAC: ridge regression on random ReLU features.
-
-    h = max(0, W^T f),    G = sum h h^T,    Q = sum h y^T,    head = (G + lam I)^-1 Q
-
-with W ~ N(0, 1), one-hot y and no bias. After each task, lambda is chosen from the rows of the task
-only, as the authors do. Heads are fitted to four fifths of these rows, and the last fifth chooses
-the head of the least squared error. The fifth consists of whole groups of rows that repeat each
-other; the order of rows is drawn by the seed, while the authors' loader shuffles them. Lambdas for
-which G + lam I is singular in double precision are not chosen. The adapter that RanPAC may train on
-its first task is left out, because features are frozen here.
-
-Source: M. D. McDonnell, D. Gong, A. Parvaneh, E. Abbasnejad, A. van den Hengel, "RanPAC: random
-projections and pre-trained models for continual learning", NeurIPS 2023, Eqs. 4 to 6, Algorithm 1.
-
-`RidgePath` solves this regression for many lambdas at once. With the random features h of all rows
-to fit as the rows of H, and their one-hot labels Y, the head is
-
-    B(lam) = (H^T H + lam I)^-1 H^T Y = H^T (H H^T + lam I)^-1 Y.
-
-One eigendecomposition, of H^T H (width x width) or of H H^T (rows x rows), whichever is smaller,
-gives the scores of held-out rows at any lambda for O(rows classes) per eigenvalue. H as a whole is
-never in memory: with H^T H, held-out rows are scored block by block; with H H^T, which is summed
-over blocks of columns, H has at most as many rows as columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import array_api_compat
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from clinit.errors import StatisticsError
-from clinit.headtrain.heads.array import (
-    Cholesky,
-    beside,
-    float64_of,
-    namespace,
-    select,
-    slices,
-    take,
-    to_numpy,
-)
-from clinit.headtrain.heads.closed.interface import (
-    BLOCK_VALUES,
-    Arrival,
-    ClassMoments,
-    ClosedForm,
-    FeatureMap,
-    Solution,
-    grown,
-    plus_diagonal,
-    rule_out,
-)
-from clinit.headtrain.heads.closed.settings import RanpacConfig, SldaConfig
-from clinit.headtrain.heads.groups import in_whole_groups
-from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.heads.start.new_rows import discriminants_of, towards_identity
+from clinit.headtrain.heads.array import FeatureRows, as_type, beside, float64_of, namespace
+from clinit.headtrain.heads.closed.settings import SldaConfig
+from clinit.headtrain.heads.linear import NEVER, Rows
+from clinit.headtrain.heads.start.new_rows import discriminants, discriminants_of, towards_identity
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.moments import add_by_class, add_products, cut, symmetric
-from clinit.headtrain.heads.statistics.solve import LambdaCurve
-from clinit.observer import Progressed
+from clinit.headtrain.heads.statistics.solve import LambdaCurve, least_squares_head
+from clinit.machine import Stopwatch
+from clinit.observer import Observer, ignore
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrival:
+    """All training rows of the classes that arrive together; each row arrives once."""
+
+    task: int
+    """0 for the base classes."""
+    features: FeatureRows
+    labels: Int[np.ndarray, " rows"]
+    """Class of each row of features, as the number of a head row."""
+    num_classes: int
+    """Number of head rows after the task, including classes without data."""
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    """Adds up seconds by phase: statistics, lambda, solve."""
+    observer: Observer = ignore
+    groups: Int[np.ndarray, " rows"] | None = None
+    """Group of each row, equal for rows that repeat each other; None if no row repeats another."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """The lambda of a task and, if it was chosen from data, the error of each lambda."""
+
+    lam: float | None = None
+    curve: LambdaCurve | None = None
+
+
+class ClosedForm:
+    """Statistics of all rows seen, and the classifier that follows from them; linear by default."""
+
+    block_values = 0
+    """Numbers in memory per scored row, from which callers choose the size of blocks."""
+
+    def __init__(self, zeros: Float[Any, " dim"]) -> None:
+        """Begin without classes; `zeros` sets library, device and width of the features."""
+        self._rows = Rows(zeros[None, :][:0, :], zeros[:0])
+
+    def learn(self, arrival: Arrival) -> Solution:
+        """Add the rows of classes that arrive, and solve unless they belong to the base."""
+        raise NotImplementedError
+
+    def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
+        """Return the score of each class seen so far; the largest wins."""
+        rows, xp = self._rows, namespace(self._rows.weight)
+        weight, bias = xp.astype(rows.weight, xp.float32), xp.astype(rows.bias, xp.float32)
+        return as_type(features, xp.float32) @ weight.T + bias
+
+    def head(self) -> tuple[Rows, Mapping[str, Any] | None]:
+        """Return the linear layer that gives the scores, and a description of the map it reads.
+
+        None if the layer reads the features themselves.
+        """
+        return self._rows, None
+
+
+def grown(values: Any, num_classes: int) -> Any:
+    """Append zeros for classes that arrive to an array with a row for each class."""
+    xp, shape = namespace(values), (num_classes - values.shape[0], *values.shape[1:])
+    more = xp.zeros(shape, dtype=values.dtype, device=array_api_compat.device(values))
+    return xp.concat([values, more])
+
+
+Solve = Callable[[ClassStatistics, float], Rows]
+"""Solves for a head over all classes; the second argument is lambda, which only `ridge` reads."""
+
+
+def rule_out(head: Rows, has_data: Bool[np.ndarray, " classes"]) -> Rows:
+    """For classes without data, set weights to 0 and biases so low that these classes never win."""
+    xp = namespace(head.weight)
+    present = beside(head.weight, has_data)
+    weight = xp.where(present[:, None], head.weight, 0.0)
+    return Rows(weight, xp.where(present, head.bias, NEVER))
+
+
+def nearest_class_mean(statistics: ClassStatistics, lam: float) -> Rows:
+    """Return (mu_c, -1/2 |mu_c|^2) for each class: the class with the nearest mean wins.
+
+        -1/2 |h - mu_c|^2 = mu_c.h - 1/2 |mu_c|^2 - 1/2 |h|^2,
+
+    and the last term is the same for all classes, so that the head is linear.
+
+    Source: T. Mensink, J. Verbeek, F. Perronnin, G. Csurka, "Distance-based image
+    classification: generalizing to new classes at near-zero cost", IEEE TPAMI 35(11), 2013.
+    """
+    means = statistics.class_means
+    squares = namespace(means).sum(means**2, axis=1)
+    return rule_out(Rows(means, -0.5 * squares), statistics.totals > 0)
+
+
+def lda(statistics: ClassStatistics, lam: float) -> Rows:
+    """Return the discriminant of each class, for equal priors."""
+    return rule_out(discriminants(statistics), statistics.totals > 0)
+
+
+SOLVED: Mapping[str, Solve] = {"ncm": nearest_class_mean, "ridge": least_squares_head, "lda": lda}
+"""The solver of each method. `ridge` gives a class without data a row of zeros."""
 
 
 class Slda(ClosedForm):
@@ -206,182 +262,3 @@ class SimpleCil(ClosedForm):
             units = self._sums / xp.where(norms > 0, norms, 1.0)[:, None]
             self._rows = rule_out(Rows(units, xp.zeros_like(norms)), self._has_data)
         return Solution()
-
-
-LAMBDAS = tuple(float(f"1e{decade}") for decade in range(-8, 9))
-"""The grid of RanPAC."""
-HELD_OUT = 0.2
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RidgePath:
-    """Scores of held-out rows for any lambda: left (right / (eigenvalues + lam))."""
-
-    left: Iterable[Float[Any, "_ rank"]]
-    """Blocks of held-out rows, in their order, computed on demand."""
-    right: Float[Any, "rank classes"]
-    eigenvalues: Float[Any, " rank"]
-    """Tiny eigenvalues may be negative by rounding."""
-
-    @classmethod
-    def of_moments(
-        cls, moments: ClassMoments, start: int, judged: Iterable[Float[Any, "_ width"]]
-    ) -> RidgePath:
-        """Decompose the Gram matrix, O(width^3).
-
-        Args:
-            moments: Moments of the rows to fit, all of classes from `start` on.
-            start: First class that scores are fitted for.
-            judged: Mapped held-out rows, block by block.
-        """
-        xp = namespace(moments.lower)
-        eigenvalues, basis = xp.linalg.eigh(symmetric(moments.lower))
-        right = (moments.sums[start:, :] @ basis).T
-        return cls((xp.astype(block, xp.float64) @ basis for block in judged), right, eigenvalues)
-
-    @classmethod
-    def of_rows(
-        cls,
-        feature_map: FeatureMap,
-        fitted: Float[Any, "rows dim"],
-        targets: Float[Any, "rows classes"],
-        judged: Float[Any, "judged dim"],
-    ) -> RidgePath:
-        """Decompose the matrix of products of rows, O(rows^3)."""
-        xp = namespace(fitted)
-        step = max(1, BLOCK_VALUES // (fitted.shape[0] + judged.shape[0]))
-        products, cross = 0.0, 0.0
-        for columns in slices(feature_map.width, step):
-            mapped = (feature_map(rows, columns) for rows in (fitted, judged))
-            one, other = (xp.astype(each, xp.float64) for each in mapped)
-            products = products + one @ one.T
-            cross = cross + other @ one.T
-        eigenvalues, basis = xp.linalg.eigh(products)
-        return cls([cross @ basis], basis.T @ targets, eigenvalues)
-
-    def curve(self, columns: Int[np.ndarray, " judged"]) -> LambdaCurve:
-        """Return half the mean squared error at each lambda; can be called once.
-
-        Args:
-            columns: Class of each held-out row, as a column of the scores.
-        """
-        eigenvalues = namespace(self.right).maximum(self.eigenvalues, beside(self.right, 0.0))
-        squares, judged = np.zeros(len(LAMBDAS)), 0
-        for left in self.left:
-            here = columns[judged : judged + left.shape[0]]
-            judged += left.shape[0]
-            targets = here[:, None] == np.arange(self.right.shape[1])
-            for index, lam in enumerate(LAMBDAS):
-                answers = to_numpy(left @ (self.right / (eigenvalues + lam)[:, None]))
-                squares[index] += ((answers - targets) ** 2).sum()
-        return LambdaCurve(LAMBDAS, tuple((squares / (2 * judged)).tolist()))
-
-
-class Ranpac(ClosedForm):
-    """The Gram matrix of the random features and their sums by class; memory O(M^2 + C M)."""
-
-    def __init__(self, config: RanpacConfig, zeros: Float[Any, " dim"], *, seed: int) -> None:
-        drawn = FeatureMap.drawn(zeros, config.width, seed=seed)
-        super().__init__(zeros, drawn)
-        self._lam, self._seed, self._drawn = config.lam, seed, drawn
-        self._moments = ClassMoments.like(zeros, config.width)
-        self.block_values = config.width
-
-    def learn(self, arrival: Arrival) -> Solution:
-        """Add the rows; choose lambda and solve, unless they belong to the base."""
-        self._moments.grow(arrival.num_classes)
-        curve = None
-        if arrival.task > 0 and self._lam == "auto":
-            curve = self._add_and_judge(arrival)
-        else:
-            with arrival.watch.phase("statistics"):
-                self._moments.add_mapped(
-                    arrival.features, arrival.labels, self._drawn, arrival.observer
-                )
-        if arrival.task == 0:
-            return Solution()
-        lam = self._choice(curve)
-        with arrival.watch.phase("solve"):
-            arrival.observer(Progressed("solving for the head", 0, 1))
-            self._rows = self._solved(lam)
-        return Solution(lam, curve)
-
-    def _add_and_judge(self, arrival: Arrival) -> LambdaCurve | None:
-        """Add the rows of a task; return the error of each lambda on the last fifth of them.
-
-        Return None if the task has a single row.
-        """
-        labels, start = arrival.labels, int(arrival.labels.min(initial=arrival.num_classes))
-        order = generator(self._seed, Draw.RIDGE, arrival.task).permutation(len(labels))
-        groups = np.arange(len(labels)) if arrival.groups is None else arrival.groups
-
-        def choose(firsts: Int[np.ndarray, " firsts"]) -> Int[np.ndarray, " chosen"]:
-            first = order[np.isin(order, firsts)]
-            return first[int((1 - HELD_OUT) * len(first)) :]
-
-        held = in_whole_groups(groups, choose)[order]
-        fitted, judged = order[~held], order[held]
-        of_fitted, of_judged = (select(arrival.features, rows) for rows in (fitted, judged))
-        by_gram = len(fitted) > self._drawn.width
-        with arrival.watch.phase("statistics"):
-            part = self._moments
-            if by_gram:  # statistics of the rows to fit only
-                part = ClassMoments.like(self._rows.bias, self._drawn.width)
-                part.grow(arrival.num_classes)
-            part.add_mapped(of_fitted, labels[fitted], self._drawn, arrival.observer)
-        curve = None
-        if len(fitted) and len(judged):
-            with arrival.watch.phase("lambda"):
-                arrival.observer(Progressed("choosing lambda", 0, 1))
-                if by_gram:
-                    blocks = slices(len(judged), self._drawn.block_rows)
-                    mapped = (self._drawn(take(of_judged, block)) for block in blocks)
-                    path = RidgePath.of_moments(part, start, mapped)
-                else:  # at most as many rows to fit as random features: all fit into memory
-                    rows = take(of_judged, slice(None))
-                    targets = np.eye(arrival.num_classes - start)[labels[fitted] - start]
-                    path = RidgePath.of_rows(
-                        self._drawn, take(of_fitted, slice(None)), beside(rows, targets), rows
-                    )
-                curve = path.curve(labels[judged] - start)
-        with arrival.watch.phase("statistics"):
-            if by_gram:
-                self._moments.merge(part)
-            self._moments.add_mapped(of_judged, labels[judged], self._drawn, arrival.observer)
-        return curve
-
-    def _choice(self, curve: LambdaCurve | None) -> float:
-        """Return lambda; if no row was held out, 1, or more if 1 is too small to solve."""
-        if self._lam != "auto":
-            return self._lam
-        least = self._resolution()
-        if curve is None:
-            return max(1.0, least)
-        errors = zip(curve.errors, curve.lams, strict=True)
-        allowed = [(error, lam) for error, lam in errors if lam > least]
-        if not allowed:
-            raise self._singular(curve.lams[-1])
-        return min(allowed)[1]
-
-    def _solved(self, lam: float) -> Rows:
-        try:
-            if lam <= self._resolution():
-                raise np.linalg.LinAlgError
-            system = Cholesky.of(plus_diagonal(self._moments.lower, lam))
-        except np.linalg.LinAlgError as error:
-            raise self._singular(lam) from error
-        weight = system.solve(self._moments.sums.T).T
-        return Rows(weight, beside(weight, np.zeros(weight.shape[0])))
-
-    def _resolution(self) -> float:
-        """Return the size below which an eigenvalue of G may be a mere rounding error."""
-        lower = self._moments.lower
-        size = float(namespace(lower).linalg.trace(lower))
-        return float(np.sqrt(self._drawn.width) * np.finfo(np.float64).eps) * size
-
-    def _singular(self, lam: float) -> StatisticsError:
-        return StatisticsError(
-            f"the Gram matrix of {self._drawn.width:,} random features is singular at lambda ="
-            f" {lam:g}, with {int(self._moments.counts.sum()):,} rows",
-            remedy="Give a larger --ranpac-lambda, or leave it out to choose it automatically.",
-        )

@@ -30,10 +30,6 @@ DOCUMENT = DocumentKind(
 )
 
 
-RecordedSettings = dict[str, Any]
-"""The settings of a run, including `init` or `method`."""
-
-
 class SideInfo(TypedDict, total=False):
     """One of the two data sets."""
 
@@ -108,7 +104,8 @@ class RunInfo(TypedDict, total=False):
     """The fields of run.json that the code reads."""
 
     id: Required[str]
-    config: Required[RecordedSettings]
+    config: Required[dict[str, Any]]
+    """The settings of the run, including `init` or `method`."""
     base: Required[SideInfo | None]
     """None if the stream starts from nothing."""
     new: Required[SideInfo]
@@ -155,7 +152,7 @@ def check_info(info: Mapping[str, Any], origin: str) -> None:
         raise damaged(origin, "config has neither `init` nor `method`")
 
 
-_ONLY: RecordedSettings = {
+_ONLY: dict[str, Any] = {
     "a_init": "gaussian",
     "buffer_split": "balanced",
     "buffer_per_class": None,

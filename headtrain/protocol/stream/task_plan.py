@@ -39,13 +39,8 @@ OLD_ROWS: Mapping[str, Literal["buffer", "all", "none"]] = {
 """The rows of earlier classes that training and statistics may use, by method."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchShare:
-    """A range of rows, and the number of them in each batch."""
-
-    start: int
-    stop: int
-    count: int
+BatchShare = tuple[range, int]
+"""A range of rows, and the number of them in each batch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,11 +68,11 @@ def draw_schedule(
     """
 
     def passes(share: BatchShare) -> Int[np.ndarray, "iterations share"]:
-        rows, total = share.stop - share.start, iterations * share.count
-        drawn = [np.empty(0, dtype=np.int64)]
+        rows, count = share
+        total, drawn = iterations * count, [np.empty(0, dtype=np.int64)]
         if total:
-            drawn += [random.permutation(rows) for _ in range(-(-total // rows))]
-        return np.concatenate(drawn)[:total].reshape(iterations, share.count) + share.start
+            drawn += [random.permutation(len(rows)) for _ in range(-(-total // len(rows)))]
+        return np.concatenate(drawn)[:total].reshape(iterations, count) + rows.start
 
     return _new_first(np.hstack([passes(share) for share in shares]), first_new)
 
@@ -128,10 +123,10 @@ def mixed(method: str, rows: TaskRows, batch_size: int) -> Sequence[BatchShare]:
     """
     start, total, half = rows.num_old, len(rows.labels), batch_size // 2
     if OLD_ROWS[method] == "all":
-        return (BatchShare(0, total, batch_size),)
+        return ((range(total), batch_size),)
     if not start or OLD_ROWS[method] == "none":
-        return (BatchShare(start, total, batch_size),)
-    return (BatchShare(start, total, half), BatchShare(0, start, batch_size - half))
+        return ((range(start, total), batch_size),)
+    return ((range(start, total), half), (range(start), batch_size - half))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from jaxtyping import Int
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import FeatureRows, library, library_for, placed, torch_stream
-from clinit.headtrain.heads.closed.interface import Solve
+from clinit.headtrain.heads.closed.methods import Solve
 from clinit.headtrain.heads.groups import count_repeats, one_of_each
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.initialise import initialise

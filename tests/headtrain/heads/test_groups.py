@@ -12,7 +12,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads import groups as groups_module
 from clinit.headtrain.heads import repeats
-from clinit.headtrain.heads.closed.methods import HELD_OUT, RidgePath
+from clinit.headtrain.heads.closed.ranpac import HELD_OUT, RidgePath
 from clinit.headtrain.heads.groups import draw_per_class, held_out_rows, order_by_class, water_level
 from clinit.headtrain.heads.repeats import find_groups, groups_of
 from clinit.headtrain.probe import protocol

@@ -9,8 +9,7 @@ import torch
 
 from clinit.errors import MachineError
 from clinit.headtrain.heads.array import StreamedRows, to_numpy
-from clinit.headtrain.heads.closed.interface import ClosedForm
-from clinit.headtrain.heads.closed.methods import SimpleCil
+from clinit.headtrain.heads.closed.methods import ClosedForm, SimpleCil
 from clinit.headtrain.protocol import methods as module
 from clinit.headtrain.protocol.methods import FormBank, check_memory, closed_form
 from clinit.headtrain.protocol.stream.scenario import Scenario, build_scenario

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from clinit.errors import ExperimentError, HeadError
 from clinit.extract.cache.head import read_head
-from clinit.headtrain.heads.closed.interface import FeatureMap
+from clinit.headtrain.heads.closed.ranpac import FeatureMap
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
 from clinit.headtrain.protocol.record.format import (
     HEAD,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.new_rows import random_rows
-from clinit.headtrain.protocol.stream.task_plan import BatchShare, draw_schedule
+from clinit.headtrain.protocol.stream.task_plan import draw_schedule
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.heads import LabelledRows
 from clinit.headtrain.top import experiment
@@ -75,7 +75,7 @@ def test_the_curve_is_that_of_a_linear_layer_trained_by_torch() -> None:
     found = linear_probe(TRAIN, VAL, CLASSES, generator(4, Draw.PROBE, 2))
     random = generator(4, Draw.PROBE, 2)
     start = random_rows(random, CLASSES, DIM)
-    batches = draw_schedule(random, [BatchShare(0, 90, 32)], first_new=0, iterations=70).batches
+    batches = draw_schedule(random, [(range(90), 32)], first_new=0, iterations=70).batches
     linear = nn.Linear(DIM, CLASSES)
     with torch.no_grad():
         linear.weight.copy_(torch.from_numpy(start.weight))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from clinit.headtrain.heads.closed.interface import Arrival, ClosedForm, Solution
+from clinit.headtrain.heads.closed.methods import Arrival, ClosedForm, Solution
 
 DIM = 7
 COUNTS = (9, 1, 0, 12, 5, 8, 6, 1, 10)

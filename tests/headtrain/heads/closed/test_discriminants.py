@@ -5,8 +5,7 @@ import pytest
 from sklearn.covariance import OAS
 
 from clinit.headtrain.heads.closed import methods as module
-from clinit.headtrain.heads.closed.interface import Arrival
-from clinit.headtrain.heads.closed.methods import Slda
+from clinit.headtrain.heads.closed.methods import Arrival, Slda
 from clinit.headtrain.heads.closed.settings import SldaConfig
 from tests.headtrain.heads.closed.made import COUNTS, DIM, STOPS, queries, rows_of, stream
 

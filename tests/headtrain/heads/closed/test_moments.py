@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from clinit.headtrain.heads.closed.interface import ClassMoments, FeatureMap, plus_diagonal
+from clinit.headtrain.heads.closed.ranpac import ClassMoments, FeatureMap, plus_diagonal
 from clinit.headtrain.heads.statistics.moments import symmetric
 
 ROWS = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)

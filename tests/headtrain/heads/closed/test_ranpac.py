@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.heads.closed.interface import Arrival, FeatureMap
-from clinit.headtrain.heads.closed.methods import LAMBDAS, Ranpac
+from clinit.headtrain.heads.closed.methods import Arrival
+from clinit.headtrain.heads.closed.ranpac import LAMBDAS, FeatureMap, Ranpac
 from clinit.headtrain.heads.closed.settings import RanpacConfig
 from clinit.headtrain.heads.seeds import Draw, generator
 from tests.headtrain.heads.closed.made import COUNTS, DIM, queries, rows_of, stream

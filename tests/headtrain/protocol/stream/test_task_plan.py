@@ -113,22 +113,22 @@ def test_a_row_comes_again_only_after_all_others_of_its_range(
 ) -> None:
     starts = np.cumsum([0, *(size for size, _ in ranges)])
     shares = [
-        BatchShare(int(start), int(start) + size, count)
+        (range(int(start), int(start) + size), count)
         for start, (size, count) in zip(starts, ranges, strict=False)
     ]
-    schedule = draw(*shares, first_new=shares[-1].start, iterations=iterations)
+    schedule = draw(*shares, first_new=shares[-1][0].start, iterations=iterations)
     assert schedule.batches.shape == (iterations, sum(count for _, count in ranges))
-    assert schedule.num_new.tolist() == [shares[-1].count] * iterations
+    assert schedule.num_new.tolist() == [shares[-1][1]] * iterations
     flat = schedule.batches.ravel()
-    for share in shares:
-        drawn = flat[(flat >= share.start) & (flat < share.stop)]
-        assert len(drawn) == iterations * share.count
-        counted = np.bincount(drawn - share.start, minlength=share.stop - share.start)
+    for rows, count in shares:
+        drawn = flat[(flat >= rows.start) & (flat < rows.stop)]
+        assert len(drawn) == iterations * count
+        counted = np.bincount(drawn - rows.start, minlength=len(rows))
         assert counted.max() - counted.min() <= 1
 
 
 def test_new_rows_come_first_in_a_batch_of_one_range() -> None:
-    schedule = draw(BatchShare(0, 30, 10), first_new=20, iterations=6)
+    schedule = draw((range(30), 10), first_new=20, iterations=6)
     for batch, new in zip(schedule.batches, schedule.num_new, strict=True):
         assert (batch[:new] >= 20).all()
         assert (batch[new:] < 20).all()
@@ -219,7 +219,7 @@ def test_the_past_is_all_rows_of_the_classes_before_the_last_ones_new() -> None:
 def shares_of(base: int, earlier: int, new: int, method: str = "rehearsal") -> list[Any]:
     total = base + earlier + new
     rows = TaskRows(2, np.arange(total), np.zeros(total, np.int64), base, base + earlier)
-    return [(each.start, each.stop, each.count) for each in mixed(method, rows, 256)]
+    return [(each.start, each.stop, count) for each, count in mixed(method, rows, 256)]
 
 
 def test_batches_are_mixed_as_their_method_says() -> None:

@@ -8,7 +8,7 @@ import torch
 from sklearn.neighbors import NearestCentroid
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.heads.closed.interface import SOLVED, Solve
+from clinit.headtrain.heads.closed.methods import SOLVED, Solve
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import SHRINKAGE, NewClasses
