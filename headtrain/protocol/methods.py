@@ -115,7 +115,7 @@ class GradientHeads(Method):
                 old = self._past.before(lesson.task.number)
         yield Done("train", {"statistics_numbers": old.numbers} if self._draws and old else {})
         anchors = yield from self._anchors(lesson, data, old, before)
-        yield from self._train(lesson, data, anchors, old if self._draws else None)
+        yield from self._train(lesson, data, anchors)
         if self._diagnose is not None:
             with torch_stream(self.device):
                 found = self._diagnoses(lesson, data, self._diagnose)
@@ -186,7 +186,6 @@ class GradientHeads(Method):
         """Choose the strength of the anchor of a head; return it with the loss of each strength."""
         study, watch, task = self._experiment.studies[index], Stopwatch(self.device), lesson.task
         rows, seed = lesson.rows, study.stream.seed
-        drawn = self._past.before(task.number) if self._draws else None
         with watch.phase("anchor"):
             aside = set_aside(rows, self._past, seed)
             judging = judges(rows, data, aside, self._past, seed)
@@ -203,7 +202,9 @@ class GradientHeads(Method):
             schedule = self._experiment.plan.schedule(rows.part(~aside))
             batches = np.flatnonzero(~aside)[schedule.batches]
             without = replace(lesson, schedule=replace(schedule, batches=batches))
-            for _ in TaskSteps.of(bank, data, without, anchors, drawn).until(len(batches)):
+            for _ in TaskSteps.of(bank, data, without, anchors, self._drawn(task)).until(
+                len(batches)
+            ):
                 pass
             weights = class_weights(judging.labels.cpu().numpy(), task.start, task.stop)
             losses = mean_losses(bank, judging, torch.from_numpy(weights).to(self.device))
@@ -211,18 +212,18 @@ class GradientHeads(Method):
         best = STRENGTHS[int(np.nan_to_num(losses, nan=np.inf).argmin())]
         return {"strength": best, "tried": list(STRENGTHS), "losses": losses.tolist()}
 
+    def _drawn(self, task: Task) -> OldClasses | None:
+        """Return the statistics that the old rows of batches are drawn from, if they are drawn."""
+        return self._past.before(task.number) if self._draws else None
+
     def _train(
-        self,
-        lesson: Lesson,
-        data: LabelledRows,
-        anchors: list[Anchor | None],
-        drawn: OldClasses | None,
+        self, lesson: Lesson, data: LabelledRows, anchors: list[Anchor | None]
     ) -> Iterator[Fact]:
         """Train all heads; evaluate them at each evaluation point, also before the first step."""
         task, stream, ends = lesson.task, self._shared.stream, self._experiment.scenario.ends
         chosen = lesson.rows.loss_sample(stream.seed) - (len(lesson.rows.labels) - len(data))
         sample = data.take(torch.from_numpy(chosen))
-        steps = TaskSteps.of(self._bank, data, lesson, anchors, drawn)
+        steps = TaskSteps.of(self._bank, data, lesson, anchors, self._drawn(task))
         yield Done("prepare")
         for stop in stream.evaluation_points:
             for done in steps.until(stop):
