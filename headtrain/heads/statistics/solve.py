@@ -230,8 +230,9 @@ def _check(lam: Any, statistics: ClassStatistics) -> None:
         raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")
     if value > resolution(statistics):
         return
-    eigenvalues = namespace(statistics.gram).linalg.eigvalsh(statistics.total_covariance)
-    flat = int((eigenvalues + value <= resolution(statistics)).sum())
+    xp = namespace(statistics.gram)
+    eigenvalues = xp.linalg.eigvalsh(statistics.total_covariance)
+    flat = int(xp.sum(xp.astype(eigenvalues + value <= resolution(statistics), xp.int64)))
     if flat:
         raise StatisticsError(
             f"the least squares are singular at lam = {value:g}: {int(statistics.totals.sum()):,}"

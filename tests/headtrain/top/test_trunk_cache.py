@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from clinit.errors import CacheError
@@ -77,28 +76,6 @@ def test_rows_in_memory_in_files_and_from_images_are_the_same(
     np.testing.assert_allclose(
         in_memory.astype(np.float32), read(make_cache().from_images(part), part), atol=1e-3
     )
-
-
-@pytest.mark.parametrize("share", [0.4, 0.0])
-def test_rows_for_a_cuda_device_are_written_into_pinned_memory(
-    make_cache: Make, part: PoolPart, monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    monkeypatch.setattr("clinit.headtrain.top.inputs.MEMORY_SHARE", share)
-    cache = make_cache()
-    plain = store(cache, part)
-    config = replace(cache.trunk.config, device="cuda:0")
-    for_cuda = replace(cache, trunk=replace(cache.trunk, config=config))
-    vars(for_cuda.trunk)["shape"] = cache.trunk.shape  # would be asked of the device
-    pinned: list[torch.Tensor] = []
-
-    def pin(block: torch.Tensor) -> torch.Tensor:
-        pinned.append(block)
-        return block
-
-    rows = for_cuda._open(part, cache.path(cache.plan(part)))
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    np.testing.assert_array_equal(read(rows, part), plain)
-    assert len(pinned) == 2
 
 
 @pytest.mark.parametrize("factor", [1e6, 1e-9])
