@@ -29,7 +29,7 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.repeats import find_groups
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import NewClasses
-from clinit.headtrain.heads.start.scale import Initialisation
+from clinit.headtrain.heads.start.scale import Balance, Initialisation
 from clinit.headtrain.heads.start.settings import Init, Start
 
 IMAGES, CLASSES = (1, 2, 5, 20, 100), (1, 5, 25)
@@ -149,7 +149,10 @@ def delivered(cell: Cell, found: Initialisation) -> tuple[float, float]:
 
     shift = 0.0
     if found.balance is not None:
-        shift = found.balance.judged_by(*logits(cell.judges[0]), cell.judges[1]).shift(1.0)
+        (old, new), labels = logits(cell.judges[0]), cell.judges[1]
+        right, target = old.argmax(1) == labels, np.full(len(labels), -1)
+        judged = Balance.of(old.max(1), right, target, new)
+        shift = found.balance._replace(room=judged.room, judged=judged.judged).shift(1.0)
     both = []
     for (features, labels), first in ((cell.test_old, 0), (cell.test_new, len(head.bias))):
         a, b = logits(features)

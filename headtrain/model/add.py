@@ -163,13 +163,13 @@ def grow(growth: Growth, observe: Observer) -> Addition:
 
 def _prices(growth: Growth, started: GrownHead, own: Examined) -> tuple[Price, ...]:
     """Return what old and new classes would have at other prices; none if no old image is held."""
-    start, most = started.start, started.price
+    start, price = started.start, growth.price
     balance = None if start is None else start.balance
     if balance is None or not len(growth.tested.labels):
         return ()
-    new, now = len(growth.images.class_names), balance.shift(most)
-    points = sorted({*PRICES, most})
-    return tuple(own.shifted(new, balance.shift(each) - now).price(each) for each in points)
+    new, points = len(growth.images.class_names), sorted({*PRICES, price})
+    found = [own.shifted(new, balance.shift(each)).price(each) for each in points]
+    return tuple(found) if started.bounded == 1 else (*found, own.price(None))
 
 
 def _left_out(growth: Growth, started: GrownHead) -> LeftOut | None:
@@ -210,7 +210,7 @@ def _added(
     growth: Growth, started: GrownHead, own: Examined, found: Audit, *, is_left_out: bool
 ) -> Addition:
     model, left, images, config = growth.model, growth.left, growth.images, growth.config
-    (head, start, kind, taken, price), tested = started, growth.tested
+    (head, start, kind, taken, share, bounded), tested = started, growth.tested
     assert head.class_names is not None
     # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
@@ -225,7 +225,7 @@ def _added(
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
-    _, old_after, new_after = own.price(price)
+    _, old_after, new_after = own.price(None)
     old_after = old_after if len(tested.labels) else NONE
     tests = own.new.counts()
     untested = [name for name in images.class_names if not tests[head.class_names.index(name)]]
@@ -237,9 +237,10 @@ def _added(
         data={
             **images.data,
             "old_rows": kind,
-            "price": price,
+            "price": growth.price,
+            "bounded": bounded,
             "left_out": is_left_out,
-            **({} if start is None or start.shrinkage is None else {"start": start.chosen}),
+            **({"start": start.chosen, "discriminants": share} if start and share else {}),
             "untested": untested,
             "tested_classes": len(np.unique(tested.labels)),
             "tested_most": growth.tests_most,

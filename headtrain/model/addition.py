@@ -45,7 +45,6 @@ from clinit.headtrain.heads.temperature import (
 from clinit.headtrain.model.audit import Audit
 from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import FEW, Change, Known, accuracy_in_words
-from clinit.headtrain.model.growth import NO_BOUND
 from clinit.headtrain.model.memory import MOST_LEFT_OUT
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import RULES, scores
@@ -61,7 +60,8 @@ GUESSED = 0.1
 class Price(NamedTuple):
     """Accuracy on old and new classes if old classes may lose so many points."""
 
-    points: float
+    points: float | None
+    """None: as many as without a bound, or between that and the default bound."""
     old: Top1
     new: Top1
 
@@ -154,7 +154,7 @@ class Examined(NamedTuple):
         bias = (self.head.bias + shift * moved).astype(np.float32)
         return self._replace(head=replace(self.head, bias=bias))
 
-    def price(self, points: float) -> Price:
+    def price(self, points: float | None) -> Price:
         """Return the accuracy on old and on new classes."""
         return Price(points, accuracy(self.head, self.old), accuracy(self.head, self.new))
 
@@ -205,7 +205,8 @@ class Addition:
     old_before: Top1 = NONE
     """Accuracy of the original model on held-out images of old classes."""
     prices: tuple[Price, ...] = ()
-    """Accuracies for several values of `--max-old-loss`, ascending, the requested value among them.
+    """Accuracies for several values of `--max-old-loss`, ascending, the requested value among them,
+    and last those of the model, if no value was requested and few old classes are known.
     Empty unless the rows are discriminants and images of old classes are held out."""
     place: str = ""
     """Where the features of the images are."""
@@ -309,12 +310,13 @@ class Addition:
         if not both or max(max(side) - min(side) for side in zip(*both, strict=True)) <= 1:
             return []
         lines = []
+        price = self.change.data["price"] if self.prices[-1].points is not None else None
         for (old, new), same in groupby(self.prices, key=lambda each: (each.old, each.new)):
             points = [each.points for each in same]
-            most = f"{points[-1]:g}" if points[-1] < NO_BOUND else "no bound"
-            bound = f"--max-old-loss {points[0]:g}" if points[0] < NO_BOUND else most
-            bound += f" to {most}" if len(points) > 1 else ""
-            used = " (used)" if self.change.data["price"] in points else ""
+            given = [f"{each:g}" for each in points if each is not None]
+            bound = f"--max-old-loss {given[0]}" if given else "no --max-old-loss"
+            bound += f" to {given[-1]}" if len(given) > 1 else ""
+            used = " (used)" if price in points else ""
             lines.append([f"{bound}{used}", accuracy_in_words(old), accuracy_in_words(new)])
         heads = ["points that old classes may lose", "old classes, tested", "added classes"]
         return [(heads, lines)]

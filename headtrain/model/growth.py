@@ -41,10 +41,10 @@ from sklearn.covariance import ledoit_wolf
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1
-from clinit.headtrain.heads.array import beside, to_numpy
+from clinit.headtrain.heads.array import beside, take, to_numpy
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.new_rows import NewClasses
-from clinit.headtrain.heads.start.scale import Balance, Initialisation
+from clinit.headtrain.heads.start.scale import Balance, Initialisation, LeftOut
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.model.facts import Action
 from clinit.headtrain.model.inputs import Arrived
@@ -62,10 +62,8 @@ from clinit.words import examples
 
 MOST_TAKEN = 1000
 """Maximum number of features in place of old images of which it is counted who takes them."""
-NO_BOUND = 100.0
-"""Points of accuracy that old classes may lose if there is no bound."""
-ONLY_LOWERS = Balance(np.zeros(0), 0, needed=np.array([-np.inf]), untested=0.0)
-"""For rows whose shift is that of the least loss: the price may lower it."""
+ENOUGH = 100
+"""Held-out images of old classes that make up for unknown classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +125,33 @@ class Growth:
         """Whether at least half of the old classes have a tested image."""
         return 2 * len(np.unique(self.tested.labels)) >= self.left.facts.num_classes
 
+    def share(self, known: FeatureSet) -> float:
+        """Return the weight of discriminants, for which old classes must be known, in [0, 1].
+
+        Twice the share of old classes that are known: rows go over from fitted rows to
+        discriminants, so that no class more or less changes much.
+        """
+        if self.config.init != "auto":
+            return float(self.config.init == "discriminant")
+        known_classes = len(np.unique(known.labels))
+        return min(1.0, 2 * known_classes / self.left.facts.num_classes)
+
+    @property
+    def price(self) -> float:
+        """Points of accuracy that old classes may lose."""
+        return 1.0 if self.config.max_old_loss is None else self.config.max_old_loss
+
+    def bounded(self, share: float) -> float:
+        """Return the part of the way from the least loss to the price that new rows go.
+
+        The fewer old classes are known and tested, the less, unless the price is asked for: beside
+        unknown classes, those added before would bear it alone (on photographs of like scenes,
+        eight per class, a point of theirs cost 24 points of the new classes).
+        """
+        if self.config.max_old_loss is not None:
+            return 1.0
+        return max(share, min(1.0, len(self.held_out.labels) / ENOUGH))
+
 
 class GrownHead(NamedTuple):
     """A head with rows of the new classes, last, and how they came about."""
@@ -138,64 +163,116 @@ class GrownHead(NamedTuple):
     """What stood in for old images, in words."""
     taken: Top1 = Top1(0, 0)
     """How many of the features that stand in for old images new classes take."""
-    price: float = NO_BOUND
-    """Points of accuracy that old classes may lose."""
+    share: float = 0.0
+    """Weight of discriminants in the rows; see `Growth.share`."""
+    bounded: float = 0.0
+    """See `Growth.bounded`."""
+
+
+Started = tuple[Head, Initialisation]
 
 
 def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     """Run one task.
 
-    Discriminants read only old rows that are known. If images of old classes are held out, these
-    set the price, unless other rows are asked for.
+    Discriminants read only old rows that are known. Old images set the price, unless other rows
+    are asked for.
     """
-    left, images, config, tested = growth.left, growth.images, growth.config, growth.tested
-    given = growth.given.train
-    rows, kind, known = old_rows(left.head, left.memory, images.train, given)
-    init, least = config.init, left.facts.num_classes / 2
-    if init == "auto":
-        init = "discriminant" if len(np.unique(known.labels)) >= least else "fitted"
-    if init == "discriminant" and len(known.labels):
-        rows = known
-    tasks = left.facts.tasks
+    left, images, is_auto = growth.left, growth.images, growth.config.init == "auto"
+    rows, kind, known = old_rows(left.head, left.memory, images.train, growth.given.train)
+    observer(Doing("Computing rows …"))
+    share, new = growth.share(known), len(images.class_names)
+    bounded, found = growth.bounded(share), list[Started]()
+    if share > 0:
+        started = _started(growth, "discriminant", known if len(known.labels) else rows)
+        found.append(_least_loss(started, new))
+    if share < 1:
+        init = "fitted" if is_auto else growth.config.init
+        head, start = _started(growth, init, rows)
+        guessed = np.isin(np.arange(left.facts.num_classes), known.labels, invert=True)
+        if init == "fitted" and guessed.any() and start.left_out is not None:
+            seen_by = partial(guessed_anew, left.head, guessed)
+            start = replace(start, left_out=partial(start.left_out, seen_by))
+        if is_auto and len(rows.labels):
+            # With a single image per class, nothing else shows how far old images lie from the new
+            # rows, which could take them all: these take at most half of the stand-ins.
+            shift = min(0.0, float(np.median(_room(head, rows, images))))
+            head, start = _shifted(head, shift, new), start.shifted(shift)
+        found.append((head, start))
+    head, start = _mixed(found[0], found[-1], share) if 0 < share < 1 else found[0]
+    if is_auto or start.balance is not None:
+        head, start = _balanced(growth, (head, start), share, bounded)
+    if start.balance is not None and share == 1:
+        taken = Top1(start.balance.lost, start.balance.judged)
+    else:
+        room = _room(head, rows, images) if len(rows.labels) else np.zeros(0)
+        taken = Top1(int((room < 0).sum()), len(room))
+    return GrownHead(head, start, kind, taken, share, bounded)
+
+
+def _started(growth: Growth, init: Any, rows: FeatureSet) -> Started:
+    """Return the head with new rows next to these old rows."""
+    left, images, tasks = growth.left, growth.images, growth.left.facts.tasks
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))
     sides = (
         replace(left.head, fingerprint=""),
         Source(rows, growth.held_out),
         Source(images.train, images.val),
     )
-    observer(Doing("Computing rows …"))
-    price = config.max_old_loss
-    if price is None:
-        # Beside unknown classes, those added before would bear the bound alone: on photographs of
-        # like scenes, eight per class, a point of theirs cost 24 points of the new classes.
-        price = 1.0 if init == "discriminant" or len(growth.held_out.labels) else NO_BOUND
-    study = _study(growth, init, price, len(rows.labels))
-    ((head, start),) = started_heads(*sides, [study], came_with=base or len(tasks))
-    new = len(images.class_names)
-    guessed = np.isin(np.arange(left.facts.num_classes), known.labels, invert=True)
-    if init == "fitted" and guessed.any() and start.left_out is not None:
-        seen_by = partial(guessed_anew, left.head, guessed)
-        start = replace(start, left_out=partial(start.left_out, seen_by))
-    if start.balance is None and config.init == "auto" and len(rows.labels):
-        # With a single image per class, nothing else shows how far old images lie from the new
-        # rows, which could take them all: these take at most half of the stand-ins.
-        shift = min(0.0, float(np.median(_room(head, rows, images))))
-        head, start = _shifted(head, shift, new), start.shifted(shift)
-    if len(tested.labels) and (start.balance is not None or config.init == "auto"):
-        features = tested.features.astype(np.float32)
-        logits = features[:, :-1] @ head.weight.T + head.bias
-        logits[np.arange(len(logits)), tested.labels] -= features[:, -1]
-        balance = start.balance or ONLY_LOWERS
-        balance = balance.judged_by(logits[:, :-new], logits[:, -new:], tested.labels)
-        shift = balance.shift(price)
-        head = _shifted(head, shift, new)
-        start = start.shifted(shift, balance)
-    if start.balance is not None and init == "discriminant":
-        taken = Top1(start.balance.lost, start.balance.judged)
-    else:
-        room = _room(head, rows, images) if len(rows.labels) else np.zeros(0)
-        taken = Top1(int((room < 0).sum()), len(room))
-    return GrownHead(head, start, kind, taken, price)
+    study = _study(growth, init, len(rows.labels))
+    (started,) = started_heads(*sides, [study], came_with=base or len(tasks))
+    return started
+
+
+def _least_loss(started: Started, new: int) -> Started:
+    """Return discriminants with the shift at which the loss is least."""
+    head, start = started
+    if start.balance is None:
+        return started
+    shift = start.balance.fitted
+    return _shifted(head, shift, new), start.shifted(shift, start.balance)
+
+
+def _mixed(one: Started, other: Started, share: float) -> Started:
+    """Return the mean of two starts of the same new classes, the first with the weight `share`."""
+    (head, start), (last, second) = one, other
+    weight = share * head.weight + (1 - share) * last.weight
+    bias = share * head.bias + (1 - share) * last.bias
+    rows = second.rows.on_host()
+
+    def left_out() -> LeftOut:
+        assert start.left_out is not None
+        assert second.left_out is not None
+        return start.left_out().mixed(second.left_out(), rows, share)
+
+    return replace(head, weight=weight, bias=bias), replace(start, left_out=left_out)
+
+
+def _balanced(growth: Growth, started: Started, share: float, bounded: float) -> Started:
+    """Shift the new rows by a price, on tested images, and on known rows of other classes."""
+    (head, start), tested = started, growth.tested
+    new = len(growth.images.class_names)
+    first = head.num_classes - new
+    features, labels = tested.features.astype(np.float32), tested.labels
+    logits = features[:, :-1] @ head.weight.T + head.bias
+    logits[np.arange(len(logits)), labels] -= features[:, -1]
+    if start.left_out is not None and bounded:
+        left_out = start.left_out()
+        start = replace(start, left_out=lambda: left_out)
+        judges = left_out.labels >= first
+        if share:  # these old rows are known; others, drawn from the head, judge nothing
+            judges |= ~np.isin(left_out.labels, labels)
+        rows = to_numpy(take(left_out.data.features, left_out.drawn[judges])).astype(np.float32)
+        own = [rows @ head.weight[:first].T + head.bias[:first], left_out.logits.cpu()[judges]]
+        logits = np.concatenate([logits, np.concatenate(own, axis=1)])
+        labels = np.append(labels, left_out.labels[judges])
+    if not (labels < first).any():
+        return head, start
+    old, target = logits[:, :first], np.maximum(labels - first, -1)
+    right = old.argmax(axis=1) == labels
+    balance = Balance.of(old.max(axis=1), right, target, logits[:, first:])
+    shift = balance.shift(growth.price, bounded)
+    return _shifted(head, shift, new), start.shifted(shift, balance)
 
 
 def _shifted(head: Head, shift: float, new: int) -> Head:
@@ -212,7 +289,7 @@ def _room(head: Head, rows: FeatureSet, images: Arrived) -> Float[np.ndarray, " 
     return np.asarray(logits[:, :old].max(axis=1) - logits[:, old:].max(axis=1))
 
 
-def _study(growth: Growth, init: Any, price: float, buffer: int) -> Study:
+def _study(growth: Growth, init: Any, buffer: int) -> Study:
     """Return the study of the task; independent classes have the loss of independent classes."""
     config, engine = growth.config, growth.left.engine
     return Study(
@@ -224,7 +301,7 @@ def _study(growth: Growth, init: Any, price: float, buffer: int) -> Study:
             eval_every=1,
             class_order=growth.images.class_names,
         ),
-        start=Start(init=init, new_share=config.new_share, max_old_loss=price),
+        start=Start(init=init, new_share=config.new_share),
         training=Training(
             protocol="keep",
             loss="bce" if growth.left.facts.activation == "sigmoid" else "ce",

@@ -207,20 +207,19 @@ def discriminant_rows(
     rows, sides = refined[ALL], (problem.old, problem.new)
     # The only image of a class is judged by the rows themselves; `Balance` does not use it.
     old, new = (_left_out(refined, side, side.fold) for side in sides)
-    tested, own = problem.new.fold >= 0, new[np.arange(len(new)), problem.new.labels]
-    correct, wins = problem.old.own >= problem.old.highest, tested & (own >= new.max(axis=1))
-    balance = Balance(
-        room=np.sort((problem.old.highest - old.max(axis=1))[correct]),
-        judged=len(old),
-        needed=(problem.new.highest - own)[wins],
-        untested=float((problem.counts == 1).mean()),
+    tested = problem.new.fold >= 0
+    judged = np.append(np.ones(len(old), dtype=bool), tested)
+    numbers, logits = problem.numbers[judged], np.concatenate([old, new])[judged]
+    balance = Balance.of(
+        np.append(problem.old.highest, problem.new.highest[tested]),
+        np.append(problem.old.own >= problem.old.highest, tested[tested]),
+        np.maximum(data.labels[numbers] - data.start, -1),
+        logits,
     )
     shift = balance.shift(max_old_loss)
 
     def left_out() -> LeftOut:
-        judged = np.concatenate([np.ones(len(old), dtype=bool), tested])
-        logits = torch.from_numpy(np.concatenate([old, new])[judged] + shift)
-        return LeftOut(data, problem.numbers[judged], logits)
+        return LeftOut(data, numbers, torch.from_numpy(logits + shift))
 
     moved = Rows(rows.weight, rows.bias + shift)
     started = _started(moved, data, choice._replace(shift=choice.shift + shift))

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from clinit.headtrain.heads.array import take, to_numpy
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.statistics.solve import LambdaCurve
@@ -36,22 +38,49 @@ class Balance(NamedTuple):
     fitted: float = 0.0
     """The shift at which the loss is least."""
 
-    def shift(self, points: float) -> float:
+    @classmethod
+    def of(
+        cls,
+        highest: Float[np.ndarray, " rows"],
+        right: Bool[np.ndarray, " rows"],
+        target: Ints,
+        logits: Float[np.ndarray, "rows new"],
+    ) -> Balance:
+        """Return what decides the shift of these rows.
+
+        Args:
+            highest: Largest old logit of each image.
+            right: Whether its largest old logit is that of its class.
+            target: Column of its class among the new rows; -1 for images of old classes.
+            logits: Its new logits, by rows computed without it.
+        """
+        is_new, own = target >= 0, logits[np.arange(len(target)), target]
+        largest = logits.max(axis=1)
+        return cls(
+            room=np.sort((highest - largest)[right & ~is_new]),
+            judged=int((~is_new).sum()),
+            needed=(highest - own)[is_new & (own >= largest)],
+            untested=1 - len(np.unique(target[is_new])) / logits.shape[1],
+        )
+
+    def shift(self, points: float, part: float = 1.0) -> float:
         """Return the shift with the most new images right at a loss of `points` of old ones.
 
         A shift above `fitted` that gains no left-out image is not taken, except by the share of
-        new classes that have none. If none is ever gained, the shift only pays a bound below 100.
+        new classes that have none.
+
+        Args:
+            points: Points of accuracy that old classes may lose.
+            part: Part of the way from `fitted` to that shift, in [0, 1].
         """
         if not len(self.room):
             return 0.0
-        if points >= 100 and (self.needed == -np.inf).all():
-            return self.fitted
         most = float(self.room[min(int(points / 100 * self.judged), len(self.room) - 1)]) - MARGIN
-        useful = self.needed[self.needed < most]
-        if not len(useful):
-            return most
-        enough = min(most, max(float(useful.max()) + MARGIN, self.fitted))
-        return enough + self.untested * (most - enough)
+        useful, found = self.needed[self.needed < most], most
+        if len(useful):
+            enough = min(most, max(float(useful.max()) + MARGIN, self.fitted))
+            found = enough + self.untested * (most - enough)
+        return self.fitted + part * (found - self.fitted)
 
     @property
     def lost(self) -> int:
@@ -62,20 +91,6 @@ class Balance(NamedTuple):
         """Return the same relative to rows whose biases are larger by `shift`."""
         room, needed, fitted = self.room - shift, self.needed - shift, self.fitted - shift
         return self._replace(room=room, needed=needed, fitted=fitted)
-
-    def judged_by(
-        self, old: Float[np.ndarray, "rows old"], new: Float[np.ndarray, "rows new"], labels: Ints
-    ) -> Balance:
-        """Return the same with other images of old classes as judges.
-
-        Args:
-            old: Their logits for the old rows of the head.
-            new: Their logits for the new rows.
-            labels: Their classes.
-        """
-        right = old.argmax(axis=1) == labels
-        room = np.sort((old.max(axis=1) - new.max(axis=1))[right])
-        return self._replace(room=room, judged=len(labels))
 
 
 class LeftOut(NamedTuple):
@@ -93,6 +108,30 @@ class LeftOut(NamedTuple):
     def labels(self) -> Int[np.ndarray, " rows"]:
         """The class of each image."""
         return np.asarray(self.data.labels[self.drawn])
+
+    def mixed(self, other: LeftOut, rows: Rows, share: float) -> LeftOut:
+        """Return the logits of the mean of two sets of rows, of which these have weight `share`.
+
+        Args:
+            other: Logits of the same new images, in the same order after other old images.
+            rows: The second set, for the old images of the first.
+            share: Weight of the first set.
+        """
+        places = [
+            np.where(is_new, np.cumsum(is_new) - 1, -1)[each.drawn]
+            for each in (self, other)
+            for is_new in (each.data.labels >= each.data.start,)
+        ]
+        mine, theirs = self.logits.cpu().numpy(), other.logits.cpu().numpy()
+        images = np.full((2 + max(map(np.max, places)), mine.shape[1]), np.nan)
+        images[places[1][places[1] >= 0]] = theirs[places[1] >= 0]
+        features = to_numpy(take(self.data.features, self.drawn)).astype(np.float64)
+        second = np.where(
+            places[0][:, None] >= 0, images[places[0]], features @ rows.weight.T + rows.bias
+        )
+        kept = ~np.isnan(second[:, 0])
+        logits = torch.from_numpy(share * mine + (1 - share) * second)
+        return self._replace(drawn=self.drawn[kept], logits=logits[kept])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

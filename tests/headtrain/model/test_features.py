@@ -209,6 +209,26 @@ def test_sigmoids_are_independent_and_recorded(place: Path) -> None:
     assert [each.probability for each in alone.guesses] == pytest.approx([expit(1.0)] * 2)
 
 
+@pytest.mark.slow
+def test_a_known_class_more_changes_accuracies_by_little() -> None:
+    random, points = np.random.default_rng(1), []
+    for _ in range(12):
+        centres, noise = 0.7 * random.normal(size=(23, 12)), random.normal(size=(23, 40, 12))
+        rows, names = (centres[:, None] + noise).astype("f4"), [f"c{n:02}" for n in range(23)]
+        head = Head(centres[:20].astype("f4"), (-(centres[:20] ** 2).sum(1) / 2).astype("f4"))
+        model = Model(replace(head, class_names=tuple(names[:20])))
+        new, tested = (rows[20:, :3].reshape(-1, 12), np.repeat(names[20:], 3)), rows[:, 30:]
+        for known in (0, 1, 9, 10, 11):
+            given = (rows[:known, :30].reshape(-1, 12), np.repeat(names[:known], 30))
+            grown = model.add(new, old=clinit.Features(*given) if known else None).model
+            right = grown.logits(tested.reshape(-1, 12)).argmax(1) == np.repeat(np.arange(23), 10)
+            points.append([100 * right[:200].mean(), 100 * right[200:].mean()])
+    steps = np.diff(np.reshape(points, (12, 5, 2)), axis=1)[:, [0, 2, 3]]
+    # One rule up to half of the classes and another after it moved them by 10 points at a time.
+    error = steps.std(axis=0) / 12**0.5
+    assert (np.abs(steps.mean(axis=0)) < 3 + 2 * error).all(), steps.mean(axis=0).round(1)
+
+
 def test_a_head_of_another_program_is_never_replaced(place: Path) -> None:
     head = Head(np.eye(2, 3, dtype=np.float32), np.zeros(2, np.float32), ("a", "b"))
     write_head(head, place / "other.npz")
@@ -232,8 +252,8 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     )
     assert added.old.correct >= then.correct - 1
     assert model.add((drawn(("dog",), 20, 5).features, ["elk"] * 20), max_old_loss=0).old == then
-    assert load_model("head.npz").remember("old", hold_out=0).add(second).change.data["price"] == 1
-    assert added.change.data["price"] == 100
+    assert load_model("head.npz").remember("old", hold_out=0).add(second).change.data["bounded"] == 1
+    assert added.change.data["bounded"] == 0.5  # of four classes, one is known
     again = model.add(second, old=clinit.Features(first.features, ["dog"] * 20))
     assert again.old.total == again.change.data["old_left_out"] == 20  # learnt: never held out
     assert "Other 3 classes: not tested (`clinit remember` holds out " in answer
