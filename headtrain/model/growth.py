@@ -42,9 +42,10 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1
 from clinit.headtrain.heads.array import beside, take, to_numpy
+from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.new_rows import NewClasses
-from clinit.headtrain.heads.start.scale import Balance, Initialisation, LeftOut
+from clinit.headtrain.heads.start.scale import Balance, Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.model.facts import Action
 from clinit.headtrain.model.inputs import Arrived
@@ -169,9 +170,6 @@ class GrownHead(NamedTuple):
     """See `Growth.bounded`."""
 
 
-Started = tuple[Head, Initialisation]
-
-
 def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     """Run one task.
 
@@ -181,11 +179,12 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     left, images, is_auto = growth.left, growth.images, growth.config.init == "auto"
     rows, kind, known = old_rows(left.head, left.memory, images.train, growth.given.train)
     observer(Doing("Computing rows …"))
-    share, new = growth.share(known), len(images.class_names)
-    bounded, found = growth.bounded(share), list[Started]()
+    share, found = growth.share(known), list[Initialisation]()
+    bounded = growth.bounded(share)
     if share > 0:
-        started = _started(growth, "discriminant", known if len(known.labels) else rows)
-        found.append(_least_loss(started, new))
+        head, start = _started(growth, "discriminant", known if len(known.labels) else rows)
+        least = 0.0 if start.balance is None else start.balance.fitted  # the price comes later
+        found.append(start.shifted(least, start.balance))
     if share < 1:
         init = "fitted" if is_auto else growth.config.init
         head, start = _started(growth, init, rows)
@@ -196,21 +195,22 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
         if is_auto and len(rows.labels):
             # With a single image per class, nothing else shows how far old images lie from the new
             # rows, which could take them all: these take at most half of the stand-ins.
-            shift = min(0.0, float(np.median(_room(head, rows, images))))
-            head, start = _shifted(head, shift, new), start.shifted(shift)
-        found.append((head, start))
-    head, start = _mixed(found[0], found[-1], share) if 0 < share < 1 else found[0]
+            start = start.shifted(min(0.0, float(np.median(_room(left.head, start.rows, rows)))))
+        found.append(start)
+    start = found[0].mixed(found[1], share) if len(found) > 1 else found[0]
     if is_auto or start.balance is not None:
-        head, start = _balanced(growth, (head, start), share, bounded)
+        start = _balanced(growth, start, share, bounded)
     if start.balance is not None and share == 1:
         taken = Top1(start.balance.lost, start.balance.judged)
     else:
-        room = _room(head, rows, images) if len(rows.labels) else np.zeros(0)
+        room = _room(left.head, start.rows, rows) if len(rows.labels) else np.zeros(0)
         taken = Top1(int((room < 0).sum()), len(room))
-    return GrownHead(head, start, kind, taken, share, bounded)
+    weight, bias, new = head.weight.copy(), head.bias.copy(), start.rows.on_host()
+    weight[left.facts.num_classes :], bias[left.facts.num_classes :] = new.weight, new.bias
+    return GrownHead(replace(head, weight=weight, bias=bias), start, kind, taken, share, bounded)
 
 
-def _started(growth: Growth, init: Any, rows: FeatureSet) -> Started:
+def _started(growth: Growth, init: Any, rows: FeatureSet) -> tuple[Head, Initialisation]:
     """Return the head with new rows next to these old rows."""
     left, images, tasks = growth.left, growth.images, growth.left.facts.tasks
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))
@@ -224,69 +224,43 @@ def _started(growth: Growth, init: Any, rows: FeatureSet) -> Started:
     return started
 
 
-def _least_loss(started: Started, new: int) -> Started:
-    """Return discriminants with the shift at which the loss is least."""
-    head, start = started
-    if start.balance is None:
-        return started
-    shift = start.balance.fitted
-    return _shifted(head, shift, new), start.shifted(shift, start.balance)
-
-
-def _mixed(one: Started, other: Started, share: float) -> Started:
-    """Return the mean of two starts of the same new classes, the first with the weight `share`."""
-    (head, start), (last, second) = one, other
-    weight = share * head.weight + (1 - share) * last.weight
-    bias = share * head.bias + (1 - share) * last.bias
-    rows = second.rows.on_host()
-
-    def left_out() -> LeftOut:
-        assert start.left_out is not None
-        assert second.left_out is not None
-        return start.left_out().mixed(second.left_out(), rows, share)
-
-    return replace(head, weight=weight, bias=bias), replace(start, left_out=left_out)
-
-
-def _balanced(growth: Growth, started: Started, share: float, bounded: float) -> Started:
+def _balanced(
+    growth: Growth, start: Initialisation, share: float, bounded: float
+) -> Initialisation:
     """Shift the new rows by a price, on tested images, and on known rows of other classes."""
-    (head, start), tested = started, growth.tested
-    new = len(growth.images.class_names)
-    first = head.num_classes - new
-    features, labels = tested.features.astype(np.float32), tested.labels
-    logits = features[:, :-1] @ head.weight.T + head.bias
-    logits[np.arange(len(logits)), labels] -= features[:, -1]
+    head, tested = growth.left.head, growth.tested
+    labels, owed = tested.labels, tested.features[:, -1:]
+    old, new = _logits(head, start.rows, tested.features[:, :-1])
+    old = old - owed * (labels[:, None] == np.arange(head.num_classes))
     if start.left_out is not None and bounded:
         left_out = start.left_out()
         start = replace(start, left_out=lambda: left_out)
-        judges = left_out.labels >= first
+        judges = left_out.labels >= head.num_classes
         if share:  # these old rows are known; others, drawn from the head, judge nothing
             judges |= ~np.isin(left_out.labels, labels)
-        rows = to_numpy(take(left_out.data.features, left_out.drawn[judges])).astype(np.float32)
-        own = [rows @ head.weight[:first].T + head.bias[:first], left_out.logits.cpu()[judges]]
-        logits = np.concatenate([logits, np.concatenate(own, axis=1)])
+        rows = to_numpy(take(left_out.data.features, left_out.drawn[judges]))
+        old = np.concatenate([old, _logits(head, start.rows, rows)[0]])
+        new = np.concatenate([new, left_out.logits.cpu()[judges]])
         labels = np.append(labels, left_out.labels[judges])
-    if not (labels < first).any():
-        return head, start
-    old, target = logits[:, :first], np.maximum(labels - first, -1)
-    right = old.argmax(axis=1) == labels
-    balance = Balance.of(old.max(axis=1), right, target, logits[:, first:])
-    shift = balance.shift(growth.price, bounded)
-    return _shifted(head, shift, new), start.shifted(shift, balance)
+    if not (labels < head.num_classes).any():
+        return start
+    target, right = np.maximum(labels - head.num_classes, -1), old.argmax(axis=1) == labels
+    balance = Balance.of(old.max(axis=1), right, target, new)
+    return start.shifted(balance.shift(growth.price, bounded), balance)
 
 
-def _shifted(head: Head, shift: float, new: int) -> Head:
-    """Return the head with larger biases of the last `new` classes."""
-    moved = np.arange(head.num_classes) >= head.num_classes - new
-    return replace(head, bias=(head.bias + shift * moved).astype(np.float32))
+def _logits(head: Head, rows: Rows, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the logits of the head, and of new rows."""
+    features, new = features.astype(np.float32), rows.on_host()
+    old: np.ndarray = features @ head.weight.T + head.bias
+    return old, features @ new.weight.astype(np.float32).T + new.bias
 
 
-def _room(head: Head, rows: FeatureSet, images: Arrived) -> Float[np.ndarray, " rows"]:
+def _room(head: Head, new: Rows, rows: FeatureSet) -> Float[np.ndarray, " rows"]:
     """Return how far the largest old logit of each stand-in exceeds the largest new one."""
     chosen = np.linspace(0, len(rows.labels) - 1, min(MOST_TAKEN, len(rows.labels))).astype(int)
-    logits = rows.features[chosen].astype(np.float32) @ head.weight.T + head.bias
-    old = head.num_classes - len(images.class_names)
-    return np.asarray(logits[:, :old].max(axis=1) - logits[:, old:].max(axis=1))
+    old, added = _logits(head, new, rows.features[chosen])
+    return np.asarray(old.max(axis=1) - added.max(axis=1))
 
 
 def _study(growth: Growth, init: Any, buffer: int) -> Study:

@@ -42,13 +42,13 @@ class AddConfig(SettingGroup):
         " classes that their rows were computed without.",
         least=0,
         most=100,
-        otherwise="1; without a bound if no old image is held out and most old classes are unknown",
+        otherwise="1; less strictly if most old classes are unknown and few old images held out",
     )
     init: AddInit = setting(
         "auto",
         "Initialisation of the rows of added classes; auto: discriminant if at least half of the"
-        " old classes have images or statistics; else fitted, because features drawn from the"
-        " weights of a head show too little of the old classes.",
+        " old classes have images or statistics; with fewer, a mean with fitted, because features"
+        " drawn from the weights of a head show too little of the old classes.",
     )
     new_share: NewShare = setting(
         "auto", f"Rows other than discriminants: {NEW_SHARE[0].lower()}{NEW_SHARE[1:]}",

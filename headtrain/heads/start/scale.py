@@ -175,6 +175,22 @@ class Initialisation:
         """The choices of a discriminant, for a record."""
         return {"shrinkage": self.shrinkage, "quadratic": self.quadratic, "scale": self.factor}
 
+    def mixed(self, other: Initialisation, share: float) -> Initialisation:
+        """Return the mean of two starts of the same classes, of which this one has weight `share`.
+
+        It has left-out logits, but no balance.
+        """
+        mine, rows = self.rows.on_host(), other.rows.on_host()
+
+        def left_out() -> LeftOut:
+            assert self.left_out is not None
+            assert other.left_out is not None
+            return self.left_out().mixed(other.left_out(), rows, share)
+
+        pairs = ((mine.weight, rows.weight), (mine.bias, rows.bias))
+        mean = Rows(*(share * one + (1 - share) * two for one, two in pairs))
+        return replace(self, rows=mean, left_out=left_out, balance=None)
+
     def shifted(self, shift: float, balance: Balance | None = None) -> Initialisation:
         """Return the same with biases and left-out logits that are larger by `shift`.
 

@@ -226,7 +226,7 @@ def test_a_known_class_more_changes_accuracies_by_little() -> None:
     steps = np.diff(np.reshape(points, (12, 5, 2)), axis=1)[:, [0, 2, 3]]
     # One rule up to half of the classes and another after it moved them by 10 points at a time.
     error = steps.std(axis=0) / 12**0.5
-    assert (np.abs(steps.mean(axis=0)) < 3 + 2 * error).all(), steps.mean(axis=0).round(1)
+    assert (np.abs(steps.mean(axis=0)) < 4 + 2 * error).all(), steps.mean(axis=0).round(1)
 
 
 def test_a_head_of_another_program_is_never_replaced(place: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
 def test_images_of_few_old_classes_bound_what_single_rows_take(place: Path) -> None:
     ants = clinit.Features(drawn(("ant",), 100, 1).features, ["ant"] * 100)
     added = load_model("head.npz").add(drawn(NEW, 1, 0), old=ants)
-    assert added.change.data.get("start") is None  # too few classes for discriminants
+    assert added.change.data["discriminants"] == pytest.approx(2 / 3)
     assert added.old == added.old_before == Top1(20, 20)
 
 
