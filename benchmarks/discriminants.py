@@ -150,8 +150,7 @@ def delivered(cell: Cell, found: Initialisation) -> tuple[float, float]:
     shift = 0.0
     if found.balance is not None:
         (old, new), labels = logits(cell.judges[0]), cell.judges[1]
-        right, target = old.argmax(1) == labels, np.full(len(labels), -1)
-        judged = Balance.of(old.max(1), right, target, new)
+        judged = Balance.of(old.max(1), old.argmax(1) == labels, 0 * labels - 1, new)
         shift = found.balance._replace(room=judged.room, judged=judged.judged).shift(1.0)
     both = []
     for (features, labels), first in ((cell.test_old, 0), (cell.test_new, len(head.bias))):

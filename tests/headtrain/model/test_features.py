@@ -252,7 +252,8 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     )
     assert added.old.correct >= then.correct - 1
     assert model.add((drawn(("dog",), 20, 5).features, ["elk"] * 20), max_old_loss=0).old == then
-    assert load_model("head.npz").remember("old", hold_out=0).add(second).change.data["bounded"] == 1
+    known = load_model("head.npz").remember("old", hold_out=0)
+    assert known.add(second).change.data["bounded"] == 1
     assert added.change.data["bounded"] == 0.5  # of four classes, one is known
     again = model.add(second, old=clinit.Features(first.features, ["dog"] * 20))
     assert again.old.total == again.change.data["old_left_out"] == 20  # learnt: never held out
