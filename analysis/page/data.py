@@ -49,7 +49,8 @@ def title(runs: Sequence[RunSummary]) -> str:
 def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     """Return pairs of names and texts: the data, the varied settings, and the shared settings."""
     varying = _varying(runs)
-    texts = {name: [run.texts[name] for run in runs] for name in runs[0].texts}
+    names = dict.fromkeys(name for run in runs for name in run.texts)
+    texts = {name: [run.texts.get(name, "") for run in runs] for name in names}
     shared = {name: t for name, own in texts.items() for t in own if name not in varying and t}
     data = {
         f"{side} classes": {_described(run, side) for run in runs if side in run.record.sides}

@@ -133,8 +133,9 @@ def _of_audit(audit: Mapping[str, Any]) -> Sections:
         repeats.setdefault(f"Repeated {each['where']}", []).extend(shots.values())
 
     def compared(each: Mapping[str, Any]) -> Shot:
-        if each["image"] in copies:  # the other class has it already: at most to be left out
-            return copies[each["image"]]
+        copy = copies.get(each["image"])
+        if copy is not None and copy.has_box:  # the other class has it: at most to be left out
+            return copy
         nearest, (verb, unit, of) = each["nearest"], SCORES[each["unit"]]
         words = f"{verb} {in_words(nearest)}" if nearest else "like no class"
         names = map(in_words, (each["class"], nearest or "the nearest other"))

@@ -75,7 +75,7 @@ def add(
         observe(Warned(notes[0]))
     tests = [] if model.memory is None else [model.memory.held_out, model.memory.left_out]
     is_tested = any(len(rows.labels) for rows in tests) or config.init == "discriminant"
-    if config.max_old_loss is not None and is_unknown and not is_tested:
+    if config.max_old_loss is not None and old is None and not known and not is_tested:
         notes.append(
             "--max-old-loss has no effect: no image tests old classes (`clinit remember`, `--old`)"
         )
@@ -163,12 +163,10 @@ def grow(growth: Growth, observe: Observer) -> Addition:
 
 def _prices(growth: Growth, started: GrownHead, own: Examined) -> tuple[Price, ...]:
     """Return what old and new classes would have at other prices; none if no old image is held."""
-    start, price = started.start, growth.price
-    balance = None if start is None else start.balance
-    if balance is None or not len(growth.tested.labels):
+    if started.shift_at is None or not len(growth.tested.labels):
         return ()
-    new, points = len(growth.images.class_names), sorted({*PRICES, price})
-    found = [own.shifted(new, balance.shift(each)).price(each) for each in points]
+    new, points = len(growth.images.class_names), sorted({*PRICES, growth.price})
+    found = [own.shifted(new, started.shift_at(each)).price(each) for each in points]
     return tuple(found) if started.bounded == 1 else (*found, own.price(None))
 
 
@@ -210,7 +208,7 @@ def _added(
     growth: Growth, started: GrownHead, own: Examined, found: Audit, *, is_left_out: bool
 ) -> Addition:
     model, left, images, config = growth.model, growth.left, growth.images, growth.config
-    (head, start, kind, taken, share, bounded), tested = started, growth.tested
+    (head, start, kind, taken, share, bounded, _), tested = started, growth.tested
     assert head.class_names is not None
     # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])

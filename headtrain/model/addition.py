@@ -269,7 +269,9 @@ class Addition:
         if not self.left_out:
             return f"Of {number_of(self.new.total, self._noun)} held out, {_right(self.new)}."
         more, repeats = count - self.new.total, sum(e["given"] for e in self.audit.repeated)
-        others = f"({more:,} more repeat these or are alone in a class)"
+        alone = sum(self.change.images[name] for name in self.change.data.get("untested", ()))
+        why = {"alone in a class": alone, "as repeats": more - alone}
+        others = f"({' and '.join(f'{n:,} not, {what}' for what, n in why.items() if n > 0)})"
         each = f"{self.new.total:,} tested {others}, each" if more else "each tested"
         other = "other places, cameras or days" if self._noun == "photograph" else "other sources"
         guessed, init = "weights" in self.change.data["old_rows"], self.change.settings["init"]
@@ -330,6 +332,10 @@ class Addition:
             if dict(zip(self.model.class_names, self.model.facts.tasks, strict=True))[each["old"]]:
                 how = f"name its folder {old} and run `clinit add {model} FOLDER --more`"
             notes.append(f"is {each['class']} the same as {in_words(each['old'])}? Then {how}")
+        lost = self.old_before.correct - self.old.correct
+        if self.prices and self.prices[-1].points is None and 100 * lost > self.old.total:
+            told = f"{number_of(lost, self._noun)} fewer of old classes are right"
+            notes.append(f"{told}: `--max-old-loss 1` spares them, at a cost to the added classes")
         if names := change.data.get("untested"):
             takes = f"a second {self._noun}, which does not repeat the first"
             takes = takes if self.left_out else f"a {self._noun} in val, or five to hold one out"

@@ -147,13 +147,13 @@ class Audit:
                 for place in PLACES
             },
             f"{noun}s that may not belong to their class, oddest first": [
-                f"{each['image']} ({in_words(each['nearest'] or 'no class')}?)"
+                f"{each['image']} ({in_words(each['nearest'] or 'like no class')}?)"
                 for each in self.misfits
             ],
             "images that hardly show anything": [f"{it['image']} ({it['why']})" for it in self.odd],
         }
         lines = [
-            f"{what} ({len(each):,}): {examples(each, MOST_FILES if PLACES[0] in what else SHOWN)}"
+            f"{what} ({len(each):,}): {examples(each, SHOWN if PLACES[1] in what else MOST_FILES)}"
             for what, each in parts.items()
             if each
         ]
@@ -252,7 +252,7 @@ def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[di
     for name in dict.fromkeys(own.tolist()):
         (answer, count), *_ = Counter(answers[own == name].tolist()).most_common(1)
         total = int((own == name).sum())
-        answers_so = answer not in ("", name) and count >= KNOWN * total
+        answers_so = answer not in ("", name) and count >= max(2, KNOWN * total)
         old = next(filter(None, map(row_of.get, map(plain, synonyms(name)))), name)
         if old == name and answers_so:
             old = answer

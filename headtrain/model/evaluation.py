@@ -220,7 +220,7 @@ class Evaluation:
             if self.rejection is not None:
                 refused, caught = self.turned_away.values()
                 shares = (100 * caught / strangers, 100 * refused / known)
-                lines["with --reject"] = (
+                lines["with --reject auto"] = (
                     f"{caught:,} of {strangers:,} unknown caught ({shares[0]:.0f} %),"
                     f" {refused:,} of {known:,} known refused ({shares[1]:.0f} %)"
                 )

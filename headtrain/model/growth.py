@@ -29,6 +29,7 @@ identity, because a thousand old classes vary in more directions than a few new 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -64,7 +65,7 @@ from clinit.words import examples
 MOST_TAKEN = 1000
 """Maximum number of features in place of old images of which it is counted who takes them."""
 ENOUGH = 100
-"""Held-out images of old classes that make up for unknown classes."""
+"""Tested images of old classes that decide entirely what these may lose."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,16 +143,19 @@ class Growth:
         """Points of accuracy that old classes may lose."""
         return 1.0 if self.config.max_old_loss is None else self.config.max_old_loss
 
-    def bounded(self, share: float) -> float:
-        """Return the part of the way from the least loss to the price that new rows go.
+    def trust(self, share: float) -> float:
+        """Return how far tested images decide on the shift of new rows, in [0, 1].
 
-        The fewer old classes are known and tested, the less, unless the price is asked for: beside
-        unknown classes, those added before would bear it alone (on photographs of like scenes,
-        eight per class, a point of theirs cost 24 points of the new classes).
+        Few images, by their number. Those of classes added before count if old classes are known:
+        else they would bear the price alone (on photographs of like scenes, eight per class, a
+        point of theirs cost 24 points of the new classes). Entirely, if the price is asked for.
         """
         if self.config.max_old_loss is not None:
             return 1.0
-        return max(share, min(1.0, len(self.held_out.labels) / ENOUGH))
+        held_out, tested = (
+            min(1.0, len(rows.labels) / ENOUGH) for rows in (self.held_out, self.tested)
+        )
+        return max(held_out, share * tested)
 
 
 class GrownHead(NamedTuple):
@@ -167,7 +171,9 @@ class GrownHead(NamedTuple):
     share: float = 0.0
     """Weight of discriminants in the rows; see `Growth.share`."""
     bounded: float = 0.0
-    """See `Growth.bounded`."""
+    """Part of the way from the least loss to the price that new rows went, in [0, 1]."""
+    shift_at: Callable[[float], float] | None = None
+    """The change of new biases that another `--max-old-loss` would make; None: nothing is known."""
 
 
 def grown_head(growth: Growth, observer: Observer) -> GrownHead:
@@ -180,7 +186,6 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     rows, kind, known = old_rows(left.head, left.memory, images.train, growth.given.train)
     observer(Doing("Computing rows …"))
     share, found = growth.share(known), list[Initialisation]()
-    bounded = growth.bounded(share)
     if share > 0:
         head, start = _started(growth, "discriminant", known if len(known.labels) else rows)
         least = 0.0 if start.balance is None else start.balance.fitted  # the price comes later
@@ -198,8 +203,9 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
             start = start.shifted(min(0.0, float(np.median(_room(left.head, start.rows, rows)))))
         found.append(start)
     start = found[0].mixed(found[1], share) if len(found) > 1 else found[0]
+    bounded, shift_at = 0.0, None
     if is_auto or start.balance is not None:
-        start = _balanced(growth, start, share, bounded)
+        start, bounded, shift_at = _balanced(growth, start, share)
     if start.balance is not None and share == 1:
         taken = Top1(start.balance.lost, start.balance.judged)
     else:
@@ -207,7 +213,8 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
         taken = Top1(int((room < 0).sum()), len(room))
     weight, bias, new = head.weight.copy(), head.bias.copy(), start.rows.on_host()
     weight[left.facts.num_classes :], bias[left.facts.num_classes :] = new.weight, new.bias
-    return GrownHead(replace(head, weight=weight, bias=bias), start, kind, taken, share, bounded)
+    head = replace(head, weight=weight, bias=bias)
+    return GrownHead(head, start, kind, taken, share, bounded, shift_at)
 
 
 def _started(growth: Growth, init: Any, rows: FeatureSet) -> tuple[Head, Initialisation]:
@@ -225,28 +232,47 @@ def _started(growth: Growth, init: Any, rows: FeatureSet) -> tuple[Head, Initial
 
 
 def _balanced(
-    growth: Growth, start: Initialisation, share: float, bounded: float
-) -> Initialisation:
-    """Shift the new rows by a price, on tested images, and on known rows of other classes."""
-    head, tested = growth.left.head, growth.tested
-    labels, owed = tested.labels, tested.features[:, -1:]
+    growth: Growth, start: Initialisation, share: float
+) -> tuple[Initialisation, float, Callable[[float], float] | None]:
+    """Shift the new rows by the price, on tested images and on other known rows of old classes.
+
+    Returns:
+        The start, and `bounded` and `shift_at` of `GrownHead`.
+    """
+    head, tested, asked = growth.left.head, growth.tested, growth.config.max_old_loss is not None
+    part, trust = 1.0 if asked else share, growth.trust(share)
+    if start.left_out is None or not (len(tested.labels) or share):
+        return start, 0.0, None
+    left_out = start.left_out()
+    start = replace(start, left_out=lambda: left_out)
+    rows = to_numpy(take(left_out.data.features, left_out.drawn))
+    own_old, own_new = _logits(head, start.rows, rows)[0], left_out.logits.cpu().numpy()
     old, new = _logits(head, start.rows, tested.features[:, :-1])
-    old = old - owed * (labels[:, None] == np.arange(head.num_classes))
-    if start.left_out is not None and bounded:
-        left_out = start.left_out()
-        start = replace(start, left_out=lambda: left_out)
-        judges = left_out.labels >= head.num_classes
-        if share:  # these old rows are known; others, drawn from the head, judge nothing
-            judges |= ~np.isin(left_out.labels, labels)
-        rows = to_numpy(take(left_out.data.features, left_out.drawn[judges]))
-        old = np.concatenate([old, _logits(head, start.rows, rows)[0]])
-        new = np.concatenate([new, left_out.logits.cpu()[judges]])
-        labels = np.append(labels, left_out.labels[judges])
-    if not (labels < head.num_classes).any():
-        return start
-    target, right = np.maximum(labels - head.num_classes, -1), old.argmax(axis=1) == labels
-    balance = Balance.of(old.max(axis=1), right, target, new)
-    return start.shifted(balance.shift(growth.price, bounded), balance)
+    old[np.arange(len(old)), tested.labels] -= tested.features[:, -1]
+    is_new = left_out.labels >= head.num_classes
+
+    def balance(old: np.ndarray, new: np.ndarray, labels: np.ndarray) -> Balance:
+        """Return what decides for these old images and the left-out new ones."""
+        old, new = np.concatenate([old, own_old[is_new]]), np.concatenate([new, own_new[is_new]])
+        labels = np.append(labels, left_out.labels[is_new])
+        target, right = np.maximum(labels - head.num_classes, -1), old.argmax(axis=1) == labels
+        return Balance.of(old.max(axis=1), right, target, new)
+
+    # Rows drawn from the head judge nothing: without discriminants, no other old row is known.
+    known = ~is_new if share else np.zeros_like(is_new)
+    own = balance(own_old[known], own_new[known], left_out.labels[known])
+    measured = balance(old, new, tested.labels)
+
+    def shift_at(points: float, part: float = 1.0, trust: float = 1.0) -> float:
+        first, found = part * own.shift(points), measured.shift(points)
+        if not measured.judged:
+            return first
+        found -= share * max(0.0, found - own.shift(points))
+        return first + trust * (found - first)
+
+    now = shift_at(growth.price, part, trust)
+    start = start.shifted(now, own if own.judged else None)
+    return start, trust if measured.judged else part, lambda points: shift_at(points) - now
 
 
 def _logits(head: Head, rows: Rows, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -477,14 +503,14 @@ def _surroundings(
     means = sums / np.maximum(counts, 1)[:, None]
     present = counts > 0
     centre = means[present].mean(axis=0)
-    several = counts[new.labels] > 1
+    several, covariance = counts[new.labels] > 1, np.zeros((new.dim, new.dim))
     if several.any():
         unbiased = np.sqrt(counts / np.maximum(counts - 1, 1))[new.labels][:, None]
         within = ((rows - means[new.labels]) * unbiased)[several]
         covariance = ledoit_wolf(within, assume_centered=True)[0]
     elif len(rows) > 1:
         covariance = ledoit_wolf(rows)[0]
-    else:
+    if not covariance.any():  # a single image, or equal ones
         covariance = np.eye(new.dim) * float(np.square(rows).mean())
     variance = float(np.trace(covariance))
     number = int(present.sum())

@@ -274,7 +274,10 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
         (own / bad).write_bytes(b"no image")
     printed = done("add", model, own, "--out", tmp_path / "out", "--device", "cpu")
     left_out = ("2 of 18 images cannot be read: left out (f/3.png: ", "g/9.heic")
-    tested = ("Your 16 photographs, 15 tested (1 more ", "never tested: 1 class (h); a class ")
+    tested = (
+        "Your 16 photographs, 15 tested (1 not, alone in a class), each",
+        "never tested: 1 class (h); a class ",
+    )
     assert [part for part in (*left_out, *tested) if part not in printed] == []
     assert accuracy_in_words(Top1(15, 30)) == "50.00 %"
     single = draw(tmp_path / "single", "f", 1)
@@ -358,7 +361,7 @@ def test_a_network_of_timm_is_a_model_too(
 ) -> None:
     network = (*NETWORK, "--weights", tiny_weights)
     old, out = draw(tmp_path / "old", "ab", 6), tmp_path / "remembers"
-    assert "No image held out of 1 class, which" in done("remember", old, "--out", out, *network)
+    assert "Not tested: 1 class; of five" in done("remember", old, "--out", out, *network)
     facts = read_facts(tmp_path / "remembers" / "model.safetensors")
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)

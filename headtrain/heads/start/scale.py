@@ -63,24 +63,20 @@ class Balance(NamedTuple):
             untested=1 - len(np.unique(target[is_new])) / logits.shape[1],
         )
 
-    def shift(self, points: float, part: float = 1.0) -> float:
+    def shift(self, points: float) -> float:
         """Return the shift with the most new images right at a loss of `points` of old ones.
 
         A shift above `fitted` that gains no left-out image is not taken, except by the share of
         new classes that have none.
-
-        Args:
-            points: Points of accuracy that old classes may lose.
-            part: Part of the way from `fitted` to that shift, in [0, 1].
         """
         if not len(self.room):
             return 0.0
         most = float(self.room[min(int(points / 100 * self.judged), len(self.room) - 1)]) - MARGIN
-        useful, found = self.needed[self.needed < most], most
-        if len(useful):
-            enough = min(most, max(float(useful.max()) + MARGIN, self.fitted))
-            found = enough + self.untested * (most - enough)
-        return self.fitted + part * (found - self.fitted)
+        useful = self.needed[self.needed < most]
+        if not len(useful):
+            return most
+        enough = min(most, max(float(useful.max()) + MARGIN, self.fitted))
+        return enough + self.untested * (most - enough)
 
     @property
     def lost(self) -> int:

@@ -226,7 +226,7 @@ def test_a_known_class_more_changes_accuracies_by_little() -> None:
     steps = np.diff(np.reshape(points, (12, 5, 2)), axis=1)[:, [0, 2, 3]]
     # One rule up to half of the classes and another after it moved them by 10 points at a time.
     error = steps.std(axis=0) / 12**0.5
-    assert (np.abs(steps.mean(axis=0)) < 4 + 2 * error).all(), steps.mean(axis=0).round(1)
+    assert (np.abs(steps.mean(axis=0)) < 6 + error).all(), steps.mean(axis=0).round(1)
 
 
 def test_a_head_of_another_program_is_never_replaced(place: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     assert model.add((drawn(("dog",), 20, 5).features, ["elk"] * 20), max_old_loss=0).old == then
     known = load_model("head.npz").remember("old", hold_out=0)
     assert known.add(second).change.data["bounded"] == 1
-    assert added.change.data["bounded"] == 0.5  # of four classes, one is known
+    assert added.change.data["bounded"] == pytest.approx(0.1)  # half of 20 of 100 images
     again = model.add(second, old=clinit.Features(first.features, ["dog"] * 20))
     assert again.old.total == again.change.data["old_left_out"] == 20  # learnt: never held out
     assert "Other 3 classes: not tested (`clinit remember` holds out " in answer

@@ -178,7 +178,6 @@ def test_the_price_is_paid_for_new_images(points: int, shift: float, single: flo
     balance, most = BALANCE._replace(untested=single), BALANCE.room[min(points // 10, 4)]
     assert balance.shift(points) == pytest.approx(shift + single * (most - shift), abs=1e-3)
     assert balance.moved(balance.shift(points)).lost <= points / 100 * balance.judged
-    assert balance.shift(points, 0.25) == pytest.approx(balance.shift(points) / 4)
 
 
 def test_old_classes_lose_no_more_than_the_price_on_images_that_were_left_out() -> None:
