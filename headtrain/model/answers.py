@@ -13,13 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from clinit.errors import ImageError, StorageError
-from clinit.extract.dataset.decode import (
-    MISSING,
-    check_pixels,
-    decode,
-    memory_error,
-    read_image_file,
-)
+from clinit.extract.dataset import decode
 from clinit.files.paths import exists
 from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.model.engine import AnsweredBatch
@@ -43,12 +37,12 @@ def read_image(image: Any, prepare: Callable[[Any], P]) -> tuple[P | None, str |
         if not isinstance(image, Path):
             return prepare(pixels_of(image)), None
         if not _exists(image):
-            return None, MISSING
-        return prepare(read_image_file(image.absolute(), Path("/"), need_rights=False)), None
+            return None, decode.MISSING
+        return prepare(decode.read_image_file(image.absolute(), Path("/"), need_rights=False)), None
     except ImageError as error:
         return None, str(error)
     except MemoryError as error:
-        raise memory_error(Path(str(image))) from error
+        raise decode.memory_error(Path(str(image))) from error
 
 
 def pixels_of(image: Any) -> np.ndarray:
@@ -71,7 +65,7 @@ def pixels_of(image: Any) -> np.ndarray:
 def check_resized(transform: Any, height: int, width: int, max_pixels: int) -> tuple[int, int]:
     """Return the size of an image after resizing; refuse it if it has too many pixels then."""
     found: tuple[int, int] = transform.resized(height, width)
-    check_pixels(found[1], found[0], max_pixels, " after resizing")
+    decode.check_pixels(found[1], found[0], max_pixels, " after resizing")
     return found
 
 
@@ -88,7 +82,7 @@ def of_torch(engine: Any, images: Sequence[Any], reading: Reading) -> Iterator[A
 
     def prepare(given: Any) -> torch.Tensor:
         if isinstance(given, bytes):
-            pixels = decode(given, max_pixels=reading.max_pixels)
+            pixels = decode.decode(given, max_pixels=reading.max_pixels)
         else:
             pixels = torch.from_numpy(given).permute(2, 0, 1)
         check_resized(transform, pixels.shape[1], pixels.shape[2], reading.max_pixels)

@@ -28,17 +28,14 @@ class Engine(Protocol):
     @property
     def transform(self) -> Any:
         """The transform of the images (`clinit.extract.network.transform.Transform`)."""
-        ...
 
     @property
     def device(self) -> str:
         """Where it computes."""
-        ...
 
     @property
     def depends_on(self) -> dict[str, str]:
         """The facts that the features depend on, as in a memory."""
-        ...
 
     def answered(self, images: Sequence[Any], reading: Reading) -> Iterable[AnsweredBatch]:
         """Yield the logits of images (files, PIL images, arrays of pixels), in batches.
@@ -47,15 +44,12 @@ class Engine(Protocol):
             ModelError: If the network cannot process the images.
             MachineError: If the memory does not suffice, or the storage fails.
         """
-        ...
 
     def fingerprint(self, dtype: str) -> Fingerprint:
         """Return the fingerprint of features that are stored as `dtype`."""
-        ...
 
     def with_heads(self, heads: Sequence[Head]) -> Engine:
         """Return the engine with the logits of these heads, one after the other."""
-        ...
 
 
 def refused_size(error: Exception, crop: Sequence[int]) -> ModelError:

@@ -33,17 +33,10 @@ from clinit.extract.dataset.names import in_words
 from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.dataset.scan import without as leave_out
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
+from clinit.headtrain.model import predict
 from clinit.headtrain.model.engine import AnsweredBatch, Logits
 from clinit.headtrain.model.inputs import FeatureInput, ask_names, features_in, is_features
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.predict import (
-    Rejection,
-    as_trained,
-    best_classes,
-    default_rule,
-    of_features,
-    scores,
-)
 from clinit.headtrain.model.reading import AS_USUAL, Reading
 from clinit.observer import Doing, Noted, Observer, ignore
 from clinit.words import examples, lines_of_table, number_of
@@ -79,7 +72,7 @@ class Evaluation:
     images; whether the model `learnt` from it, if it stores its features; the error if the image
     cannot be read. After a comparison also `other`, the prediction
     of the other model, and `change`, one of `CHANGES` or `ONLY`."""
-    rejection: Rejection | None
+    rejection: predict.Rejection | None
     """The least score of a known image; None without a threshold."""
     rule: str = "energy"
     """The score."""
@@ -340,7 +333,7 @@ class Questions:
     def answered(self, model: Model, reading: Reading) -> Iterable[AnsweredBatch]:
         """Return the logits of a model for these images, in this order."""
         if self.rows is not None:
-            return of_features(model, self.rows)
+            return predict.of_features(model, self.rows)
         images = [self.place / image for image in self.classes]
         return model.need_engine().answered(images, reading)
 
@@ -385,15 +378,16 @@ class _Judge:
         lines = [{"image": at, "class": name, "error": why} for at, name in asked.classes.items()]
         stored = None if model.memory is None else model.memory.learnt.features
         learnt = np.zeros((0, 0)) if stored is None else model.logits(stored)
-        return cls(model, asked.noun, default_rule(model.facts), lines, learnt)
+        return cls(model, asked.noun, predict.default_rule(model.facts), lines, learnt)
 
     def see(self, batch: AnsweredBatch) -> None:
         """Take the predictions of a batch."""
         facts, (numbers, logits, reasons) = self.model.facts, batch
         row_of = {name: row for row, name in enumerate(facts.class_names)}
-        best = best_classes(logits, TOP).tolist()
+        best = predict.best_classes(logits, TOP).tolist()
         chances = PROBABILITIES[facts.activation](logits)
-        judged = scores(self.rule, as_trained(facts, logits), facts.activation).tolist()
+        trained = predict.as_trained(facts, logits)
+        judged = predict.scores(self.rule, trained, facts.activation).tolist()
         known = self._is_learnt(logits)
         found = zip(numbers, best, chances, judged, known, strict=True)
         for number, rows, chance, score, is_learnt in found:
@@ -424,7 +418,7 @@ class _Judge:
         memory, rejection = self.model.memory, None
         can_reject = memory is not None and len(memory.held_out.labels)
         if self.model.facts.known or (can_reject and self.model.linear is not None):
-            rejection = Rejection.at_rate(self.model, self.rule, RATE)
+            rejection = predict.Rejection.at_rate(self.model, self.rule, RATE)
         table = pl.DataFrame(self.lines, schema=SCHEMA)
         return Evaluation(table, rejection, self.rule, self.noun)
 

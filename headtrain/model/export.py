@@ -30,13 +30,7 @@ from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.network import TimmEngine
 from clinit.headtrain.model.storage import Written, foreign_to_model, write_model
-from clinit.headtrain.protocol.record.format import (
-    RunRecord,
-    changed_parameters,
-    final_head,
-    find_records,
-    read_record,
-)
+from clinit.headtrain.protocol.record import format as records
 from clinit.headtrain.protocol.record.info import SideInfo, is_held_out
 from clinit.words import examples
 
@@ -49,7 +43,7 @@ _TRAINED_TOO = "training has changed the backbone, so that cached features are n
 class TrainedRun:
     """A run record, from which a model is exported."""
 
-    record: RunRecord
+    record: records.RunRecord
     head: Head
     """The head at the end of the run; its rows are the first classes of the record."""
     changed: Mapping[str, np.ndarray]
@@ -64,14 +58,14 @@ class TrainedRun:
                 other classes. If subfolders are records, the message lists them.
             HeadError: If the head is damaged or not linear, or its training has diverged.
         """
-        if not exists(run / "run.json") and (found := find_records(run)):
+        if not exists(run / "run.json") and (found := records.find_records(run)):
             raise RecordError(
                 f"{run} is no run record, but contains {len(found)} of them:"
                 f" {examples([str(folder.relative_to(run)) for folder in found])}",
                 remedy=f"Give one: `clinit export {found[0]} --out FILE`.",
             )
-        record = read_record(run)
-        head = final_head(record)
+        record = records.read_record(run)
+        head = records.final_head(record)
         names = tuple(record.classes["name"])
         last = max(task["task"] for task in record.info["tasks"])
         learnt = int((record.classes["task"] <= last).sum())
@@ -84,7 +78,7 @@ class TrainedRun:
             )
         weight, bias = head.weight[:learnt], head.bias[:learnt]
         head = replace(head, weight=weight, bias=bias, class_names=names[:learnt])
-        return cls(record, head, changed_parameters(record))
+        return cls(record, head, records.changed_parameters(record))
 
     @property
     def class_names(self) -> tuple[str, ...]:

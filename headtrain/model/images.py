@@ -31,14 +31,7 @@ from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file
 from clinit.files.paths import exists
-from clinit.headtrain.model.inputs import (
-    LISTED,
-    Arrived,
-    Inputs,
-    ask_names,
-    differences,
-    features_in,
-)
+from clinit.headtrain.model import inputs
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.network import engine_of
 from clinit.headtrain.model.storage import check_apart
@@ -59,7 +52,7 @@ _CONTENT = DocumentKind(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ImageFolder(Inputs):
+class ImageFolder(inputs.Inputs):
     """A folder with one folder of images per class, or with such folders `train` and `val`."""
 
     root: Path
@@ -110,7 +103,7 @@ class ImageFolder(Inputs):
         """One name per class folder."""
         return self.listing["train"].manifest.class_names
 
-    def arrive(self, model: Model, share: float, observe: Observer) -> Arrived:
+    def arrive(self, model: Model, share: float, observe: Observer) -> inputs.Arrived:
         """Compute the features; refuse an image that has changed since the last call.
 
         Raises:
@@ -118,10 +111,10 @@ class ImageFolder(Inputs):
             ClinitError: If the images cannot be read, or if the existing cache comes from another
                 model or other images.
         """
-        ask_names(self.class_names, model, "the folder", observe)
+        inputs.ask_names(self.class_names, model, "the folder", observe)
         with self._place(model) as folder:
             seen, bad = self._extracted(model, folder, observe)
-            found = features_in(folder)
+            found = inputs.features_in(folder)
         names, counts = found.class_names, found.splits["train"].counts()
         if unreadable := [names[row] for row in np.flatnonzero(counts == 0)]:
             raise CacheError(
@@ -192,7 +185,7 @@ class ImageFolder(Inputs):
             named = examples([f"{each.path}: {each.reason}" for each in bad])
             which = f"{len(bad):,} of {number_of(every, 'image')} cannot be read"
             observe(Warned(f"{which}: left out ({named})"))
-            first = [{"image": each.path, "error": each.reason} for each in bad[:LISTED]]
+            first = [{"image": each.path, "error": each.reason} for each in bad[: inputs.LISTED]]
             left_out["unreadable"] = {"count": len(bad), "first": first}
         if "assumed_names" in model.facts.record:
             left_out["assumed_names"] = model.facts.record["assumed_names"]
@@ -260,7 +253,7 @@ def kept_features(root: Path, model: Model, near: Path) -> Path | None:
         with suppress(ClinitError):
             is_same = _CONTENT.load(folder / _CONTENT_FILE).get("root") == str(root.resolve())
             cache = next(iter(open_cache(folder).splits.values()), None) if is_same else None
-            if is_same and not (cache and differences(model, cache.fingerprint)):
+            if is_same and not (cache and inputs.differences(model, cache.fingerprint)):
                 return near.with_name(folder.name)
     return None
 

@@ -28,14 +28,9 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.errors import ImageError, ModelError
+from clinit.extract.dataset import tree
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.names import title
-from clinit.extract.dataset.tree import (
-    HEIC_READER,
-    HEIC_SUFFIXES,
-    IMAGE_SUFFIXES,
-    is_left_by_others,
-)
 from clinit.files.arrays import FORMATS
 from clinit.files.paths import instead_of
 from clinit.headtrain.heads.temperature import PROBABILITIES, Activation
@@ -158,22 +153,18 @@ def predict(
     """Classify images or features; see `Model.predict`."""
     if is_features(inputs):
         rows = features_in(inputs)
-        found: list[Prediction] = [Prediction(rows.path, ())] * len(rows.features)
-        places: list[dict[str, Any]] = [
-            {"path": rows.path, "row": row} for row in range(len(rows.features))
-        ]
+        found = [Prediction(rows.path, (), row=row) for row in range(len(rows.features))]
         batches: Iterable[AnsweredBatch] = of_features(model, rows)
     else:
         engine, images = model.need_engine(), _images(inputs)
         paths = [each if isinstance(each, Path) else Path() for each in images]
         found = [Prediction(path, (), MISSING) for path in paths]
-        places = [{"path": each.path} for each in found]
         batches = engine.answered(images, reading)
     for rows_of_batch, logits, reasons in batches:
         answers = _answers(model.facts, logits, top, reject)
         for row, answer in zip(rows_of_batch, answers, strict=True):
-            told = {"guesses": (), "reason": reasons[row]} if row in reasons else answer
-            found[row] = Prediction(**places[row], **told)
+            told = {} if row in reasons else answer
+            found[row] = replace(found[row], reason=reasons.get(row), **told)
     return [
         replace(each, reason=". ".join(filter(None, (MISSING, near(each.path, "")))))
         if each.reason == MISSING
@@ -184,7 +175,7 @@ def predict(
 
 def near(path: Path, remedy: str) -> str:
     """Return a question with the most similar image, file of features or folder."""
-    kinds = (*IMAGE_SUFFIXES, *FORMATS, *(() if path.suffix else ("",)))
+    kinds = (*tree.IMAGE_SUFFIXES, *FORMATS, *(() if path.suffix else ("",)))
     return instead_of(path, remedy, lambda each: each.suffix.lower() in kinds)
 
 
@@ -276,23 +267,18 @@ def find_images(
         images: list[Path] = []
         others: list[str] = []
         for name, below, files in os.walk(path, onerror=_refuse):
-            below[:] = sorted(each for each in below if not is_left_by_others(each))
-            for file in sorted(each for each in files if not is_left_by_others(each)):
-                if file.lower().endswith(IMAGE_SUFFIXES):
-                    images.append(Path(name, file))
-                else:
-                    others.append(printable(Path(name, file)))
+            below[:] = sorted(each for each in below if not tree.is_left_by_others(each))
+            there = [Path(name, each) for each in sorted(files) if not tree.is_left_by_others(each)]
+            images += [each for each in there if each.name.lower().endswith(tree.IMAGE_SUFFIXES)]
+            others += [printable(each) for each in there if each not in {*images}]
         if others:
             on_left_out(others)
         if not images:
-            are_heic = any(each.lower().endswith(HEIC_SUFFIXES) for each in others)
-            raise ImageError(
-                f"no image in {printable(path)}",
-                remedy=f"{HEIC_READER} lets clinit read its photographs in HEIC."
-                if are_heic
-                else f"Give a folder with files that end in {', '.join(IMAGE_SUFFIXES)}, or any"
-                " other file by its name.",
-            )
+            ends = ", ".join(tree.IMAGE_SUFFIXES)
+            remedy = f"Give a folder with files that end in {ends}, or any other file by its name."
+            if any(each.lower().endswith(tree.HEIC_SUFFIXES) for each in others):
+                remedy = f"{tree.HEIC_READER} lets clinit read its photographs in HEIC."
+            raise ImageError(f"no image in {printable(path)}", remedy=remedy)
         found += images
     return found
 
