@@ -39,7 +39,7 @@ ARRAYS = {
 }
 """Fields that are stored as tensors."""
 ROWS = ("held_out", "learnt", "left_out")
-"""Fields that are stored as features and labels; files of earlier versions have only the first."""
+"""Fields that are stored as features and labels."""
 
 
 class Facts(TypedDict):
@@ -53,8 +53,8 @@ class Facts(TypedDict):
 
 
 STORED = ARRAYS | {
-    f"{rows}{part}": Array(dtypes, (rows, *axes), below, is_optional=rows != "held_out")
-    for rows in (*ROWS, "kept")  # earlier files have `kept`, which is not read
+    f"{rows}{part}": Array(dtypes, (rows, *axes), below)
+    for rows in ROWS
     for part, dtypes, axes, below in (
         ("", ("float16", "float32"), ("dim_and_1" if rows == "left_out" else "dim",), None),
         ("_labels", ("int64",), (), "classes"),
@@ -316,8 +316,7 @@ def read_memory(path: Path) -> Memory:
     """
     tensors, facts = read_tensors(path, DOCUMENT, METADATA, Facts, STORED)
     fields: dict[str, Any] = {**facts, **{name: tensors[name] for name in ARRAYS}}
-    for name in (name for name in ROWS if name in tensors):
+    for name in ROWS:
         labels, names = tensors[f"{name}_labels"], facts["class_names"]
         fields[name] = FeatureSet(tensors[name], labels, names)
-    nothing = fields["held_out"].nothing()
-    return Memory(**{"learnt": nothing, "left_out": owing_nothing(nothing), **fields})
+    return Memory(**fields)

@@ -52,13 +52,11 @@ class Array:
     is the number of class names in the description."""
     below: str | None = None
     """The axis whose length is above all numbers."""
-    is_optional: bool = False
-    """Whether files may lack it, unless another array has its first axis."""
 
     def problem(self, array: np.ndarray | None, sizes: dict[str, int]) -> str | None:
         """Return why an array is not as declared; add the lengths of its axes to `sizes`."""
         if array is None:
-            return None if self.is_optional and self.axes[0] not in sizes else "is missing"
+            return "is missing"
         found = f"is {array.dtype} {array.shape}"
         if array.dtype.name not in self.dtypes:
             return f"{found}, expected {' or '.join(self.dtypes)}"

@@ -121,7 +121,6 @@ def forged() -> list[Any]:
         "labels outside": ({"held_out_labels": np.arange(5, 10)}, "contains 5 to 9, expected"),
         "unknown": ({"more": np.zeros(1)}, "array more is unknown"),
         "names": ({"class_names": ["a"]}, r"array counts is int64 \(5,\), expected"),
-        "one of two": ({"learnt_labels": None}, "array learnt_labels is missing"),
     }
     for name, value in (("freedom", "1"), ("averaged", -1), ("backbone", None), ("exact", 0)):
         cases[name] = {name: value}, f"is damaged: .*{name}"
@@ -133,8 +132,7 @@ def forged() -> list[Any]:
             f"{name} of too few": ({name: array[:4]}, f"array {name}.* is .*, expected"),
             f"{name} out of range": ({name: np.full_like(array, bad)}, f"array {name} contains"),
         }
-        if not name.startswith(("learnt", "left_out")):
-            cases[f"no {name}"] = {name: None}, f"array {name} is missing"
+        cases[f"no {name}"] = {name: None}, f"array {name} is missing"
     return [pytest.param(*case, id=name) for name, case in cases.items()]
 
 
