@@ -72,9 +72,9 @@ def export(
         else:
             from clinit.headtrain.model.export import export_model
 
-            exported = export_model(run, out, weights=weights, onnx=onnx, overwrite=overwrite)
-            written, top1 = exported.written, exported.run.accuracies()["all"]
-            for text in exported.notes:
+            written = export_model(run, out, weights=weights, onnx=onnx, overwrite=overwrite)
+            top1 = written.run.accuracies()["all"]
+            for text in written.notes:
                 note(text)
     _show(written, top1)
 

@@ -36,7 +36,6 @@ from clinit.words import examples
 
 HELD_OUT_PER_CLASS = 20
 """Number of validation features per class that a model remembers, to be measured on later."""
-_TRAINED_TOO = "training has changed the backbone, so that cached features are not its own"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,9 +103,12 @@ class TrainedRun:
                 gives no rows.
 
         Raises:
-            CacheError: If a cache no longer exists, or if its backbone or its rows differ from
-                the record.
+            CacheError: If training has changed the backbone, if a cache no longer exists, or if
+                its backbone or its rows differ from the record.
         """
+        if self.changed:
+            why = "training has changed the backbone, so that cached features are not its own"
+            raise CacheError(why, remedy="")
         num_base = int((self.record.classes["task"] == 0).sum())
         parts = []
         for side, told in self.record.sides.items():
@@ -126,31 +128,25 @@ class TrainedRun:
         Args:
             depends_on: The facts that the features depend on.
         """
-        why = _TRAINED_TOO
-        if not self.changed:
-            try:
-                train, val = self.rows("train"), self.rows("val")
-                held_out = val.first(HELD_OUT_PER_CLASS)
-                return Memory.of(train, depends_on, held_out=held_out), ()
-            except (CacheError, StorageError) as error:
-                why = str(error)
-        later = "`clinit remember MODEL IMAGES --out NEW` lets it remember its classes"
-        return None, (f"the model remembers nothing: {why}; {later}",)
+        try:
+            train, val = self.rows("train"), self.rows("val")
+        except (CacheError, StorageError) as error:
+            later = "`clinit remember MODEL IMAGES --out NEW` lets it remember its classes"
+            return None, (f"the model remembers nothing: {error}; {later}",)
+        return Memory.of(train, depends_on, held_out=val.first(HELD_OUT_PER_CLASS)), ()
 
     def temperature(self) -> tuple[Temperature | None, tuple[str, ...]]:
         """Return the temperature of the head, or None and a note that gives the reason."""
-        why = _TRAINED_TOO
-        if not self.changed:
-            try:
-                rows = self.rows("val")
-                if (found := temperature_of(self.head, rows, self.activation)) is not None:
-                    return found, ()
-                why = (
-                    f"no temperature fits its {len(rows.labels):,} held-out rows: they are fewer"
-                    f" than {LEAST_ROWS}, or their accuracy is 100 % or no better than chance"
-                )
-            except (CacheError, StorageError) as error:
-                why = f"{error}. {error.remedy}"
+        try:
+            rows = self.rows("val")
+            if (found := temperature_of(self.head, rows, self.activation)) is not None:
+                return found, ()
+            why = (
+                f"no temperature fits its {len(rows.labels):,} held-out rows: they are fewer"
+                f" than {LEAST_ROWS}, or their accuracy is 100 % or no better than chance"
+            )
+        except (CacheError, StorageError) as error:
+            why = ". ".join(filter(None, (str(error), error.remedy)))
         return None, (f"the probabilities come from the head as it was trained: {why}",)
 
     def accuracies(self) -> dict[str, Top1]:
@@ -162,16 +158,13 @@ class TrainedRun:
         last = record.evaluations.filter(pl.col("task") == pl.col("task").max())
         last = last.filter(pl.col("iteration") == pl.col("iteration").max())
         arrived = last.join(record.classes.select("row", arrival="task"), on="row", how="left")
-        parts = {
-            "all": last,
-            "base": arrived.filter(pl.col("arrival") == 0),
-            "new": arrived.filter(pl.col("arrival") > 0),
-        }
-        tasks = sorted(set(parts["new"]["arrival"]))
-        if 0 not in self.tasks:
-            del parts["base"], parts["new"]
+        parts = {"all": last}
+        if 0 in self.tasks:
+            parts["base"] = arrived.filter(arrival=0)
+            parts["new"] = arrived.filter(pl.col("arrival") > 0)
+        tasks = sorted({*arrived["arrival"]} - {0})
         for task in tasks if len(tasks) > 1 else ():
-            parts[f"task {task}"] = arrived.filter(pl.col("arrival") == task)
+            parts[f"task {task}"] = arrived.filter(arrival=task)
         return {
             name: Top1(int(part["correct"].sum()), int(part["total"].sum()))
             for name, part in parts.items()
@@ -239,23 +232,12 @@ def _are_others(told: SideInfo, split: CacheSplit) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Export:
-    """Result of exporting a run: a network with its head, or the head alone."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Export(Written):
+    """A run that was exported: a network with its head, or the head alone."""
 
     run: TrainedRun
-    written: Written
     notes: tuple[str, ...]
-
-    @property
-    def path(self) -> Path:
-        """The file or folder."""
-        return self.written.path
-
-    @property
-    def facts(self) -> ModelFacts:
-        """The facts in the file."""
-        return self.written.model.facts
 
 
 def export_model(
@@ -331,7 +313,8 @@ def export_model(
     origin = str(trained.record.path or run)
     model = Model(facts=facts, linear=head, memory=memory, origin=origin, engine=engine)
     written = write_model(model, out, onnx=onnx, overwrite=overwrite)
-    return Export(trained, written, (*notes, *why, *forgets))
+    told = (*notes, *why, *forgets)
+    return Export(written.path, written.model, written.onnx, run=trained, notes=told)
 
 
 def _network(

@@ -170,9 +170,9 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
     held_out = other.memory.held_out
     assert len(held_out.labels) == 20 + 8
     assert other.facts.temperature == temperature_of(other.head, held_out)
-    assert other.facts.temperature != divided.facts.temperature
+    assert other.facts.temperature != divided.model.facts.temperature
     # Without held-out rows of both kinds the temperature stays.
     forgetful = replace(load_model(divided.path, device="cpu"), memory=None)
     monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 5)  # the new ones alone
     found = added(forgetful, arriving(), config).model.facts.temperature
-    assert found == divided.facts.temperature.unmeasured
+    assert found == divided.model.facts.temperature.unmeasured

@@ -21,9 +21,9 @@ from clinit.errors import BackboneError, CacheError, ClinitError, HeadError, Mod
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.work.recorded import reload
-from clinit.headtrain.model.answers import load_files
 from clinit.headtrain.model.export import Export, TrainedRun, export_model
 from clinit.headtrain.model.model import load_model
+from clinit.headtrain.model.answers import load_files
 from clinit.headtrain.model.network import assemble, engine_of, loading_line
 from clinit.headtrain.model.reading import Reading
 from clinit.headtrain.model.storage import is_head_file, read_facts, write_model
@@ -71,7 +71,7 @@ def noise() -> torch.Tensor:
 
 
 def in_plain_timm(model: Path, exported: Export) -> torch.nn.Module:
-    line = loading_line(exported.written.model, model)
+    line = loading_line(exported.model, model)
     network: torch.nn.Module = eval(line, {"timm": timm})
     return network.eval()
 
@@ -86,7 +86,7 @@ def test_timm_alone_loads_every_architecture_and_gives_features_times_head(
     for name, arguments in MODELS.items():
         run = make_run(tmp_path / name, name, **arguments)
         exported = export_model(run, tmp_path / f"{name}.safetensors")
-        code.append(f"network = {loading_line(exported.written.model, exported.path)}.eval()")
+        code.append(f"network = {loading_line(exported.model, exported.path)}.eval()")
         code.append(f"torch.save(network(images).detach(), {name + '.pt'!r})")
         backbone, _ = reload(open_cache(tmp_path / name / "caches" / "base").split("train"))
         head = read_head(run / "head.safetensors")
@@ -144,7 +144,7 @@ def test_the_file_names_all_that_a_user_needs(exported: Export, tiny_run: Path) 
     assert content["fingerprint"] == record.info["base"]["fingerprint"]
     assert content["record"]["config"] == record.info["config"]
     facts = read_facts(exported.path)
-    assert facts == exported.facts
+    assert facts == exported.model.facts
     (change,) = facts.history
     assert (change.action, change.task, change.clinit) == ("run", None, version("clinit"))
     assert change.date == record.info["started"]
@@ -278,7 +278,7 @@ def test_timm_clinit_and_onnxruntime_give_the_same_probabilities(
     (batch,) = load_files(images, transform, Reading(batch_size=99))
     pixels = transform.normalise(batch.pixels)
     logits = backbone.features(pixels).numpy() @ head.weight.T + head.bias
-    expected = torch.from_numpy(logits / model.facts.temperature.value).softmax(1)
+    expected = torch.from_numpy(logits / model.model.facts.temperature.value).softmax(1)
     network = timm.create_model(f"local-dir:{model.path}", pretrained=True).eval()
     with torch.inference_mode():
         torch.testing.assert_close(network(pixels).softmax(1), expected, rtol=1e-4, atol=1e-6)
@@ -294,7 +294,7 @@ def test_without_a_temperature_the_head_has_the_bits_of_the_run(
     tiny_run: Path, tmp_path: Path
 ) -> None:
     plain = export_model(tiny_run, tmp_path / "plain.safetensors")  # 20 images are too few for one
-    assert plain.facts.temperature is None
+    assert plain.model.facts.temperature is None
     head, found = (
         read_head(tiny_run / "head.safetensors"),
         engine_of(load_model(plain.path)).backbone.head,
@@ -343,9 +343,9 @@ def test_changed_classes_keep_their_weights_but_not_the_measured_errors(
 ) -> None:
     opened = load_model(model.path, device="cpu")
     renamed = write_model(opened.rename({"d": "dog"}), tmp_path / "renamed.safetensors").model.facts
-    assert renamed.temperature == model.facts.temperature
+    assert renamed.temperature == model.model.facts.temperature
     left = write_model(opened.remove(["d"]), tmp_path / "left").model.facts
-    assert left.temperature == model.facts.temperature.unmeasured
+    assert left.temperature == model.model.facts.temperature.unmeasured
     text = (tmp_path / "left" / "README.md").read_text()
     assert "fitted on 10 tested images before the classes last changed" in text
 
@@ -359,10 +359,10 @@ def test_a_head_alone_has_the_rows_of_the_model(
     head = read_head(out)
     classifier = engine_of(load_model(model.path, device="cpu")).backbone.head
     assert head.weight.tobytes() == classifier.weight.tobytes()
-    assert head.class_names == model.facts.class_names
-    assert exported.facts.temperature == model.facts.temperature
-    assert head.origin["tasks"] == list(model.facts.tasks)
-    assert head.origin["temperature"]["value"] == exported.facts.temperature.value
+    assert head.class_names == model.model.facts.class_names
+    assert exported.model.facts.temperature == model.model.facts.temperature
+    assert head.origin["tasks"] == list(model.model.facts.tasks)
+    assert head.origin["temperature"]["value"] == exported.model.facts.temperature.value
     assert [is_head_file(each) for each in (out, model.path / "model.safetensors")] == [True, False]
     with pytest.raises(ModelError, match="there is already a model at"):
         export_model(tiny_run, out)

@@ -82,7 +82,7 @@ def test_the_program_of_the_page_answers_as_the_model(
 def test_it_is_compared_on_noise(
     tiny_onnx: Export, tmp_path: Path, model: Model, small: nn.Module
 ) -> None:
-    found = re.findall(r"within (\S+) \(the largest is ([\d.]+)", str(tiny_onnx.written.onnx))
+    found = re.findall(r"within (\S+) \(the largest is ([\d.]+)", str(tiny_onnx.onnx))
     ((difference, largest),) = found
     assert 0 <= float(difference) < 1e-4 < float(largest)
     network = small.train()
