@@ -26,7 +26,7 @@ from jaxtyping import Float, Int
 from safetensors.numpy import save
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.features import FeatureSet, select_rows
 from clinit.files.arrays import BFLOAT16, ArrayFile, widened
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
@@ -36,7 +36,7 @@ from clinit.files.text import is_text
 
 _KEY = "clinit_head"
 _SEALED = "clinit-head/2"
-_TOP1_ROWS = 512
+_BLOCK_ROWS = 512
 """Rows whose logits are computed at a time. With 1,000 classes, they take 2 MB, which fit into the
 processor's caches; blocks of 66 MB take twice as long."""
 _LAYOUT = (
@@ -124,13 +124,19 @@ def top1(
     known = targets >= 0
     if not known.any():
         return Top1(0, 0)
-    counted, correct = np.flatnonzero(known), 0
-    for start in range(0, len(counted), _TOP1_ROWS):
-        rows = counted[start : start + _TOP1_ROWS]
-        logits = features[rows].astype(np.float32, copy=False) @ head.weight.T
+    answers = best_rows(head, select_rows(features, np.flatnonzero(known)))
+    return Top1(int((answers == targets[known]).sum()), len(answers))
+
+
+def best_rows(head: Head, features: Float[Any, "rows dim"]) -> Int[np.ndarray, " rows"]:
+    """Return the row of `head` with the largest logit for each row of features."""
+    found = np.zeros(len(features), dtype=np.int64)
+    for start in range(0, len(features), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        logits = features[block].astype(np.float32, copy=False) @ head.weight.T
         logits += head.bias
-        correct += int((logits.argmax(axis=1) == targets[rows]).sum())
-    return Top1(correct, len(counted))
+        found[block] = logits.argmax(axis=1)
+    return found
 
 
 def accuracy(head: Head, rows: FeatureSet) -> Top1:

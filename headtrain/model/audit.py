@@ -31,10 +31,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head
+from clinit.extract.cache.head import Head, best_rows
 from clinit.extract.dataset.names import by_word, in_words, plain, synonyms
 from clinit.headtrain.heads.temperature import PROBABILITIES, logits_of
 from clinit.words import SHOWN, examples, number_of
@@ -53,8 +53,6 @@ MOST_EQUALS = 4
 """Maximum number of names in one line for a set of images that repeat each other."""
 MOST_COMPARED = 2**13
 """With more images, earlier ones included, only equal earlier ones are looked for."""
-_BLOCK = 2**22
-"""Number of distances that are computed at once: 32 MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -235,14 +233,7 @@ def answered(head: Head, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
     """Return the name of the predicted class of each row; empty if the head has no class."""
     if not head.num_classes:
         return np.full(len(features), "")
-    weight = head.weight.T.astype(np.float32)
-    step = max(1, _BLOCK // head.num_classes)
-    rows = [
-        (features[start : start + step].astype(np.float32) @ weight + head.bias).argmax(axis=1)
-        for start in range(0, len(features), step)
-    ]
-    found: np.ndarray = np.array(head.class_names)[np.concatenate([*rows, np.empty(0, np.int64)])]
-    return found
+    return np.asarray(np.array(head.class_names)[best_rows(head, features)])
 
 
 def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[dict[str, Any]]:
@@ -262,25 +253,22 @@ def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[di
     return found
 
 
-def misfits(
-    rows: FeatureSet,
-) -> tuple[
-    Int[np.ndarray, " rows"],
-    Bool[np.ndarray, " rows"],
-    Bool[np.ndarray, " rows"],
-    Float[np.ndarray, "rows classes"],
-]:
+def misfits(rows: FeatureSet) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return each row's nearest class, whether it clearly is another class, if its own is far.
 
-    The last value are the squared distances of the rows from the classes.
+    These three are (rows,); the last value are the squared distances of the rows from the classes,
+    (rows, classes).
     """
+    from sklearn.metrics.pairwise import euclidean_distances
+
     counts, features = rows.counts(), rows.features.astype(np.float64)
     features -= features.mean(axis=0)
     features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-30)
     means = np.zeros((len(counts), rows.dim))
     np.add.at(means, rows.labels, features)
     n, own = counts[rows.labels], (np.arange(len(features)), rows.labels)
-    distances = _squares(features, means / np.maximum(counts, 1)[:, None])
+    means /= np.maximum(counts, 1)[:, None]
+    distances = euclidean_distances(features, means, squared=True)
     distances[own] *= (n / np.maximum(n - 1, 1)) ** 2
     judged, to_own = n >= LEAST, distances[own]
     nearest = np.where(judged, distances.argmin(axis=1), rows.labels)
@@ -290,13 +278,6 @@ def misfits(
     middle = np.median(to_own[judged])
     deviation = 1.4826 * np.median(np.abs(to_own[judged] - middle))
     return nearest, is_nearer, judged & (to_own > middle + FAR * deviation), distances
-
-
-def _squares(one: Any, other: Any) -> Any:
-    centre = other.mean(axis=0)  # far from 0, the difference of squares cancels
-    one, other = one - centre, other - centre
-    found = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2 * one @ other.T
-    return np.maximum(found, 0)
 
 
 def look_alikes(own: np.ndarray, answers: np.ndarray) -> list[dict[str, Any]]:
@@ -365,6 +346,8 @@ def near_pairs(features: Float[np.ndarray, "rows dim"]) -> list[tuple[int, int]]
     Of equal rows, each is paired with the first only: n equal rows have n^2 / 2 pairs. Of other
     pairs, a row has fewer than `NEIGHBOURS`.
     """
+    from sklearn.neighbors import NearestNeighbors
+
     _, first, place = np.unique(features, axis=0, return_index=True, return_inverse=True)
     same = first[place.reshape(-1)]
     pairs = [(i, j) for j, i in enumerate(same.tolist()) if i < j]
@@ -373,19 +356,12 @@ def near_pairs(features: Float[np.ndarray, "rows dim"]) -> list[tuple[int, int]]
     k = min(NEIGHBOURS, len(rows) - 1)
     if k < 2:
         return pairs
-    near: list[tuple[int, int, float]] = []
-    reach = np.empty(len(rows))
-    step = max(1, _BLOCK // len(rows))
-    for start in range(0, len(rows), step):
-        here = np.arange(start, min(start + step, len(rows)))
-        squares = _squares(rows[here], rows)
-        squares[here - start, here] = np.inf
-        reach[here] = NEAR**2 * np.partition(squares, k - 1, axis=1)[:, k - 1]
-        low, other = np.nonzero(squares <= reach[here][:, None])
-        found = squares[low, other]
-        near += zip(here[low].tolist(), other.tolist(), found.tolist(), strict=True)
-    pairs += [(int(number[i]), int(number[j])) for i, j, gap in near if i < j and gap <= reach[j]]
-    return sorted(pairs)
+    rows -= rows.mean(axis=0)  # far from 0, differences of squares cancel
+    gaps, others = NearestNeighbors(n_neighbors=k).fit(rows).kneighbors()
+    reach = NEAR * gaps[:, -1]
+    low, place = np.nonzero(gaps <= np.minimum(reach[:, None], reach[others]))
+    near = zip(number[low].tolist(), number[others[low, place]].tolist(), strict=True)
+    return sorted([*pairs, *(pair for pair in near if pair[0] < pair[1])])
 
 
 def turned(old: FeatureSet, before: np.ndarray, after: np.ndarray) -> dict[str, Any]:
