@@ -34,7 +34,7 @@ from functools import lru_cache
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import UInt8
@@ -415,6 +415,13 @@ def check_pixels(width: int, height: int, max_pixels: int, what: str = "") -> No
             " of --max-pixels",
             remedy="Raise `--max-pixels`, or leave its row invalid.",
         )
+
+
+def check_resized(transform: Any, size: Sequence[int], max_pixels: int) -> tuple[int, int]:
+    """Return height and width after resizing; refuse an image of too many pixels then."""
+    found: tuple[int, int] = transform.resized(*size)
+    check_pixels(found[1], found[0], max_pixels, " after resizing")
+    return found
 
 
 def _need_memory(pixels: int) -> None:

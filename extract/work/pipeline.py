@@ -200,7 +200,7 @@ class Decoder:
                     if encoded is None:
                         image = decode.decode(content, max_pixels=self.max_pixels)
                         if self.view is None:
-                            self._check_resized(image)
+                            decode.check_resized(self.transform, image.shape[1:], self.max_pixels)
                             target.copy_(self.transform.to_input(image))
                         else:
                             target.copy_(self.view.to_input(image, row))
@@ -235,7 +235,7 @@ class Decoder:
                                 self.retreats[REFUSED] += 1
                                 image = expected.to(pixels.device)
                         if self.view is None:
-                            self._check_resized(image)
+                            decode.check_resized(self.transform, image.shape[1:], self.max_pixels)
                         ready[place] = image
                     except ImageError as error:
                         reasons[row] = str(error)
@@ -254,10 +254,6 @@ class Decoder:
                 (place,) = places
                 resized = self.view.to_input(images[place], rows[place])[None]
             pixels[torch.tensor(places, device=pixels.device)] = resized
-
-    def _check_resized(self, image: Tensor) -> None:
-        height, width = self.transform.resized(image.shape[1], image.shape[2])
-        decode.check_pixels(width, height, self.max_pixels, " after resizing")
 
 
 @contextmanager

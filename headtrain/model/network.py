@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,26 +29,22 @@ from torch import Tensor, nn
 from clinit.errors import BackboneError, ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
+from clinit.extract.dataset import decode
+from clinit.extract.dataset.images import ImageFiles
 from clinit.extract.dataset.names import title
-from clinit.extract.network.backbone import (
-    Backbone,
-    BackboneConfig,
-    body_sha256,
-    load_backbone,
-    read_model_args,
-    state_sha256,
-)
+from clinit.extract.network import backbone as backbones
 from clinit.extract.network.checkpoint import read_checkpoint
 from clinit.extract.network.compiled import on_its_way
 from clinit.extract.network.transform import Transform
+from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
 from clinit.extract.work.recorded import ASSUMED, name_rows
 from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.temperature import divided
-from clinit.headtrain.model.answers import of_torch
 from clinit.headtrain.model.engine import MODEL_FILE, AnsweredBatch, refused_size
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
 from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.pixels import is_there, read_image
 from clinit.headtrain.model.reading import Reading
 from clinit.machine import choose_device, out_of_memory
 from clinit.words import contrast_digests
@@ -76,7 +72,7 @@ class OfNetwork(TypedDict):
 class TimmEngine:
     """A network of timm on its device, and the transform of its images."""
 
-    backbone: Backbone
+    backbone: backbones.Backbone
     """With its original classifier."""
     transform: Transform
     head: Head | None = None
@@ -91,14 +87,52 @@ class TimmEngine:
     def depends_on(self) -> dict[str, str]:
         """The facts that the features depend on, as in a memory."""
         return {
-            "body": body_sha256(self.backbone.network),
+            "body": backbones.body_sha256(self.backbone.network),
             "transform": self.transform.describe(),
             "autocast": self.backbone.config.autocast,
         }
 
     def answered(self, images: Sequence[Any], reading: Reading) -> Iterator[AnsweredBatch]:
-        """Yield the logits of images, in batches."""
-        return of_torch(self, images, reading)
+        """Yield the logits of images, in batches.
+
+        The code of the extraction of the training features decodes, resizes and normalises them.
+        One image, and images in memory, are computed at once, without threads that read ahead.
+        """
+        device, transform = torch.device(self.device), self.transform
+
+        def prepare(given: Any) -> Tensor:
+            if isinstance(given, bytes):
+                pixels = decode.decode(given, max_pixels=reading.max_pixels)
+            else:
+                pixels = torch.from_numpy(given).permute(2, 0, 1)
+            decode.check_resized(transform, pixels.shape[1:], reading.max_pixels)
+            return transform.to_input(pixels)
+
+        if len(images) == 1 or not all(isinstance(each, Path) for each in images):
+            for row, image in enumerate(images):
+                found, why = read_image(image, prepare)
+                nothing = torch.zeros((3, *transform.crop), dtype=torch.uint8)
+                logits = self.logits((nothing if found is None else found)[None]).cpu().numpy()
+                reading.on_images(row + 1)
+                yield [row], logits, {} if why is None else {row: why}
+            return
+        there = [row for row, path in enumerate(images) if is_there(path)]
+        files = [images[row] for row in there]
+        batches = load_files(files, transform, reading, pin_memory=device.type == "cuda")
+        backbone = on_its_way(
+            self.backbone,
+            transform,
+            cast(Any, reading.compile),
+            batch_size=reading.batch_size,
+            images=len(there),
+            on_note=reading.on_note,
+        )
+        compute = replace(self, backbone=backbone).logits
+        for batch, found_logits in features_of(batches, compute, device, Timing()):
+            reasons = {there[row]: reason for row, reason in batch.reasons.items()}
+            yield [there[row] for row in batch.rows], found_logits.numpy(), reasons
+            reading.on_images(there[batch.rows[-1]] + 1)
+        reading.on_images(len(images))
 
     def logits(self, pixels: UInt8[Tensor, "images 3 _ _"]) -> Float[Tensor, "images classes"]:
         """Return the logits of images, in the arithmetic of the extraction.
@@ -107,18 +141,15 @@ class TimmEngine:
             ModelError: If the network cannot process images of this size.
         """
         try:
-            return self.of_normalised(self.transform.normalise(pixels.to(self.device)))
+            normalised = self.transform.normalise(pixels.to(self.device))
+            if self.backbone.program is None and self.head is None:
+                return self.backbone.logits(normalised)
+            weight, bias = self._classifier
+            return self.backbone.features(normalised) @ weight.T + bias
         except Exception as error:  # PyTorch has a dozen types
             if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
                 raise
             raise refused_size(error, self.transform.crop) from error
-
-    def of_normalised(self, images: Float[Tensor, "n 3 _ _"]) -> Float[Tensor, "n classes"]:
-        """Return the logits of normalised images."""
-        if self.backbone.program is None and self.head is None:
-            return self.backbone.logits(images)
-        weight, bias = self._classifier
-        return self.backbone.features(images) @ weight.T + bias
 
     @cached_property
     def _classifier(self) -> list[Tensor]:
@@ -133,18 +164,6 @@ class TimmEngine:
             np.concatenate([getattr(each, name) for each in heads]) for name in ("weight", "bias")
         )
         return replace(self, head=Head(weight, bias))
-
-    def compiled(self, reading: Reading, images: int) -> TimmEngine:
-        """Return the engine, with a compiled network if that saves time for `images` images."""
-        backbone = on_its_way(
-            self.backbone,
-            self.transform,
-            cast(Any, reading.compile),
-            batch_size=reading.batch_size,
-            images=images,
-            on_note=reading.on_note,
-        )
-        return replace(self, backbone=backbone)
 
     def network(self, dtype: str) -> Network:
         """Return the network for an extraction.
@@ -162,6 +181,26 @@ class TimmEngine:
     def fingerprint(self, dtype: str) -> Fingerprint:
         """Return the fingerprint of the features of this network."""
         return self.network(dtype).fingerprint
+
+
+def load_files(
+    paths: Sequence[Path], transform: Transform, reading: Reading, *, pin_memory: bool = False
+) -> Iterable[ImageBatch]:
+    """Yield the pixels of existing files, resized for the model."""
+    images = ImageFiles(
+        Path("/"),  # links may lead anywhere
+        [str(path.absolute()) for path in paths],
+        need_rights=False,  # an unreadable file must not stop the rest
+    )
+    decoder = Decoder(
+        images=images,
+        transform=transform,
+        workers=reading.threads,
+        max_pixels=reading.max_pixels,
+        pin_memory=pin_memory,
+    )
+    starts, size = range(0, len(paths), reading.batch_size), reading.batch_size
+    return decoder.batches(range(start, min(start + size, len(paths))) for start in starts)
 
 
 def engine_of(model: Model) -> TimmEngine:
@@ -189,20 +228,20 @@ def read_engine(
     file = path / MODEL_FILE if is_folder(path) else path
     told = DOCUMENT.convert(content, OfNetwork, origin=f"the description in {file}")
     try:
-        arguments = read_model_args(told["model_args"])
+        arguments = backbones.read_model_args(told["model_args"])
     except ValueError as error:
         raise ModelError(
             f"{file} contains a forbidden argument: {error}",
             remedy="Do not use this file. `clinit export` writes no such file.",
         ) from error
-    config = BackboneConfig(
+    config = backbones.BackboneConfig(
         name=told["backbone"],
         weights=file,
         model_args={**arguments, "num_classes": len(content["class_names"])},
         device=str(choose_device(device)),
         autocast=told["autocast"],
     )
-    backbone = load_backbone(config, read_checkpoint(file, held.get(MODEL_FILE)))
+    backbone = backbones.load_backbone(config, read_checkpoint(file, held.get(MODEL_FILE)))
     if backbone.weights_sha256 != told["weights"]:
         found, exported = contrast_digests(backbone.weights_sha256, told["weights"])
         raise ModelError(
@@ -250,7 +289,7 @@ def stock_model(config: ExtractConfig) -> Model:
     return Model(facts=facts, linear=head, origin=config.backbone.name, engine=engine)
 
 
-def assemble(backbone: Backbone, head: Head) -> nn.Module:
+def assemble(backbone: backbones.Backbone, head: Head) -> nn.Module:
     """Build the network of `backbone` with `head` as its classifier, as timm builds it.
 
     Raises:
@@ -314,7 +353,7 @@ def checked_network(engine: TimmEngine, head: Head) -> nn.Module:
     return network.cpu()
 
 
-def model_args(backbone: Backbone) -> dict[str, Any]:
+def model_args(backbone: backbones.Backbone) -> dict[str, Any]:
     """Return the keyword arguments of `timm.create_model`, without the number of classes."""
     return {k: v for k, v in backbone.config.model_args.items() if k != "num_classes"}
 
@@ -338,7 +377,7 @@ def described(facts: ModelFacts, engine: TimmEngine, network: nn.Module) -> str:
         "model_args": repr(model_args(engine.backbone)),
         "transform": asdict(engine.transform),
         "autocast": engine.backbone.config.autocast,
-        "weights": state_sha256(network.state_dict()),
+        "weights": backbones.state_sha256(network.state_dict()),
         "fingerprint": dict(facts.fingerprint.fields),
     }
     del content["digest"]
@@ -353,17 +392,15 @@ def write_weights(network: nn.Module, text: str, draft: Path) -> None:
     draft.write_bytes(save_state(state, metadata={METADATA: text}))
 
 
-def write_for_timm(network: nn.Module, text: str, model: Model, draft: Path) -> None:
-    """Write weights and configuration into the draft of a folder, and compare what timm builds.
+def write_for_timm(network: nn.Module, model: Model, draft: Path) -> None:
+    """Write the configuration into the draft of a folder, and compare what timm builds of it.
 
     Raises:
         ModelError: If timm cannot load the network from the folder.
     """
     engine = engine_of(model)
-    write_weights(network, text, draft / MODEL_FILE)
-    content = folder_config(network, model.facts, engine)
-    config = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    (draft / CONFIG_FILE).write_text(config, encoding="utf-8")
+    config = json.dumps(folder_config(network, model.facts, engine), indent=2, allow_nan=False)
+    (draft / CONFIG_FILE).write_text(f"{config}\n", encoding="utf-8")
     if why := _difference_in_timm(draft, network, engine.transform):
         raise ModelError(
             f"timm does not build the same {model.facts.backbone} from a folder:"

@@ -27,13 +27,13 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 from clinit.errors import BackboneError, DeviceError, ModelError
-from clinit.extract.dataset.decode import decode_with_pillow
+from clinit.extract.dataset.decode import check_resized, decode_with_pillow
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable, instead_of, is_file
-from clinit.headtrain.model.answers import check_resized, read_image
 from clinit.headtrain.model.engine import AnsweredBatch, Logits, refused_size
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, parse_facts
 from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.pixels import read_image
 from clinit.headtrain.model.predict import Rejection, default_rule
 from clinit.headtrain.model.reading import Reading
 from clinit.machine import cpu_count, out_of_memory
@@ -229,8 +229,7 @@ class Preparation:
         self, pixels: UInt8[np.ndarray, "_ _ 3"], max_pixels: int
     ) -> Float[np.ndarray, "3 height width"]:
         """Return the input of the graph for an image."""
-        high, wide, _ = pixels.shape
-        height, width = check_resized(self, high, wide, max_pixels)
+        height, width = check_resized(self, pixels.shape[:2], max_pixels)
         filter_ = Image.Resampling[self.interpolation.upper()]
         image = Image.fromarray(pixels).resize((width, height), filter_)
         top, left = (

@@ -88,15 +88,12 @@ def is_head_file(path: Path, held: Mapping[str, Path] = {}) -> bool:
     file = held.get(MODEL_FILE) or _file_of(path)
     if path.suffix == ".npz":
         return True
-    try:
-        if not is_file(file):
-            return False
-        with safe_open(file, framework="numpy") as opened:
-            return METADATA not in (opened.metadata() or {}) and (
-                {"weight", "bias"} <= {*opened.keys()}
-            )
-    except (SafetensorError, OSError):
-        return False
+    with suppress(SafetensorError, OSError):
+        if is_file(file):
+            with safe_open(file, framework="numpy") as opened:
+                is_network = METADATA in (opened.metadata() or {})
+                return not is_network and {"weight", "bias"} <= {*opened.keys()}
+    return False
 
 
 def facts_of(head: Head, path: Path | str = "a head") -> ModelFacts:
@@ -117,12 +114,11 @@ def facts_of(head: Head, path: Path | str = "a head") -> ModelFacts:
     content = {name: origin.pop(name) for name in OF_A_HEAD if origin.get(name) is not None}
     backbone = content.pop("features", {})
     content.setdefault("tasks", [0] * head.num_classes)
-    kept = {name: told for name, told in origin.items() if name not in OF_A_HEAD}
     content |= {
         "class_names": head.class_names,
         "fingerprint": {"fields": backbone},
         "backbone": backbone.get("backbone", "") if isinstance(backbone, Mapping) else "",
-        "record": kept,
+        "record": {name: told for name, told in origin.items() if name not in OF_A_HEAD},
         "digest": content_sha256([head.origin, head.class_names, tensors_sha256(head)]),
     }
     return DOCUMENT.convert(content, ModelFacts, origin=f"the description in {path}")
@@ -293,9 +289,13 @@ def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool 
     is_file = out.suffix in (".npz", ".safetensors")
     found = list[str]()
     if model.engine is None:
+        head = divided(model.head, model.facts.temperature)
+        head, beside = replace(head, origin=_in_origin(model.facts)), dict[str, np.ndarray]()
+        if is_file and model.memory is not None:
+            beside[MEMORY_ARRAY] = np.frombuffer(memory_bytes(model.memory), np.uint8)
 
         def write_file(draft: Path) -> None:
-            draft.write_bytes(_head_file(model, out.suffix, with_memory=is_file))
+            draft.write_bytes(head_bytes(head, out.suffix, beside))
     else:
         from clinit.headtrain.model import network as networks
 
@@ -305,10 +305,9 @@ def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool 
             networks.write_weights(network, text, draft)
 
     def write_folder(draft: Path) -> None:
-        if model.engine is None:
-            write_file(draft / MODEL_FILE)
-        else:
-            networks.write_for_timm(network, text, model, draft)
+        write_file(draft / MODEL_FILE)
+        if model.engine is not None:
+            networks.write_for_timm(network, model, draft)
         if onnx:
             from clinit.headtrain.model.onnx import write_onnx
 
@@ -323,15 +322,6 @@ def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool 
         commit_folder(out, write_folder, overwrite=overwrite)
     kept = replace(model, origin=str(out), facts=read_facts(out))
     return Written(out, kept, found[0] if found else None)
-
-
-def _head_file(model: Model, suffix: str, *, with_memory: bool) -> bytes:
-    origin = _in_origin(model.facts)
-    head = replace(divided(model.head, model.facts.temperature), origin=origin)
-    beside = {}
-    if with_memory and model.memory is not None:
-        beside[MEMORY_ARRAY] = np.frombuffer(memory_bytes(model.memory), np.uint8)
-    return head_bytes(head, suffix, beside)
 
 
 def check_kind(model: Model, out: Path) -> None:

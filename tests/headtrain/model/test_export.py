@@ -23,8 +23,7 @@ from clinit.extract.cache.read import open_cache
 from clinit.extract.work.recorded import reload
 from clinit.headtrain.model.export import Export, TrainedRun, export_model
 from clinit.headtrain.model.model import load_model
-from clinit.headtrain.model.answers import load_files
-from clinit.headtrain.model.network import assemble, engine_of, loading_line
+from clinit.headtrain.model.network import assemble, engine_of, load_files, loading_line
 from clinit.headtrain.model.reading import Reading
 from clinit.headtrain.model.storage import is_head_file, read_facts, write_model
 from clinit.headtrain.protocol.record.format import read_info, read_record
