@@ -19,6 +19,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import near_names
 from clinit.headtrain.heads.start.scale import LeftOut
+from clinit.headtrain.heads.temperature import temperature_of
 from clinit.headtrain.model.addition import NONE, Addition, Examined, Price, first_left_out
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
@@ -127,9 +128,8 @@ def merge(
     parents = {each.facts.digest: each.origin for each in pair if each.facts.digest}
     data = {**data, "models": [each.origin for each in pair], "parents": parents}
     left, images, model, notes = of_both(model, other)
-    mine = model.class_names
-    new = [] if images is None else [name for name in images.class_names if name not in mine]
-    near = near_names(new, mine, other.origin, model.origin)
+    new = () if images is None else images.class_names
+    near = near_names(new, model.class_names, other.origin, model.origin)
     for note in (*notes, *([near] if near else ())):
         observe(Warned(note))
     data |= {"notes": notes} if notes else {}
@@ -198,7 +198,8 @@ def _calibrated(growth: Growth, own: Examined, kind: str) -> dict[str, Any]:
     # Images of new classes alone, or drawn features of old ones, would bias the temperature.
     is_real = is_first or len(growth.held_out.labels) or growth.tests_most
     if (is_real or (len(own.old.labels) and DRAWN not in kind)) and len(own.new.labels):
-        found, known = own.temperature(facts.activation), own.known(facts.activation)
+        found = temperature_of(own.head, own.both, facts.activation)
+        known = own.known(facts.activation)
     if found is None and facts.temperature is not None:
         found = facts.temperature.unmeasured
     return {"temperature": found, "known": known}
@@ -223,6 +224,7 @@ def _added(
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
+    is_estimated = taken.total and not len(growth.held_out.labels)
     _, old_after, new_after = own.price(None)
     old_after = old_after if len(tested.labels) else NONE
     tests = own.new.counts()
@@ -243,11 +245,7 @@ def _added(
             "tested_classes": len(np.unique(tested.labels)),
             "tested_most": growth.tests_most,
             "old_left_out": len(tested.labels) - len(growth.held_out.labels),
-            **(
-                {"estimated_loss": asdict(taken)}
-                if taken.total and not len(growth.held_out.labels)
-                else {}
-            ),
+            **({"estimated_loss": asdict(taken)} if is_estimated else {}),
             "audit": found.content,
         },
         settings=asdict(config),

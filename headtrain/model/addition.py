@@ -35,13 +35,7 @@ from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import LeftOut
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.solve import least_squares_head
-from clinit.headtrain.heads.temperature import (
-    LEAST_ROWS,
-    Activation,
-    Temperature,
-    logits_of,
-    temperature_of,
-)
+from clinit.headtrain.heads.temperature import LEAST_ROWS, Activation, logits_of
 from clinit.headtrain.model.audit import Audit
 from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import FEW, Change, Known, accuracy_in_words
@@ -158,10 +152,10 @@ class Examined(NamedTuple):
         """Return the accuracy on old and on new classes."""
         return Price(points, accuracy(self.head, self.old), accuracy(self.head, self.new))
 
-    def temperature(self, activation: Activation = "softmax") -> Temperature | None:
-        """Return the temperature that fits the head to all images."""
-        both = FeatureSet.joined([self.old, self.new], self.new.class_names)
-        return temperature_of(self.head, both, activation)
+    @property
+    def both(self) -> FeatureSet:
+        """All images, the old ones first."""
+        return FeatureSet.joined([self.old, self.new], self.new.class_names)
 
     def known(self, activation: Activation = "softmax") -> Known | None:
         """Return the scores of all images, and the score that best recognises unknown images.
@@ -169,7 +163,7 @@ class Examined(NamedTuple):
         Images of new classes, without the logit of their own class, are images of classes that the
         head lacks. The best score has the largest area under the curve of all against these.
         """
-        both = FeatureSet.joined([self.old, self.new], self.new.class_names)
+        both = self.both
         count = min(len(both.labels), MOST_KNOWN)
         if count < LEAST_ROWS:
             return None

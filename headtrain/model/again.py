@@ -163,7 +163,7 @@ def _pasts(model: Model, other: Model) -> tuple[_Past, _Past]:
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     pasts = []
     for history in histories:
-        past = _Past({}, set(), set())
+        pasts.append(past := _Past({}, set(), set()))
         for change in history[common:]:
             names = dict(change.settings.get("names", {})) if change.action == "rename" else {}
             past.origins.update({new: past.origins.pop(old, old) for old, new in names.items()})
@@ -172,7 +172,6 @@ def _pasts(model: Model, other: Model) -> tuple[_Past, _Past]:
             past.added.update(came, change.classes if change.action in ("add", "merge") else ())
             gone = change.classes if change.action == "remove" else ()
             past.removed.update(past.origins.pop(name, name) for name in gone)
-        pasts.append(past)
     return pasts[0], pasts[1]
 
 
@@ -243,8 +242,7 @@ def _digests(model: Model, names: Collection[str]) -> dict[str, str]:
 
 def _rows(model: Model, names: Sequence[str]) -> Float[np.ndarray, "classes dim_and_1"]:
     rows = np.column_stack([model.head.weight, model.head.bias])
-    found: np.ndarray = rows[[*map(model.class_names.index, names)]]
-    return found
+    return np.asarray(rows[[*map(model.class_names.index, names)]])
 
 
 def _equal_rows(model: Model, other: Model) -> list[str]:

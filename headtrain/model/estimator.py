@@ -75,9 +75,8 @@ class AddedClassesClassifier(LinearClassifier):
             ValueError: If an argument has a wrong shape, type or value.
             ClinitError: If the head cannot be read, or its width differs from dim.
         """
-        rows, labels = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(labels)
-        return self._grown(rows, labels)
+        self.__dict__.pop("_seen", None)
+        return self.partial_fit(X, y)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> AddedClassesClassifier:  # noqa: N803
         """Add rows of known or of new classes, and compute all new rows anew.

@@ -16,6 +16,7 @@ percentages", Psychometrika 12(2), 1947.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -409,15 +410,13 @@ class _Judge:
         squares = (one**2).sum(axis=1) - 2 * other @ one.T
         near = one[squares.argmin(axis=1)]
         gaps, sizes = (np.linalg.norm(each, axis=1) for each in (other - near, near))
-        is_near: list[bool] = (gaps <= SAME * sizes).tolist()
-        return is_near
+        return [*map(bool, gaps <= SAME * sizes)]
 
     @property
     def found(self) -> Evaluation:
         """The evaluation, when all batches were seen."""
-        memory, rejection = self.model.memory, None
-        can_reject = memory is not None and len(memory.held_out.labels)
-        if self.model.facts.known or (can_reject and self.model.linear is not None):
+        rejection = None
+        with suppress(ModelError):  # no image was held out or left out
             rejection = predict.Rejection.at_rate(self.model, self.rule, RATE)
         table = pl.DataFrame(self.lines, schema=SCHEMA)
         return Evaluation(table, rejection, self.rule, self.noun)

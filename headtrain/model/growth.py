@@ -425,19 +425,12 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
     means = _centre(offsets, head.bias.astype(np.float64), centre) + factor * offsets
     even = np.trace(covariance) / head.dim * np.eye(head.dim)
     widened = WIDENING * ((1 - ROUNDING) * covariance + ROUNDING * even)
-    empty = new.nothing(head.class_names)
-    return Memory(
-        class_names=head.class_names,
+    return replace(
+        Memory.of(new.nothing(head.class_names), {}),
         counts=np.ones(head.num_classes, dtype=np.int64),
         means=(deviation * means).astype(np.float32),
         covariance=(deviation[:, None] * deviation * widened).astype(np.float32),
-        averaged=head.num_classes,
         freedom=1.0,
-        exact=False,
-        held_out=empty,
-        learnt=empty,
-        left_out=owing_nothing(empty),
-        backbone={},
     )
 
 

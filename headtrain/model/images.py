@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -112,7 +112,12 @@ class ImageFolder(inputs.Inputs):
                 model or other images.
         """
         inputs.ask_names(self.class_names, model, "the folder", observe)
-        with self._place(model) as folder:
+        kept = self.features
+        if kept is not None:
+            for reads in (self.root, Path(model.origin)):
+                check_apart(kept, reads)
+        with TemporaryDirectory(prefix="clinit-") if kept is None else nullcontext() as spare:
+            folder = kept or Path(str(spare), "features")
             seen, bad = self._extracted(model, folder, observe)
             found = inputs.features_in(folder)
         names, counts = found.class_names, found.splits["train"].counts()
@@ -131,18 +136,7 @@ class ImageFolder(inputs.Inputs):
         if self.without is not None:
             data["without"] = {"file": str(self.without), "images": paths_in(self.without)}
         data |= self._left_out(model, bad, observe)
-        place = str(folder) if self.features else ""
-        return replace(arrived, listed=listed, data=data, place=place)
-
-    @contextmanager
-    def _place(self, model: Model) -> Iterator[Path]:
-        if self.features is None:
-            with TemporaryDirectory(prefix="clinit-") as folder:
-                yield Path(folder) / "features"
-            return
-        for reads in (self.root, Path(model.origin)):
-            check_apart(self.features, reads)
-        yield self.features
+        return replace(arrived, listed=listed, data=data, place=str(kept or ""))
 
     def _extracted(
         self, model: Model, folder: Path, observe: Observer

@@ -419,8 +419,8 @@ def remember(
         known, learnt = model.memory.left_out, learnt.named(model.class_names)
         memory = replace(memory, learnt=learnt, left_out=known)
         others = model.memory.held_out.without(aside)
-        is_learnt = np.array_equal(train.counts(), learnt.counts())
-        if is_learnt:  # no statistics change, and their covariance stays exact
+        if np.array_equal(train.counts(), learnt.counts()):
+            # No statistics change, and their covariance stays exact.
             both = FeatureSet.joined([others, aside], model.class_names)
             memory = replace(model.memory, held_out=both)
         else:
@@ -449,10 +449,7 @@ def _with_learnt(model: Model, arrived: Arrived) -> tuple[Arrived, FeatureSet, l
     stored = [] if model.memory is None else [model.memory.learnt, model.memory.held_out]
     learnt, aside = (each.named(names) for each in stored) if stored else (nothing, nothing)
     is_learnt = learnt.counts() > 0
-
-    def others(rows: FeatureSet) -> FeatureSet:
-        return rows.part(~is_learnt[rows.labels])
-
+    train, val = (each.part(~is_learnt[each.labels]) for each in (arrived.train, arrived.val))
     every = FeatureSet.joined([arrived.train, arrived.val], names)
     aside = aside.part(is_learnt[aside.labels])
     fresh = every.without(FeatureSet.joined([learnt, aside], names))
@@ -462,7 +459,7 @@ def _with_learnt(model: Model, arrived: Arrived) -> tuple[Arrived, FeatureSet, l
     note = f"{known:,} of {of} known already: learnt or held out as before; they add no test"
     changed = replace(
         arrived,
-        train=FeatureSet.joined([others(arrived.train), learnt], names),
-        val=FeatureSet.joined([others(arrived.val), aside, fresh], names),
+        train=FeatureSet.joined([train, learnt], names),
+        val=FeatureSet.joined([val, aside, fresh], names),
     )
     return changed, learnt, [note] if known else []

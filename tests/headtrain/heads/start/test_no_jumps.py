@@ -21,6 +21,7 @@ from clinit.headtrain.heads.repeats import find_groups
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.heads.temperature import temperature_of
 from clinit.headtrain.model.addition import Examined
 from clinit.headtrain.model.predict import scores
 
@@ -78,7 +79,7 @@ def shares(head: Head, rows: FeatureSet, logits: np.ndarray) -> list[float]:
     a tenth of the rows are, and their mean confidence.
     """
     found, own = Examined(head, rows, rows.nothing()), np.arange(len(rows.labels))
-    known, fitted = found.known(), found.temperature()
+    known, fitted = found.known(), temperature_of(found.head, found.both)
     assert known is not None
     divisor = 1.0 if fitted is None else fitted.value
     decided = (
