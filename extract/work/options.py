@@ -22,6 +22,7 @@ MOST_THREADS = {"cpu": 8, "cuda": 2}
 """Maximum default number of threads, by decoder: they wait for the interpreter lock. On 16 cores, 8
 threads decode 4.3 times as many images/s as one, 16 threads 3.2 times; for a device, which decodes
 itself, one thread reads twice as many as 8."""
+CPUS = f"usable CPUs, at most {MOST_THREADS['cpu']}"
 COMPUTATION, DATA, NETWORK, OUTPUT = "Computation", "Data", "Network", "Output"
 """Headings of the help."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from clinit.extract.work.options import COMPUTATION, DATA, MOST_THREADS, NetworkOptions
+from clinit.extract.work.options import COMPUTATION, CPUS, DATA, MOST_THREADS, NetworkOptions
 from clinit.machine import cpu_count
 from clinit.setting import SettingGroup, fields_of, setting
 
@@ -19,12 +19,7 @@ class Reading(SettingGroup):
 
     panel: ClassVar[str] = COMPUTATION
     batch_size: int = setting(64, "Images per forward pass.", least=1)
-    workers: int | None = setting(
-        None,
-        _OF_EXTRACT["workers"].help,
-        least=1,
-        otherwise=f"usable CPUs, at most {MOST_THREADS['cpu']}",
-    )
+    workers: int | None = setting(None, _OF_EXTRACT["workers"].help, least=1, otherwise=CPUS)
     compile: Literal["auto", "on", "off"] = setting("auto", _OF_EXTRACT["compile"].help)
     max_pixels: int = setting(
         NetworkOptions.max_pixels, _OF_EXTRACT["max_pixels"].help, least=1, panel=DATA

@@ -29,7 +29,6 @@ from clinit.extract.work.pipeline import Decoder
 from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.top.images import Storage
 from clinit.headtrain.top.network import Cut
-from clinit.machine import cpu_count
 
 FLOAT16 = torch.finfo(torch.float16)
 
@@ -151,7 +150,7 @@ class ImageRows:
         decoder = Decoder(
             images=images,
             transform=self._trunk.transform,
-            workers=self._storage.workers or cpu_count(),
+            workers=self._storage.workers,
             max_pixels=self._storage.max_pixels,
             pin_memory=self._trunk.config.device.startswith("cuda"),
         )

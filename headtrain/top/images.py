@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.extract.work.options import NetworkOptions
+from clinit.extract.work.options import CPUS, MOST_THREADS, NetworkOptions
+from clinit.machine import cpu_count
 from clinit.setting import SettingGroup, fields_of, setting
 from clinit.words import byte_count
 
@@ -22,8 +23,8 @@ class Storage:
     folder: Path
     budget: int
     """Maximum bytes in the folder; 0: compute all activations from the images each time."""
-    workers: int | None = None
-    """Threads that read and decode images; None: one per usable CPU."""
+    workers: int = 1
+    """Threads that read and decode images."""
     max_pixels: int = MAX_PIXELS
     """Maximum number of pixels of an image that is decoded."""
 
@@ -72,7 +73,7 @@ class ImageOptions(SettingGroup):
         metavar="SIZE",
     )
     workers: int | None = setting(
-        None, "Threads that read and decode images.", least=1, otherwise="usable CPUs"
+        None, "Threads that read and decode images.", least=1, otherwise=CPUS
     )
     max_pixels: int = setting(
         MAX_PIXELS, fields_of(NetworkOptions)["max_pixels"].help, least=1, panel="Data"
@@ -94,7 +95,7 @@ class ImageOptions(SettingGroup):
             folder=self.trunk_cache or out / "trunk-cache",
             budget=byte_count(self.trunk_budget),
             max_pixels=self.max_pixels,
-            workers=self.workers,
+            workers=self.workers or min(cpu_count(), MOST_THREADS["cpu"]),
         )
         places = {"base_root": self.base_root, "new_root": self.new_root, "weights": self.weights}
         return TopImages(base=base, new=new, storage=storage, **places)

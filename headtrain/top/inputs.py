@@ -56,7 +56,7 @@ from clinit.headtrain.top.activations import (
 )
 from clinit.headtrain.top.images import Storage, TopImages
 from clinit.headtrain.top.network import check_cut, cut_network
-from clinit.machine import cpu_count, free_memory
+from clinit.machine import free_memory
 from clinit.observer import Noted, Observer, Progressed, ignore
 
 SHARD_BYTES = 2**27
@@ -156,7 +156,7 @@ class TrunkCache:
             return self._open(part, folder)
         self.from_images(part)  # only to check that the images give the stored features
         with claim_folder(folder, on_busy=busy), whole_images():
-            pixels, workers = self.storage.max_pixels, self.storage.workers or cpu_count()
+            pixels, workers = self.storage.max_pixels, self.storage.workers
             run = SplitRun(
                 plan=plan,
                 manifest=part.manifest(),
