@@ -138,13 +138,13 @@ class GradientHeads(Method):
     def _start(self, lesson: Lesson, data: LabelledRows | None) -> Iterator[Started]:
         """Write the new rows of each head, or all of its rows if it is solved."""
         shared, stop = self._task_start(lesson, lesson.seen, data), lesson.task.stop
-        for index, study in enumerate(self._experiment.studies):
-            with torch_stream(self.device):
-                start, seconds = shared.start(study, self._bank.rows(index), self._lams[index])
+        with torch_stream(self.device):
+            found = shared.start_all(self._experiment.studies, self._bank.rows, self._lams)
+            for index, (start, seconds) in enumerate(found):
                 self._lams[index] = start.lam or self._lams[index]
                 self._bank.write(index, stop - start.rows.bias.shape[0], start.rows)
-            self._own_seconds[index] += sum(seconds.values())
-            yield Started(start, seconds)
+                self._own_seconds[index] += sum(seconds.values())
+        yield from (Started(*each) for each in found)
 
     def _task_start(self, lesson: Lesson, seen: TaskRows, data: LabelledRows | None) -> TaskStart:
         # Drawn rows differ from task to task, so that sums cannot be reused.

@@ -32,7 +32,9 @@ Therefore DAMPING times the curvature of 1/2 sum_i w |u_i|^2 is added to d2F, to
 elsewhere. The fixed logits enter through two numbers per row, computed once.
 
 Logits are computed as products of arrays, on their device; later steps use tensors in the same
-memory. A Newton step copies seven numbers to the host.
+memory. A Newton step copies seven numbers to the host. Searches for heads of equal starts go on
+side by side (`together`): each is a generator that yields a point, and the expansions at the points
+of all searches are computed at once.
 
 `--lambda auto` chooses the ridge of least-square rows by the loss of the training (`loss_curve`).
 For each lambda of a grid, it computes the leave-one-out logits of the new rows over buffer and new
@@ -64,10 +66,9 @@ features use the dtype of the features, sums and rows float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -91,6 +92,7 @@ from clinit.headtrain.heads.start.calibration_set import (
     joined,
     less_owed,
     mean_variance,
+    terms_of,
     weighted_moments,
 )
 from clinit.headtrain.heads.start.new_rows import NewClasses
@@ -139,8 +141,13 @@ TOLERANCE = 1e-10
 """Stop when a Newton step promises to lower the loss by less than this times 1 + |loss|."""
 
 
-Expansion = tuple[float, Float[np.ndarray, " 2"], Float[np.ndarray, "2 2"]]
+Point: TypeAlias = Float[np.ndarray, " 2"]
+"""(s, t)."""
+Expansion = tuple[float, Point, Float[np.ndarray, "2 2"]]
 """Value, gradient and Hessian."""
+Sought = TypeVar("Sought")
+Search: TypeAlias = "Generator[tuple[Objective, Point], Expansion, Sought]"
+"""Yields an objective and a point, is sent the expansion there, and returns what it finds."""
 
 
 class Calibration(NamedTuple):
@@ -157,25 +164,27 @@ class Calibration(NamedTuple):
 def calibrate(
     sample: CalibrationSet,
     logits: Float[Tensor, "rows new"],
+    starts: Sequence[Point],
     *,
-    guess: float = 1.0,
     kept_bias: Float[Tensor, " new"] | None = None,
-) -> Calibration:
+) -> Search[Calibration]:
     """Find the factor and the shift of the new rows that minimise the loss.
 
     Args:
         sample: The data, and all fixed logits.
         logits: g, the logits of the raw new rows for these data; preferably leave-one-out logits,
             which are closer to the logits of unseen data.
-        guess: The search starts from this factor or from 1, whichever has the lower loss.
+        starts: The search starts from the point with the least loss; `loss_before` is that of the
+            first.
         kept_bias: Biases to keep unchanged. The shift is then 0, and `logits` exclude biases.
     """
     objective = Objective.of(sample, logits, kept_bias)
-    starts = [np.array([1.0, 0.0]), np.array([guess, 0.0])]
-    expansions = [objective.expansion(start) for start in starts]
-    best = int(np.argmin([value for value, _, _ in expansions]))
-    point, lowest, steps = minimise(objective, starts[best], expansions[best])
-    before = expansions[0][0] - objective.penalty(starts[0])
+    there = []
+    for start in starts:
+        there.append((yield objective, start))
+    best = int(np.argmin([value for value, _, _ in there]))
+    point, lowest, steps = yield from minimise(objective, starts[best], there[best])
+    before = there[0][0] - objective.penalty(starts[0])
     after = lowest - objective.penalty(point)
     return Calibration(float(point[0]), float(point[1]), before, after, steps)
 
@@ -187,10 +196,8 @@ class Objective:
     sample: CalibrationSet
     logits: Float[Tensor, "rows new"]
     """g: raw logits of the new rows."""
-    offset: Float[Tensor, " new"]
-    """o: biases that are neither scaled nor shifted."""
-    shifts: bool
-    """Whether t is free; if not, t = 0."""
+    kept: Float[Tensor, " new"] | None
+    """o: biases that are neither scaled nor shifted, so that t = 0; None if t is free."""
     squares: Float[np.ndarray, " 2"]
     """sum_i w (|g_i|^2, number of new rows): the curvature of half the squares."""
     prior: float
@@ -206,59 +213,91 @@ class Objective:
     ) -> Objective:
         """Derive s_0 from the variances of new and old logits."""
         moments, square = [], logits.new_zeros(())
-        for rows in _blocks(logits):
+        for rows in slices(len(logits), _block_rows(logits)):
             g, weight = logits[rows], sample.weight[rows]
             moments.append(weighted_moments(as_array(g), as_array(weight)))
             square += weight @ g.square().sum(1)
         return cls(
             sample=sample,
             logits=logits,
-            offset=logits.new_zeros(logits.shape[1]) if kept_bias is None else kept_bias,
-            shifts=kept_bias is None,
+            kept=kept_bias,
             squares=np.array([float(square), logits.shape[1] if kept_bias is None else 0.0]),
             prior=PRIOR * mean_variance(sum(moments)) / sample.spread if sample.spread > 0 else 0.0,
         )
 
-    def penalty(self, point: Float[np.ndarray, " 2"]) -> float:
+    def penalty(self, point: Point) -> float:
         """Return the prior at (s, t)."""
         return self.prior / 2 * float(point[0]) ** 2
 
-    def expansion(self, point: Float[np.ndarray, " 2"]) -> Expansion:
-        """Return value, gradient and Hessian of F plus the prior at (s, t).
 
-        Most data are so small that the time depends on the number of PyTorch calls rather than on
-        the size of the arrays, so there are few calls.
-        """
-        s, t = float(point[0]), float(point[1])
-        start = [self.penalty(point), self.prior * s, 0.0, self.prior, 0.0, 0.0, 0.0]
-        total = self.logits.new_tensor(start)
-        for rows in _blocks(self.logits):
-            g = self.logits[rows]
-            local = self.sample.terms(torch.add(self.offset + t, g, alpha=s), rows)
-            # Sums over new rows of the derivatives of the loss times 1, g and g^2.
-            plain = torch.stack([local.gradient, local.diagonal, local.outer])
-            times_g = plain * g
-            sums = torch.stack([plain.sum(2), times_g.sum(2)])
-            square = (times_g[1] * g).sum(1)
-            (slope, curvature, p), (slope_g, curvature_g, p_g) = sums
-            mixed = curvature_g - p_g * p
-            second = (square - p_g * p_g, mixed, mixed, curvature - p * p)
-            total += torch.stack([local.value, slope_g, slope, *second]) @ self.sample.weight[rows]
-        numbers = total.cpu().numpy()
-        value, gradient, hessian = float(numbers[0]), numbers[1:3], numbers[3:].reshape(2, 2)
-        if not self.shifts:
+def together(searches: Sequence[Search[Sought]]) -> list[Sought]:
+    """Return what searches on the same data for several heads find, side by side."""
+    ends: dict[int, Sought] = {}
+    answers: dict[int, Any] = dict.fromkeys(range(len(searches)))
+    while answers:
+        asked: dict[int, tuple[Objective, Point]] = {}
+        for number, answer in answers.items():
+            try:
+                asked[number] = searches[number].send(answer)
+            except StopIteration as end:
+                ends[number] = end.value
+        answers = dict(zip(asked, expansions([*asked.values()]), strict=True)) if asked else {}
+    return [ends[number] for number in range(len(searches))]
+
+
+def expansions(asked: Sequence[tuple[Objective, Point]]) -> Iterator[Expansion]:
+    """Yield value, gradient and Hessian of each F plus the prior at a point.
+
+    All have the same rows, labels and weights of the data. Most data are so small that the time
+    depends on the number of PyTorch calls rather than on the size of the arrays, so there are few
+    calls: as many objectives are expanded at once as a block has room for.
+    """
+    size, most = len(asked[0][0].logits), _block_rows(asked[0][0].logits)
+    totals = []
+    for heads in slices(len(asked), max(1, most // size)):
+        blocks = [_sums(asked[heads], rows) for rows in slices(size, most)]
+        totals.append(sum(blocks[1:], start=blocks[0]))
+    for (each, point), found in zip(asked, torch.cat(totals).cpu().numpy(), strict=True):
+        value, gradient, hessian = float(found[0]), found[1:3], found[3:].reshape(2, 2)
+        gradient[0] += each.prior * point[0]
+        hessian[0, 0] += each.prior
+        if each.kept is not None:
             gradient[1] = hessian[0, 1] = hessian[1, 0] = hessian[1, 1] = 0.0
-        return value, gradient, hessian
+        yield value + each.penalty(point), gradient, hessian
 
 
-def _blocks(logits: Float[Tensor, "rows new"]) -> Iterator[slice]:
-    """Yield blocks that a CPU's cache holds, or larger ones for CUDA, where launches cost most."""
-    return slices(len(logits), max(4096, 2**22 // logits.shape[1]) if logits.is_cuda else 4096)
+def _sums(asked: Sequence[tuple[Objective, Point]], rows: slice) -> Float[Tensor, "heads 7"]:
+    """Return value, gradient and Hessian of each F over some rows."""
+    objectives, points = [each for each, _ in asked], np.array([point for _, point in asked])
+    first = objectives[0]
+    g = first.logits[rows][None]
+    if any(each.logits is not first.logits for each in objectives):
+        g = torch.stack([each.logits[rows] for each in objectives])
+    s, bias = torch.as_tensor(points.T[..., None, None], device=g.device)
+    if kept := [each.kept for each in objectives if each.kept is not None]:
+        bias = torch.stack(kept)[:, None]
+    logits = (s * g).add_(bias)
+    local = terms_of([each.sample for each in objectives], logits.flatten(0, 1), rows)
+    # Sums over new rows of the derivatives of the loss times 1, g and g^2.
+    plain = torch.stack([local.gradient, local.diagonal, local.outer]).view(3, *logits.shape)
+    times_g = plain * g
+    sums = torch.stack([plain.sum(3), times_g.sum(3)])
+    square = (times_g[1] * g).sum(2)
+    (slope, curvature, p), (slope_g, curvature_g, p_g) = sums
+    mixed = curvature_g - p_g * p
+    second = (square - p_g * p_g, mixed, mixed, curvature - p * p)
+    parts = [local.value.view_as(slope), slope_g, slope, *second]
+    return torch.stack(parts, dim=1) @ first.sample.weight[rows]
+
+
+def _block_rows(logits: Float[Tensor, "rows new"]) -> int:
+    """Return the rows of a block that a CPU's cache holds, or more for CUDA."""
+    return max(4096, 2**24 // logits.shape[1]) if logits.is_cuda else 4096
 
 
 def minimise(
-    objective: Objective, point: Float[np.ndarray, " 2"], expansion: Expansion
-) -> tuple[Float[np.ndarray, " 2"], float, int]:
+    objective: Objective, point: Point, expansion: Expansion
+) -> Search[tuple[Point, float, int]]:
     """Descend from `point`, whose expansion is given; return end point, value, number of steps.
 
     A candidate is nearly always accepted, and its expansion is reused by the next step.
@@ -273,7 +312,7 @@ def minimise(
         length = 1.0
         while True:
             candidate = point + length * step
-            reached = objective.expansion(candidate)
+            reached = yield objective, candidate
             if reached[0] <= value - 1e-4 * length * 2 * promise:
                 break
             length /= 2
@@ -303,13 +342,13 @@ MAX_ROWS = 8192
 ABOVE, BELOW = 4, 10
 """Half decades above and below the largest eigenvalue."""
 MOST_BELOW, STRIDE = 20, 3
-SHARED_BYTES = 2**22
+SHARED_BYTES = 2**23
 """Maximum size of logits at one lambda that are kept for other heads."""
 
 
 def loss_curve(
     sample: CalibrationSet, path: LambdaPath, *, with_bias: bool = True, near: float | None = None
-) -> LambdaCurve | None:
+) -> Search[LambdaCurve | None]:
     """Return the leave-one-out loss of calibrated rows at the lambdas that the search has tried.
 
     From the best lambda of a coarse grid, or from `near`, the search goes on to better neighbours
@@ -321,23 +360,24 @@ def loss_curve(
         sample = sample.subset(drawn)
     search, centre = _Search(sample, path, with_bias), _half_decades(path)
     lowest, highest = centre - MOST_BELOW, centre + ABOVE
+    yield from search.begin()
     losses: dict[int, float] = {}
 
-    def best_of(steps: Iterable[int]) -> int:
+    def best_of(*steps: int) -> Search[int]:
         """Try the lambdas of some numbers of half decades that are left; return the best yet."""
         for step in steps:
             if step not in losses and lowest <= step <= highest:
-                losses[step] = search.loss(_lambda(step))
+                losses[step] = yield from search.loss(_lambda(step))
         return min(losses, key=losses.__getitem__)
 
     start = highest if near is None else round(2 * math.log10(near))
-    best = best_of([min(max(start, lowest), highest)])
+    best = yield from best_of(min(max(start, lowest), highest))
     if near is None or losses[best] >= search.without:
         for step in range(highest, lowest - 1, -STRIDE):
-            best = best_of([step])
+            best = yield from best_of(step)
             if step < centre - BELOW and losses[best] < losses[step]:
                 break
-    while best != (best := best_of([best - 1, best + 1])):
+    while best != (best := (yield from best_of(best - 1, best + 1))):
         pass
     if losses[best] >= search.without:
         return None
@@ -373,31 +413,37 @@ class _Search:
         self._alone = torch.from_numpy(sample.alone).to(sample.target.device)
         self._singles = sample.subset(sample.alone)
         self._known = path.shared.setdefault((sample.drawn.tobytes(), with_bias), {})
-        """Logits by lambda, which do not depend on the head: heads of one bank share them."""
+        """Coordinates, and logits by lambda: heads of one bank share them."""
         self._end = np.array([1.0, 0.0])
         """Factor, for logits of variance 1, and shift at the end of the last search."""
-        zeros = sample.weight.new_zeros(len(sample), sample.data.stop - sample.data.start)
-        _, self.without = self._calibrated(zeros)
-        """Loss of rows of zeros."""
 
-    def loss(self, lam: float) -> float:
+    def begin(self) -> Search[None]:
+        """Compute the loss of rows of zeros."""
+        sample = self._sample
+        zeros = sample.weight.new_zeros(len(sample), sample.data.stop - sample.data.start)
+        _, self.without = yield from self._calibrated(zeros)
+
+    def loss(self, lam: float) -> Search[float]:
         """Return the class-balanced loss at a lambda, with a factor of at least 0."""
         if (logits := self._known.get(lam)) is None:
             logits = self._logits(lam)
             if logits.nbytes <= SHARED_BYTES:
                 self._known[lam] = logits
-        factor, loss = self._calibrated(logits)
+        factor, loss = yield from self._calibrated(logits)
         return loss if factor > 0 else self.without
 
-    @cached_property
+    @property
     def _coordinates(self) -> tuple[list[tuple[Unit, Any]], Int[np.ndarray, " rows"], Any]:
         """Blocks of rows in the eigenbasis, the place of each row, and the rows that are alone."""
-        path, double = self._path, namespace(self._path.basis).float64
-        units, places = self._sample.blocks(path.statistics)
-        features = self._sample.data.features
-        parts = (path.coordinates(as_type(take(features, u.all_rows), double)) for u in units)
-        blocks = list(zip(units, parts, strict=True))
-        return blocks, places, path.coordinates(self._singles.features(slice(None), double))
+        if None not in self._known:
+            path, features = self._path, self._sample.data.features
+            double = namespace(path.basis).float64
+            units, places = self._sample.blocks(path.statistics)
+            parts = (path.coordinates(as_type(take(features, u.all_rows), double)) for u in units)
+            own = path.coordinates(self._singles.features(slice(None), double))
+            self._known[None] = list(zip(units, parts, strict=True)), places, own
+        found: tuple[list[tuple[Unit, Any]], Int[np.ndarray, " rows"], Any] = self._known[None]
+        return found
 
     def _logits(self, lam: float) -> Float[Tensor, "rows new"]:
         """Return the leave-one-out logits at a lambda."""
@@ -416,13 +462,11 @@ class _Search:
             logits[self._alone] = less_owed(self._singles, as_tensor(scores), owed)
         return logits
 
-    def _calibrated(self, logits: Float[Tensor, "rows new"]) -> tuple[float, float]:
+    def _calibrated(self, logits: Float[Tensor, "rows new"]) -> Search[tuple[float, float]]:
         size = np.array([float(logits.std()) or 1.0, 1.0])
-        objective = Objective.of(self._sample, logits)
-        start = self._end / size
-        found, lowest, _ = minimise(objective, start, objective.expansion(start))
-        self._end = found * size
-        return float(found[0]), lowest - objective.penalty(found)
+        found = yield from calibrate(self._sample, logits, [self._end / size])
+        self._end = np.array([found.factor, found.shift]) * size
+        return found.factor, found.loss_after
 
 
 FIT_STEPS = 30
@@ -497,7 +541,7 @@ def _loss(
     value = rows.new_zeros(())
     for block in slices(len(features)):
         logits = (features[block] @ weight.T).double() + rows[:, -1]
-        local = sample.terms(logits, block)
+        local = terms_of([sample], logits, block)
         weighted = sample.weight[block, None] * local.gradient
         value += sample.weight[block] @ local.value
         gradient[:, :-1] += (weighted.to(features.dtype).T @ features[block]).double() / size

@@ -22,7 +22,7 @@ classes. Of least squares, p the share of the class and A the system, which cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -61,8 +61,8 @@ logits separate all classes: the right class then leads by about 10."""
 NEW_SHARE = 0.2
 """Weight of all new rows together for `--new-share auto`, however many they are."""
 BLOCK_LOGITS = 2**24
-"""Maximum number of logits at a time: up to 4,096 classes, 4,096 rows; memory for more classes is
-linear in their number."""
+"""Maximum number of logits at a time: on a CPU up to 4,096 classes, 4,096 rows; memory for more
+classes is linear in their number."""
 MAX_ROWS = 32_768
 """Maximum number of drawn rows. Far fewer rows determine two numbers well; 73 new classes give
 19 MB of logits."""
@@ -97,7 +97,8 @@ class CalibrationSet:
         weight = xp.astype(xp.concat([before.weight, after.weight]), dtype)
         bias = xp.astype(xp.concat([before.bias, after.bias]), dtype)
         fixed, moments = [], []
-        for block in slices(len(drawn), max(64, min(4096, BLOCK_LOGITS // classes))):
+        most = 4096 if isinstance(weight, np.ndarray) else MAX_ROWS
+        for block in slices(len(drawn), max(64, min(most, BLOCK_LOGITS // classes))):
             others = as_type(take(data.features, drawn[block]), dtype) @ weight.T + bias
             logits = as_tensor(others)
             target = np.where(labels[block] < data.start, labels[block], -1)
@@ -175,11 +176,16 @@ class CalibrationSet:
     def __len__(self) -> int:
         return len(self.drawn)
 
-    def terms(self, logits: Float[Tensor, "rows new"], rows: slice) -> LocalTerms:
-        """Expand the loss of some of the drawn rows in their new logits."""
-        fixed = FixedPart(*(each[rows] for each in self.fixed))
-        classes = self.data.head.weight.shape[0]
-        return self.loss.local_terms(logits, self.target[rows], fixed, classes)
+
+def terms_of(
+    samples: Sequence[CalibrationSet], logits: Float[Tensor, "rows_of_heads new"], rows: slice
+) -> LocalTerms:
+    """Expand the losses of several heads for some of the drawn rows in their new logits."""
+    first, fixed = samples[0], zip(*(each.fixed for each in samples), strict=True)
+    parts = FixedPart(*(torch.cat([each[rows] for each in of_heads]) for of_heads in fixed))
+    target = first.target[rows].expand(len(samples), -1).flatten()
+    classes = first.data.head.weight.shape[0]
+    return first.loss.local_terms(logits, target, parts, classes)
 
 
 def joined(found: Iterable[Any], places: Int[np.ndarray, " rows"]) -> Float[Tensor, "rows new"]:

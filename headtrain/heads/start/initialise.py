@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from clinit.headtrain.heads.array import as_tensor, library, namespace
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.start.calibrate import (
+    Search,
     affine,
     calibrate,
     fit,
@@ -26,6 +28,7 @@ from clinit.headtrain.heads.start.calibrate import (
     norm_ratio,
     row_factors,
     safe_lambda,
+    together,
 )
 from clinit.headtrain.heads.start.calibration_set import (
     CalibrationSet,
@@ -46,7 +49,12 @@ PARTS = 5
 """Number of parts that are left out in turn for the leave-one-out logits of fitted rows."""
 
 
-def initialise(
+def initialise(start: Start, data: NewClasses, **options: Any) -> Initialisation:
+    """Return the rows [start, stop) of one head; `initialising` has the options."""
+    return together([initialising(start, data, **options)])[0]
+
+
+def initialising(
     start: Start,
     data: NewClasses,
     *,
@@ -55,7 +63,8 @@ def initialise(
     path: LambdaPath | None = None,
     near: float | None = None,
     watch: Stopwatch | None = None,
-) -> Initialisation:
+    known: dict[float | None, Tensor] | None = None,
+) -> Search[Initialisation]:
     """Return the rows [start, stop) of the head.
 
     Args:
@@ -67,6 +76,7 @@ def initialise(
         path: Least-square heads of these statistics for all lambdas, if already computed.
         near: The lambda of the previous task, where the search for the best one starts.
         watch: Measures the phases `lambda`, `solve`, `calibrate` and `fit`.
+        known: Unscaled logits by lambda, which equal starts of other heads on these data share.
 
     Raises:
         ValueError: If a new class has no row.
@@ -94,7 +104,8 @@ def initialise(
         with watch.phase("lambda"):
             path, judges = path or LambdaPath.of(statistics), judges_of(start, sample, statistics)
             if bool((judges.target >= 0).any()):
-                curve = loss_curve(judges, path, with_bias=start.bias == "write", near=near)
+                with_bias = start.bias == "write"
+                curve = yield from loss_curve(judges, path, with_bias=with_bias, near=near)
             # If no row can judge, or rows of zeros beat every lambda, there is no curve.
             lam = curve.best if curve is not None else safe_lambda(path)
     elif start.reads_lambda:
@@ -103,7 +114,9 @@ def initialise(
         rows = raw_rows(start, data, statistics, lam)
     with watch.phase("calibrate"):
         raw = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
-        found = scaled(raw, start, data, sample, statistics)
+        if known is None or start.own is not None:  # such rows may depend on the head
+            known = {}
+        found = yield from scaled(raw, start, data, sample, statistics, known)
     if start.init != "fitted" or not data.has_old_rows:
         return found
     assert sample is not None
@@ -129,9 +142,10 @@ def scaled(
     raw: Initialisation,
     start: Start,
     data: NewClasses,
-    sample: CalibrationSet | None = None,
-    statistics: ClassStatistics | None = None,
-) -> Initialisation:
+    sample: CalibrationSet | None,
+    statistics: ClassStatistics | None,
+    known: dict[float | None, Tensor],
+) -> Search[Initialisation]:
     """Scale raw rows to match the head.
 
     Args:
@@ -140,6 +154,7 @@ def scaled(
         data: The data and the head.
         sample: Data for calibration, if `start.looks_around`.
         statistics: Statistics that the rows were computed from, if any.
+        known: Logits by lambda, which heads of equal starts share.
     """
     rows = raw.rows
     kept = data.stale.bias if start.bias == "keep" else None
@@ -147,7 +162,7 @@ def scaled(
     # every image.
     if start.is_calibrated and (data.has_old_rows or not data.start):
         assert sample is not None
-        if (found := _calibrated(raw, start, sample, statistics)) is not None:
+        if (found := (yield from _calibrated(raw, start, sample, statistics, known))) is not None:
             return found
     factors = np.ones(rows.bias.shape[0])
     if start.is_calibrated and start.reads_lambda and data.has_old_rows:
@@ -161,30 +176,37 @@ def scaled(
 
 
 def _calibrated(
-    raw: Initialisation, start: Start, sample: CalibrationSet, statistics: ClassStatistics | None
-) -> Initialisation | None:
+    raw: Initialisation,
+    start: Start,
+    sample: CalibrationSet,
+    statistics: ClassStatistics | None,
+    known: dict[float | None, Tensor],
+) -> Search[Initialisation | None]:
     """Return rows of the least loss; None if no factor is positive, or no row can judge."""
     rows, kept = raw.rows, sample.data.stale.bias if start.bias == "keep" else None
     leaves_out = start.calibration == "leave-one-out" and start.init != "zero"
     if leaves_out:
-        known = statistics
-        if known is None and sample.alone.any():  # they are judged by the covariance
-            known = sample.data.statistics()
-        sample = judges_of(start, sample, known)
+        if statistics is None and sample.alone.any():  # they are judged by the covariance
+            statistics = sample.data.statistics()
+        sample = judges_of(start, sample, statistics)
         if not bool((sample.target >= 0).any()):
             return None
-        logits = leave_one_out(start, rows, sample, known, raw.lam)
-    else:
-        bias = rows.bias if kept is None else namespace(rows.bias).zeros_like(rows.bias)
-        logits = sample.logits(in_sample(Rows(rows.weight, bias)))
-    guess, bias = norm_factor(rows, sample.data), None if kept is None else as_tensor(kept)
-    found = calibrate(sample, logits, guess=guess, kept_bias=bias)
+    if raw.lam not in known:
+        if leaves_out:
+            known[raw.lam] = leave_one_out(start, rows, sample, statistics, raw.lam)
+        else:
+            bias = rows.bias if kept is None else namespace(rows.bias).zeros_like(rows.bias)
+            known[raw.lam] = sample.logits(in_sample(Rows(rows.weight, bias)))
+    logits, bias = known[raw.lam], None if kept is None else as_tensor(kept)
+    starts = [np.array([factor, 0.0]) for factor in (1.0, norm_factor(rows, sample.data))]
+    found = yield from calibrate(sample, logits, starts, kept_bias=bias)
     if found.factor <= 0:
         return None
-    left_out = None
-    if leaves_out:
+
+    def left_out() -> LeftOut:
         really = torch.from_numpy(~sample.alone).to(logits.device)
         scaled = found.factor * logits[really] + found.shift + (0.0 if bias is None else bias)
-        left_out = partial(LeftOut, sample.data, sample.drawn[~sample.alone], scaled)
-    rows = affine(rows, found.factor, found.shift, kept)
-    return replace(raw, rows=rows, left_out=left_out, **found._asdict())
+        return LeftOut(sample.data, sample.drawn[~sample.alone], scaled)
+
+    rows, later = affine(rows, found.factor, found.shift, kept), left_out if leaves_out else None
+    return replace(raw, rows=rows, left_out=later, **found._asdict())

@@ -104,8 +104,8 @@ class LambdaPath:
     """Ascending; negative eigenvalues, which come from rounding, are set to zero."""
     basis: Float[Any, "dim dim"]
     """U, a column for each eigenvalue."""
-    shared: dict[Any, dict[float, Any]] = field(default_factory=dict, repr=False)
-    """Results by lambda, for heads that share this path."""
+    shared: dict[Any, dict[Any, Any]] = field(default_factory=dict, repr=False)
+    """Results for heads that share this path."""
 
     @classmethod
     def of(cls, statistics: ClassStatistics) -> LambdaPath:

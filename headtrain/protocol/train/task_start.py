@@ -5,7 +5,8 @@ A solved head is computed from the data of all classes seen so far, and is not t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -19,7 +20,8 @@ from clinit.headtrain.heads.array import FeatureRows, library, library_for, plac
 from clinit.headtrain.heads.closed.methods import Solve
 from clinit.headtrain.heads.groups import count_repeats, one_of_each
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.start.initialise import initialise
+from clinit.headtrain.heads.start.calibrate import together
+from clinit.headtrain.heads.start.initialise import initialise, initialising
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.start.settings import Start
@@ -92,28 +94,38 @@ class TaskStart:
     def start(
         self, study: Study, head: Rows, near: float | None = None
     ) -> tuple[Initialisation, Spent]:
-        """Return the new rows of a head, or all rows of a solved head, and seconds per phase.
+        """Return the new rows of one head, or all rows of a solved head, and seconds per phase."""
+        return self.start_all([study], lambda _: head, [near])[0]
 
-        A search for lambda starts at `near`, the lambda of the previous task of this head.
+    def start_all(
+        self, studies: Sequence[Study], head: Callable[[int], Rows], nears: Sequence[float | None]
+    ) -> list[tuple[Initialisation, Spent]]:
+        """Do the same for all heads of a bank; equal starts go on side by side.
+
+        Each of them is charged for an equal part of the time. A search for lambda starts at the
+        lambda of the previous task of the head (`nears`).
         """
-        self._needed = ["features"]
-        if self.solve is not None:
-            return self._solved(study, self.solve)
-        if not self.task.start:
-            study = replace(study, start=FIRST)
-        init, new = study.start, (self.task.start, self.task.stop)
-        if init.init == "random":
-            return Initialisation(head.between(*new)), {}
-        features, groups = self._read
-        data = NewClasses(features, self.seen.labels, head, *new, self.num_base, groups)
-        if self.starts is None:
-            return self._initialised(study, data, near)
-        key = init, study.training.loss
-        if key in self.starts:
-            return self.starts[key]
-        start, seconds = self._initialised(study, data, near)
-        self.starts[key] = replace(start, left_out=None), seconds  # `left_out` keeps the features
-        return start, seconds
+        found: dict[int, tuple[Initialisation, Spent]] = {}
+        equal: dict[tuple[Start, str], list[int]] = defaultdict(list)
+        for index, study in enumerate(studies):
+            start = study.start if self.task.start or self.solve is not None else FIRST
+            equal[start, study.training.loss].append(index)
+        for key, places in equal.items():
+            self._needed = ["features"]
+            if self.solve is not None:
+                found |= dict.fromkeys(places, self._solved(studies[places[0]], self.solve))
+            elif key[0].init == "random":
+                new = self.task.start, self.task.stop
+                found |= {i: (Initialisation(head(i).between(*new)), {}) for i in places}
+            elif self.starts is None:
+                heads = [(head(i), nears[i]) for i in places]
+                found |= zip(places, self._initialised(*key, heads), strict=True)
+            else:
+                known = self.starts.get(key)
+                one, seconds = known or self._initialised(*key, [(head(places[0]), None)])[0]
+                self.starts[key] = replace(one, left_out=None), seconds  # it keeps the features
+                found |= dict.fromkeys(places, (one, seconds))
+        return [found[index] for index in range(len(studies))]
 
     @property
     def features(self) -> FeatureRows:
@@ -126,21 +138,24 @@ class TaskStart:
             return self.read(), self.groups()
 
     def _initialised(
-        self, study: Study, data: NewClasses, near: float | None
-    ) -> tuple[Initialisation, Spent]:
-        init, statistics, path = study.start, None, None
+        self, init: Start, loss: str, heads: Sequence[tuple[Rows, float | None]]
+    ) -> list[tuple[Initialisation, Spent]]:
+        (features, groups), statistics, path = self._read, None, None
         if init.reads_statistics:
             statistics = self.statistics(init.weighting)
         if init.chooses_lambda:
             path = self._once(f"lambda {init.weighting}", LambdaPath.of, statistics)
-        watch, loss = Stopwatch(self.device), study.training.loss
-        start = initialise(
-            init, data, loss=loss, statistics=statistics, path=path, near=near, watch=watch
-        )
-        if not self.task.start:
-            start = replace(start, init=f"{init.init}, {init.scale}")
-        start = replace(start, repeats=count_repeats(data.labels, data.groups))
-        return start, self._with_shared(watch)
+        watch, whole = Stopwatch(self.device), Stopwatch()
+        told = dict[str, Any](loss=loss, statistics=statistics, path=path, watch=watch, known={})
+        new = self.task.start, self.task.stop, self.num_base, groups
+        given = [(NewClasses(features, self.seen.labels, head, *new), near) for head, near in heads]
+        starts = together([initialising(init, data, near=near, **told) for data, near in given])
+        # The phases of several heads overlap.
+        share = whole.total / (sum(watch.seconds.values()) * len(heads))
+        seconds = self._with_shared(watch, share)
+        kind = None if self.task.start else f"{init.init}, {init.scale}"
+        repeats = count_repeats(self.seen.labels, groups)
+        return [(replace(start, init=kind, repeats=repeats), seconds) for start in starts]
 
     def _once(self, phase: str, compute: Callable[..., Shared], *given: Any) -> Shared:
         """Return a result that heads share; at first use, compute and time it under `phase`."""
@@ -185,10 +200,10 @@ class TaskStart:
         start = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
         return start, self._with_shared(watch)
 
-    def _with_shared(self, own: Stopwatch) -> Spent:
+    def _with_shared(self, own: Stopwatch, share: float = 1.0) -> Spent:
         shared = {name.split()[0]: self._watch.seconds[name] for name in self._needed}
         return {
-            phase: shared.get(phase, 0.0) + own.seconds.get(phase, 0.0)
+            phase: shared.get(phase, 0.0) + share * own.seconds.get(phase, 0.0)
             for phase in PHASES
             if phase in shared or phase in own.seconds
         }

@@ -10,7 +10,7 @@ import pytest
 from clinit.analysis.metrics.accuracy import predictions
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.heads.start.initialise import initialise
+from clinit.headtrain.heads.start.initialise import initialising
 from clinit.headtrain.protocol.experiment import RunData, run_experiment
 from clinit.headtrain.protocol.record.format import TABLES, RunRecord
 from clinit.headtrain.protocol.stream import buffer as residency
@@ -71,21 +71,6 @@ def tables(record: RunRecord) -> list[pl.DataFrame]:
     return [getattr(record, name).drop("elapsed_s", strict=False) for name in TABLES]
 
 
-@pytest.mark.parametrize("init", ["least-square", "class-mean"])
-def test_heads_that_share_the_start_of_the_first_task_go_on_as_they_would_alone(init: str) -> None:
-    heads = [{"init": init, "lr": lr} for lr in (1e-4, 3e-2)]
-    together = run(heads=heads)
-    for record, head in zip(together, heads, strict=True):
-        (alone,) = run(heads=[head])
-        for table, expected in zip(tables(record), tables(alone), strict=True):
-            assert table.equals(expected)
-    starts = [
-        [task["initialisation"]["factor"] for task in each.info["tasks"]] for each in together
-    ]
-    assert starts[0][0] == starts[1][0]
-    assert starts[0][1] != starts[1][1]
-
-
 def test_banks_of_one_stream_start_its_first_task_once_and_go_on_as_they_would_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -94,9 +79,9 @@ def test_banks_of_one_stream_start_its_first_task_once_and_go_on_as_they_would_a
 
     def counted(start: Any, rows: Any, *given: Any, **settings: Any) -> Any:
         firsts.append(rows.start)
-        return initialise(start, rows, *given, **settings)
+        return initialising(start, rows, *given, **settings)
 
-    monkeypatch.setattr(task_start, "initialise", counted)
+    monkeypatch.setattr(task_start, "initialising", counted)
     changes: list[dict[str, Any]] = [{}, {"batch_size": 8}, {"seed": 1}, {"shots": 5}]
     studies = [Study.of({**CONFIG, "init": "least-square", **change}) for change in changes]
     together = [run_experiment(data, [study])[0] for study in studies]

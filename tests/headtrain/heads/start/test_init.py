@@ -87,15 +87,6 @@ def test_least_square_rows_are_those_of_the_head_over_all_data() -> None:
     assert found.lam == 0.3
 
 
-def test_lambda_from_data_is_the_best_of_its_curve() -> None:
-    data = arrival()
-    found = initialise(Start(lam="auto", scale="none"), data)
-    assert found.lam == found.curve.best
-    fixed = initialise(Start(lam=found.curve.best, scale="none"), data)
-    np.testing.assert_array_equal(found.rows.weight, fixed.rows.weight)
-    assert fixed.curve is None
-
-
 def norms(weight: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.norm(weight, axis=1))
 

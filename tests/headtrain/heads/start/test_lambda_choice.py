@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
-from clinit.headtrain.heads.start.calibrate import _Search, loss_curve, safe_lambda
+from clinit.headtrain.heads.start.calibrate import _Search, loss_curve, safe_lambda, together
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import NewClasses
@@ -32,7 +32,11 @@ def arrival(rows: int = 8, noise: float = 2.0, seed: int = 0) -> NewClasses:
 
 def curve_of(data: NewClasses, loss: str = "ce", **options: Any) -> Any:
     path = LambdaPath.of(data.statistics())
-    return loss_curve(CalibrationSet.of(data, LOSSES[loss]), path, **options)
+    return found_by(CalibrationSet.of(data, LOSSES[loss]), path, **options)
+
+
+def found_by(around: CalibrationSet, path: LambdaPath, **options: Any) -> Any:
+    return together([loss_curve(around, path, **options)])[0]
 
 
 @pytest.mark.parametrize("bias", ["write", "keep"])
@@ -62,8 +66,8 @@ def test_classes_of_a_single_image_judge_lambda_too() -> None:
     path = LambdaPath.of(data.statistics())
     around = CalibrationSet.of(data, LOSSES["ce"])
     found = initialise(Start(lam="auto"), data)
-    assert found.curve == loss_curve(around, path)
-    assert found.curve != loss_curve(around.subset(data.labels != OLD), path)
+    assert found.curve == found_by(around, path)
+    assert found.curve != found_by(around.subset(data.labels != OLD), path)
 
 
 def opposites(seed: int = 0) -> NewClasses:
@@ -80,7 +84,7 @@ def test_where_rows_are_of_no_use_there_is_no_curve_and_no_negative_factor() -> 
     data = opposites()
     around = CalibrationSet.of(data, LOSSES["ce"])
     path = LambdaPath.of(data.statistics())
-    assert loss_curve(around, path) is None
+    assert found_by(around, path) is None
     found = initialise(Start(), data)
     assert found.lam == safe_lambda(path)
     assert found.curve is None
@@ -96,8 +100,9 @@ def test_a_lambda_of_negative_factor_is_not_chosen() -> None:
         data = arrival(rows=2, noise=6.0, seed=seed)
         around = CalibrationSet.of(data, LOSSES["ce"])
         path = LambdaPath.of(data.statistics())
-        curve = loss_curve(around, path)
+        curve = found_by(around, path)
         search = _Search(around, path, with_bias=True)
+        together([search.begin()])
         if curve is None:
             continue
         assert curve.errors == tuple(min(error, search.without) for error in curve.errors)
@@ -126,13 +131,15 @@ def test_the_search_finds_the_best_lambda_of_the_whole_grid(near: float | None) 
     for seed, noise in product(range(3), (0.1, 1.0, 3.0)):
         data = arrival(rows=5, noise=noise, seed=seed)
         around, path = CalibrationSet.of(data, LOSSES["ce"]), LambdaPath.of(data.statistics())
-        curve = loss_curve(around, path, near=near)
+        curve = found_by(around, path, near=near)
         whole = _Search(around, LambdaPath.of(data.statistics()), with_bias=True)
-        least = min(whole.loss(step * 10.0**power) for power in range(-8, 5) for step in (1, 3))
+        together([whole.begin()])
+        lams = (step * 10.0**power for power in range(-8, 5) for step in (1, 3))
+        least = min(together([whole.loss(lam)])[0] for lam in lams)
         if curve is None:
             assert least >= 0.999 * whole.without
             continue
         assert min(curve.errors) <= 1.001 * least + 1e-9
-        warm = loss_curve(around, path, near=curve.best)
+        warm = found_by(around, path, near=curve.best)
         assert min(warm.errors) <= 1.001 * least + 1e-9
         assert len(warm.lams) <= 9  # flat curves let it wander

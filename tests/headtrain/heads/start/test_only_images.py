@@ -8,7 +8,7 @@ import pytest
 
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
-from clinit.headtrain.heads.start.calibrate import calibrate, norm_factor
+from clinit.headtrain.heads.start.calibrate import calibrate, norm_factor, together
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet, leave_one_out
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
@@ -84,7 +84,8 @@ def test_the_only_images_are_judged_by_the_statistics_that_gave_the_rows() -> No
     statistics = data.statistics("sample")
     rows, sample = raw_rows(start, data, statistics, 0.3), CalibrationSet.of(data, LOSSES["ce"])
     logits = leave_one_out(start, rows, sample, statistics, 0.3)
-    expected = calibrate(sample, logits, guess=norm_factor(rows, data))
+    starts = [np.array([factor, 0.0]) for factor in (1.0, norm_factor(rows, data))]
+    (expected,) = together([calibrate(sample, logits, starts)])
     assert initialise(start, data).factor == pytest.approx(expected.factor, rel=1e-6)
 
 

@@ -10,7 +10,9 @@ from sklearn.neighbors import NearestCentroid
 from clinit.errors import StatisticsError
 from clinit.headtrain.heads.closed.methods import SOLVED, Solve
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.start.initialise import initialise
+from clinit.headtrain.heads.start import calibrate
+from clinit.headtrain.heads.start.calibrate import expansions
+from clinit.headtrain.heads.start.initialise import initialise, initialising
 from clinit.headtrain.heads.start.new_rows import SHRINKAGE, NewClasses
 from clinit.headtrain.heads.start.settings import Start, Weighting
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
@@ -41,6 +43,10 @@ def head() -> Rows:
     return Rows(random.normal(size=(OLD + NEW, DIM)), random.normal(size=OLD + NEW))
 
 
+def beside_old_rows(features: Any, labels: Any, old: Rows, statistics: Any) -> Any:
+    return statistics.class_means[OLD:] + old.weight.mean(axis=0), np.zeros(NEW)
+
+
 class Reader:
     """Counts how often the features are asked for."""
 
@@ -61,27 +67,6 @@ class Reader:
         self.start = TaskStart(
             TASK, OLD, seen, read, lambda: None, solved, cpu, starts={} if alike else None
         )
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"init": "least-square", "lam": 0.05},
-        {"init": "least-square", "scale": "norm", "weighting": "sample", "lam": 0.5},
-        {"init": "class-mean"},
-        {"init": "imprint", "scale": "norm"},
-    ],
-    ids=str,
-)
-def test_new_rows_are_those_of_the_initialisation_alone(settings: dict[str, Any]) -> None:
-    features, labels = sample()
-    config = study(**settings)
-    expected = initialise(config.start, NewClasses(features, labels, head(), OLD, OLD + NEW))
-    found, seconds = Reader().start.start(config, head())
-    np.testing.assert_array_equal(found.rows.weight, expected.rows.weight)
-    np.testing.assert_array_equal(found.rows.bias, expected.rows.bias)
-    assert (found.factor, found.shift) == (expected.factor, expected.shift)
-    assert {"features", "solve", "calibrate"} <= set(seconds)
 
 
 def test_features_and_statistics_are_computed_once_and_charged_to_all_who_need_them() -> None:
@@ -131,9 +116,9 @@ def test_heads_that_are_alike_yet_start_alike_and_are_computed_once(
 
     def counted(start: Start, *args: Any, **settings: Any) -> Any:
         calls.append(start)
-        return initialise(start, *args, **settings)
+        return initialising(start, *args, **settings)
 
-    monkeypatch.setattr(task_start, "initialise", counted)
+    monkeypatch.setattr(task_start, "initialising", counted)
     starts = [
         study(init="least-square", lr=0.1),
         study(init="least-square", lr=0.2),
@@ -148,6 +133,42 @@ def test_heads_that_are_alike_yet_start_alike_and_are_computed_once(
         alone, _ = Reader().start.start(each, head())
         np.testing.assert_array_equal(start.rows.weight, alone.rows.weight)
         assert {"features", "statistics"} <= set(seconds)  # each is charged for all
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "least-square": {},
+    "class-mean": {"bias": "keep", "loss": "sqen"},
+    "imprint": {"calibration": "in-sample", "loss": "bce"},
+    "fitted": {"loss": "mse"},
+    "lda": {"scale": "norm", "weighting": "sample"},
+    f"{__name__}:beside_old_rows": {},
+}
+
+
+@pytest.mark.parametrize("init", SETTINGS)
+def test_equal_starts_of_several_heads_go_on_side_by_side_and_end_as_alone(
+    monkeypatch: pytest.MonkeyPatch, init: str
+) -> None:
+    config = study(init=init, **SETTINGS[init])
+    heads = [Rows(size * head().weight, head().bias + size) for size in (0.1, 1.0, 6.0)]
+    rounds, nears = [0], [None, 1e-3, 30.0]
+
+    def counted(asked: Any) -> Any:
+        rounds[-1] += 1
+        return expansions(asked)
+
+    monkeypatch.setattr(calibrate, "expansions", counted)
+    found = Reader().start.start_all([config] * 3, heads.__getitem__, nears)
+    for rows, near, (start, seconds) in zip(heads, nears, found, strict=True):
+        rounds.append(0)
+        data = NewClasses(*sample(), rows, OLD, OLD + NEW)
+        alone = initialise(config.start, data, near=near, loss=config.training.loss)
+        np.testing.assert_allclose(start.rows.weight, alone.rows.weight, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(start.rows.bias, alone.rows.bias, rtol=1e-7, atol=1e-9)
+        assert (start.lam, start.steps) == (alone.lam, alone.steps)
+        assert seconds == found[0][1]
+    assert rounds[0] == max(rounds[1:])
+    assert len({start.factor for start, _ in found}) == 3
 
 
 def predictions(method: str, queries: np.ndarray) -> tuple[np.ndarray, dict[int, np.ndarray]]:
