@@ -10,6 +10,7 @@ from torch import Tensor
 
 from clinit.headtrain.protocol.stream import buffer as ram
 from clinit.headtrain.protocol.train import evaluate
+from clinit.headtrain.protocol.train import heads as heads_module
 from tests.headtrain.protocol.test_experiment import run
 from tests.twin import Machine, twin
 
@@ -47,6 +48,7 @@ def _in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         evaluate, "logits_of", lambda bank, rows, which, space=None: real(bank, rows, which)
     )
+    monkeypatch.setattr(heads_module, "cpu_has_bf16", lambda: True)  # else PyTorch emulates it
 
 
 def trained(device: str, case: str) -> list[Any]:
