@@ -140,7 +140,9 @@ class Audit:
             ],
             **{
                 f"{noun}s repeated {place}": [
-                    _equals(each["images"]) for each in self.repeated if each["where"] == place
+                    _equals(each["images"], " and " if place == PLACES[3] else " = ")
+                    for each in self.repeated
+                    if each["where"] == place
                 ]
                 for place in PLACES
             },
@@ -167,9 +169,9 @@ class Audit:
         return asdict(self)
 
 
-def _equals(names: Sequence[str]) -> str:
+def _equals(names: Sequence[str], sign: str) -> str:
     rest = len(names) - MOST_EQUALS
-    return " = ".join(names[:MOST_EQUALS]) + (f" = {rest:,} more" if rest > 0 else "")
+    return sign.join([*names[:MOST_EQUALS], *([f"{rest:,} more"] if rest > 0 else [])])
 
 
 def audit(
