@@ -134,10 +134,12 @@ def keep_programs_private() -> str:
     """Let PyTorch and Triton cache programs in a folder of this user; return the folder.
 
     PyTorch's default has a predictable name in a folder that all users may write to, and PyTorch
-    itself puts it into the environment. A folder that the user has set is kept.
+    itself puts it into the environment. A folder that the user has set is kept. A program is for
+    the instructions of a CPU, or for those that `ATEN_CPU_CAPABILITY` allows.
     """
     if os.environ.get(_PROGRAMS) in (None, "", default_cache_dir()):
-        os.environ[_PROGRAMS] = str(own_folder("programs"))
+        kind = torch.backends.cpu.get_cpu_capability().replace(" ", "-")
+        os.environ[_PROGRAMS] = str(own_folder(f"programs-{kind}"))
     return os.environ[_PROGRAMS]
 
 
