@@ -5,7 +5,7 @@ storage            read and write a model file or folder; card writes its README
 engine             what an engine is; network, onnx: a timm network, an ONNX graph
 inputs, images     features or images that are given to a model
 predict            classify images or features; pixels reads images; evaluation measures
-add                add classes: settings, growth (rows, old_rows), audit, addition
+add                add classes: settings, old_rows, growth (rows), audit, addition
 again              repeat an addition with more images, or to merge two models
 memory             statistics and features of the images of a model's classes
 export             the model of a recorded run

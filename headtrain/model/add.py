@@ -25,9 +25,10 @@ from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import Change
-from clinit.headtrain.model.growth import DRAWN, GrownHead, Growth, grown_head, grown_memory
+from clinit.headtrain.model.growth import GrownHead, Growth, grown_head, grown_memory
 from clinit.headtrain.model.inputs import Inputs, features_in, held_out, similar_names
 from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.old_rows import DRAWN
 from clinit.headtrain.model.settings import HELD_OUT, AddConfig, ArrivalKind
 from clinit.headtrain.probe.protocol import first_head
 from clinit.headtrain.protocol.stream.source import Source, read_sources

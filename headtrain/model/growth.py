@@ -1,30 +1,8 @@
 """Classes that arrive at a model: the rows of old classes next to them, and the task they make.
 
 Adding classes is one task of the experiment that `clinit train-head` runs: the old classes are the
-base, real or drawn features of old classes are the buffer, and the added classes are the task.
-
-If a model remembers class statistics, features are drawn from them, in pairs around the class means
-(`clinit.headtrain.protocol.train.past`).
-
-Otherwise, statistics are estimated from the rows of the head. With v_c the row of a class less the
-mean of all rows, and b_c its bias less the mean of all biases, the mean of the class is
-
-    mu_c = m + g D v_c,
-
-with D the variance of each feature over the new images: a head weighs a feature by what it tells in
-units of its noise, as a linear discriminant does. On features of equal variances, D changes
-nothing; on spoken digits (spectra of very unequal variances), old classes kept 99.7 in place of
-11.4 % next to five new classes of twenty recordings. All else happens in units of sqrt(D).
-
-Rows of a trained head have the directions of the class means (NC3: V. Papyan, X. Y. Han,
-D. L. Donoho, "Prevalence of neural collapse during the terminal phase of deep learning training",
-PNAS 2020). At the centre m of all classes no class is preferred: m is the point nearest to the mean
-of the new classes at which all logits v_c.m + b_c are equal, by least squares with a ridge. The
-factor g makes the old classes as far from m as the new classes are from their centre. The
-covariance is the covariance of the new images within their classes, shrunk because the images are
-few (O. Ledoit, M. Wolf, "A well-conditioned estimator for large-dimensional covariance matrices",
-Journal of Multivariate Analysis 88(2), 2004). It is then scaled up and mixed with a multiple of the
-identity, because a thousand old classes vary in more directions than a few new classes.
+base, real or drawn features of old classes (`clinit.headtrain.model.old_rows`) are the buffer, and
+the added classes are the task.
 """
 
 from __future__ import annotations
@@ -35,30 +13,25 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg
-from jaxtyping import Bool, Float
-from sklearn.covariance import ledoit_wolf
+from jaxtyping import Float
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1
-from clinit.headtrain.heads.array import beside, take, to_numpy
+from clinit.headtrain.heads.array import take, to_numpy
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import Balance, Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.model.facts import Action
 from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory, owing_nothing
 from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.experiment import started_heads
-from clinit.headtrain.protocol.stream.buffer import drawn_per_class
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.parts import Stream, Training
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.protocol.train.past import paired_rows, root
 from clinit.observer import Doing, Observer
 from clinit.words import examples
 
@@ -183,7 +156,7 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     are asked for.
     """
     left, images, is_auto = growth.left, growth.images, growth.config.init == "auto"
-    rows, kind, known = old_rows(left.head, left.memory, images.train, growth.given.train)
+    rows, kind, known, guesses = old_rows(left.head, left.memory, images.train, growth.given.train)
     observer(Doing("Computing rows …"))
     share, found = growth.share(known), list[Initialisation]()
     if share > 0:
@@ -193,10 +166,8 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     if share < 1:
         init = "fitted" if is_auto else growth.config.init
         head, start = _started(growth, init, rows)
-        guessed = np.isin(np.arange(left.facts.num_classes), known.labels, invert=True)
-        if init == "fitted" and guessed.any() and start.left_out is not None:
-            seen_by = partial(guessed_anew, left.head, guessed)
-            start = replace(start, left_out=partial(start.left_out, seen_by))
+        if init == "fitted" and guesses is not None and start.left_out is not None:
+            start = replace(start, left_out=partial(start.left_out, guesses.anew))
         if is_auto and len(rows.labels):
             # With a single image per class, nothing else shows how far old images lie from the new
             # rows, which could take them all: these take at most half of the stand-ins.
@@ -327,186 +298,3 @@ def grown_memory(growth: Growth, left_out: FeatureSet | None) -> Memory:
     elif len(given.train.labels):
         memory = of(given).updated(memory)
     return memory.joined(of(growth.images, added=True, left_out=left_out))
-
-
-DRAWN = "synthetic"
-"""In descriptions of rows that are not real features."""
-
-
-def old_rows(
-    head: Head, memory: Memory | None, new: FeatureSet, given: FeatureSet | None = None
-) -> tuple[FeatureSet, str, FeatureSet]:
-    """Return rows of the old classes: real or drawn features.
-
-    For each class, the first available kind is taken: given rows; drawn from its statistics; drawn
-    from the weights of the head.
-
-    Args:
-        head: The classifier, with class names.
-        memory: The model's memory.
-        new: Rows of the new classes, which give the covariance if none is remembered.
-        given: Real rows of old classes, from a feature cache.
-
-    Returns:
-        The rows, their description (`4,000 synthetic features from class statistics`), and the
-        rows among them that are known: real ones, or drawn from statistics of real ones.
-    """
-    names = head.class_names
-    assert names is not None
-    has_rows = np.zeros(len(names), dtype=bool)
-    taken: list[FeatureSet] = []
-    kinds: list[str] = []
-
-    def take(rows: FeatureSet, what: str) -> None:
-        """Add the rows of classes that have no rows yet."""
-        needed = ~has_rows[rows.labels]
-        has_rows[rows.labels] = True
-        if needed.any():
-            features = rows.features[needed].astype(np.float32)
-            taken.append(FeatureSet(features, rows.labels[needed], names))
-            kinds.append(f"{int(needed.sum()):,} {what}")
-
-    def draw(known: Memory, what: str) -> None:
-        if (known.known & ~has_rows).any():
-            count = drawn_per_class(int(known.known.sum()), known.dim)
-            take(pseudo_features(known, count, 0), f"{DRAWN} features from {what}")
-
-    if given is not None:
-        take(given.named(names), "real features from the cache")
-    if memory is not None:
-        draw(memory, "class statistics")
-    known = FeatureSet.joined([new.nothing(names), *taken], names)
-    if not has_rows.all():
-        draw(memory_of_head(head, new), "the classifier's weights")
-    return FeatureSet.joined(taken, names), ", ".join(kinds), known
-
-
-def pseudo_features(memory: Memory, rows_per_class: int, seed: int) -> FeatureSet:
-    """Draw rows of all classes whose means are known.
-
-    Args:
-        memory: Statistics of the classes.
-        rows_per_class: Rows of each class; rounded up to an even number.
-        seed: Equal seeds give equal rows.
-    """
-    classes = np.flatnonzero(memory.known)
-    rows = paired_rows(
-        memory.means[classes],
-        root(memory.population_covariance),
-        rows_per_class,
-        generator(seed, Draw.PSEUDO_ROWS),
-    )
-    labels = np.repeat(classes, rows.shape[1])
-    return FeatureSet(rows.reshape(-1, memory.dim), labels, memory.class_names)
-
-
-USUAL_ROWS = 5
-RIDGE = 0.1
-"""Ridge in the search for the centre, relative to the mean eigenvalue of the rows."""
-WIDENING, ROUNDING = 8.0, 0.9
-"""Factor of the covariance, and share of it that becomes equal in all directions. Chosen on
-photographs: with 8 and 0.5, ViT-tiny recognised 4 points less of classes of five images."""
-
-
-def memory_of_head(head: Head, new: FeatureSet) -> Memory:
-    """Estimate the statistics of a head's classes from its rows and new images.
-
-    Args:
-        head: The classifier, with class names.
-        new: Features of images of other classes, at least one.
-    """
-    assert head.class_names is not None
-    deviation = _deviation(new.features)
-    scaled = FeatureSet(new.features / deviation, new.labels, new.class_names)
-    centre, covariance, spread = _surroundings(scaled)
-    offsets = head.weight * deviation
-    offsets -= offsets.mean(axis=0)
-    factor = np.sqrt(spread / max(float(np.square(offsets).sum(axis=1).mean()), 1e-30))
-    means = _centre(offsets, head.bias.astype(np.float64), centre) + factor * offsets
-    even = np.trace(covariance) / head.dim * np.eye(head.dim)
-    widened = WIDENING * ((1 - ROUNDING) * covariance + ROUNDING * even)
-    return replace(
-        Memory.of(new.nothing(head.class_names), {}),
-        counts=np.ones(head.num_classes, dtype=np.int64),
-        means=(deviation * means).astype(np.float32),
-        covariance=(deviation[:, None] * deviation * widened).astype(np.float32),
-        freedom=1.0,
-    )
-
-
-def guessed_anew(head: Head, guessed: Bool[np.ndarray, " old"], fewer: NewClasses) -> NewClasses:
-    """Return data whose rows of guessed old classes are drawn anew, for the new images in it.
-
-    Left-out images are tested too easily by rows that had to differ from guesses made with them:
-    with two images per class, 94 % were right where other images had 50 %.
-
-    Args:
-        head: The classifier of the old classes.
-        guessed: The old classes whose rows were drawn from the head.
-        fewer: Old rows and some of the new images.
-    """
-    features, labels = to_numpy(fewer.features).astype(np.float32), fewer.labels
-    is_new = labels >= fewer.start
-    names = tuple(map(str, range(fewer.stop - fewer.start)))
-    images = FeatureSet(features[is_new], labels[is_new] - fewer.start, names)
-    order = np.argsort(labels, kind="stable")
-    rows = order[np.append(guessed, np.zeros(len(names), dtype=bool))[labels[order]]]
-    guess = memory_of_head(head, images)
-    factor = scipy.linalg.cholesky(guess.covariance, check_finite=False)
-    pairs = generator(0, Draw.PSEUDO_ROWS).standard_normal((-(-len(rows) // 2), head.dim), "f4")
-    offsets = np.stack([pairs, -pairs], axis=1).reshape(-1, head.dim)[: len(rows)] @ factor
-    features[rows] = guess.means[labels[rows]] + offsets
-    return replace(fewer, features=beside(fewer.features, features))
-
-
-def _deviation(features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, " dim"]:
-    """Return the deviation of each feature; the mean variance counts as `USUAL_ROWS` rows more."""
-    variance, rows = features.astype(np.float64).var(axis=0), len(features)
-    usual = float(variance.mean()) or 1.0
-    return np.asarray(np.sqrt((rows * variance + USUAL_ROWS * usual) / (rows + USUAL_ROWS)))
-
-
-def _centre(
-    offsets: Float[np.ndarray, "classes dim"],
-    bias: Float[np.ndarray, " classes"],
-    near: Float[np.ndarray, " dim"],
-) -> Float[np.ndarray, " dim"]:
-    """Return the point nearest to `near` at which no class is preferred."""
-    gram = offsets.T @ offsets
-    mean_eigenvalue = float(np.trace(gram)) / len(gram) or 1.0
-    system = gram + RIDGE * mean_eigenvalue * np.eye(len(gram))
-    preferred = bias - bias.mean() + offsets @ near
-    step = scipy.linalg.solve(system, offsets.T @ preferred, assume_a="pos")
-    return np.asarray(near - step)
-
-
-def _surroundings(
-    new: FeatureSet,
-) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "dim dim"], float]:
-    """Return the mean of the class means, the shrunk covariance, and the spread of the means.
-
-    The covariance is taken within classes or, if no class has two images, around the mean of all
-    images. The spread is the mean squared distance of the class means from their mean, less its
-    expectation by chance with so few images, and at least a tenth of the variance within classes.
-    """
-    rows = new.features.astype(np.float64)
-    counts = new.counts()
-    sums = np.zeros((len(counts), new.dim))
-    np.add.at(sums, new.labels, rows)
-    means = sums / np.maximum(counts, 1)[:, None]
-    present = counts > 0
-    centre = means[present].mean(axis=0)
-    several, covariance = counts[new.labels] > 1, np.zeros((new.dim, new.dim))
-    if several.any():
-        unbiased = np.sqrt(counts / np.maximum(counts - 1, 1))[new.labels][:, None]
-        within = ((rows - means[new.labels]) * unbiased)[several]
-        covariance = ledoit_wolf(within, assume_centered=True)[0]
-    elif len(rows) > 1:
-        covariance = ledoit_wolf(rows)[0]
-    if not covariance.any():  # a single image, or equal ones
-        covariance = np.eye(new.dim) * float(np.square(rows).mean())
-    variance = float(np.trace(covariance))
-    number = int(present.sum())
-    found = float(np.square(means[present] - centre).sum()) / max(1, number - 1)
-    chance = variance * float((1 / counts[present]).mean())
-    return centre, covariance, max(found - chance, 0.1 * variance)

@@ -41,12 +41,20 @@ from clinit.headtrain.heads.start.discriminant import discriminant_rows
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.scale import Initialisation, LeftOut
 from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.heads.statistics.solve import LambdaPath
 from clinit.machine import Stopwatch
 
 PARTS = 5
 """Number of parts that are left out in turn for the leave-one-out logits of fitted rows."""
+
+Seen = Callable[[NewClasses, Weighting], tuple[NewClasses, ClassStatistics]]
+"""Returns the data without some images as rows are computed from them, and their statistics."""
+
+
+def with_statistics(data: NewClasses, weighting: Weighting) -> tuple[NewClasses, ClassStatistics]:
+    """Return data as they are, and their statistics."""
+    return data, data.statistics(weighting)
 
 
 def initialise(start: Start, data: NewClasses, **options: Any) -> Initialisation:
@@ -124,15 +132,18 @@ def initialising(
         end = fit(sample, found.rows, start.fit_ridge, fits_bias=start.bias == "write")
     judged = sample.judgeable
 
-    def again(fewer: NewClasses) -> Rows:
+    def again(fewer: NewClasses, statistics: ClassStatistics) -> Rows:
         around = CalibrationSet.of(fewer, sample.loss, start.new_share)
-        raw = raw_rows(start, fewer, fewer.statistics(start.weighting), lam)
+        raw = raw_rows(start, fewer, statistics, lam)
         kept = fewer.stale.bias if start.bias == "keep" else None
         begin = affine(raw, found.factor, found.shift, kept)
         return fit(around, begin, start.fit_ridge, fits_bias=kept is None).rows
 
-    def left_out(seen_by: Callable[[NewClasses], NewClasses] = lambda fewer: fewer) -> LeftOut:
-        logits = computed_again(judged, lambda fewer: again(seen_by(fewer)), PARTS)
+    def left_out(seen_by: Seen = with_statistics) -> LeftOut:
+        def rows_of(fewer: NewClasses) -> Rows:
+            return again(*seen_by(fewer, start.weighting))
+
+        logits = computed_again(judged, rows_of, PARTS)
         return LeftOut(data, judged.drawn, logits)
 
     return replace(found, left_out=left_out, **end._asdict())

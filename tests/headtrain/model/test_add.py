@@ -15,10 +15,10 @@ from clinit.headtrain.heads.temperature import temperature_of
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.export import TrainedRun, export_model
-from clinit.headtrain.model.growth import WIDENING, memory_of_head, old_rows, pseudo_features
 from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
+from clinit.headtrain.model.old_rows import WIDENING, guessed_population, old_rows, pseudo_features
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.stream.source import Source
 
@@ -43,7 +43,7 @@ def test_the_best_rows_of_each_class_are_taken() -> None:
     """Class a is in the cache, of b and c there are statistics, of d the head alone."""
     memory = Memory.of(features_of((0, 14, 5, 0), NAMES), {})
     given = features_of((3, 4), ("other", "a"), seed=2)
-    found, kind, _ = old_rows(HEAD, memory, NEW, given)
+    found, kind, *_ = old_rows(HEAD, memory, NEW, given)
     a, b, c, d = (found.features[found.labels == row] for row in range(4))
     np.testing.assert_array_equal(a, given.features[given.labels == 1])
     for row, drawn in ((1, b), (2, c)):
@@ -71,7 +71,7 @@ def collapsed() -> tuple[Head, FeatureSet, np.ndarray]:
 
 def test_the_class_means_behind_a_collapsed_head_are_found() -> None:
     head, new, means = collapsed()
-    found = memory_of_head(head, new)
+    found = guessed_population(head, new)
     assert np.corrcoef(found.means.ravel(), means.ravel())[0, 1] > 0.95
     centre = means.mean(axis=0)
     assert np.linalg.norm(found.means.mean(axis=0) - centre) < 0.2 * np.linalg.norm(centre)
@@ -81,7 +81,7 @@ def test_the_class_means_behind_a_collapsed_head_are_found() -> None:
     np.testing.assert_allclose(found.covariance, WIDENING * np.eye(WIDTH), atol=0.55 * WIDENING)
     assert np.trace(found.covariance) / WIDTH == pytest.approx(WIDENING, rel=0.1)
     # What all rows have in common does not count.
-    moved = memory_of_head(Head(head.weight + 5.0, head.bias + 3.0, head.class_names), new)
+    moved = guessed_population(Head(head.weight + 5.0, head.bias + 3.0, head.class_names), new)
     np.testing.assert_allclose(found.means, moved.means, atol=1e-3)
 
 
@@ -90,7 +90,7 @@ def test_the_fewest_images_give_a_covariance(rows: slice) -> None:
     head, new, _ = collapsed()
     labels = new.labels[rows]
     few = FeatureSet(new.features[rows], labels, new.class_names[: labels.max() + 1])
-    found = memory_of_head(head, few)
+    found = guessed_population(head, few)
     covariance = found.covariance.astype(np.float64)
     assert np.trace(covariance) > 0
     assert np.linalg.eigvalsh(covariance).min() > -1e-6 * np.trace(covariance)

@@ -240,7 +240,7 @@ def test_a_head_of_another_program_is_never_replaced(place: Path) -> None:
 
 
 def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path) -> None:
-    first, second = drawn(("dog",), 20, 2), drawn(("elk",), 20, 4)
+    first, second = drawn(("dog",), 20, 6), drawn(("elk",), 20, 4)
     model = load_model("head.npz").add(first).model
     features = np.concatenate([second.features, first.features[7:8]])
     added = model.add((features, ["elk"] * 21))

@@ -65,7 +65,7 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
 
     monkeypatch.setattr("clinit.headtrain.model.growth.started_heads", started)
     added = addition(model, Source(new, new.nothing()), AddConfig(init="least-square"))
-    old, _, known = old_rows(model.head, model.memory, new)
+    old, _, known, _ = old_rows(model.head, model.memory, new)
     assert len(known.labels) == len(old.labels)  # the model remembers all of its classes
     both = FeatureSet(
         np.concatenate([old.features, new.features]),
