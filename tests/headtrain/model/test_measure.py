@@ -14,9 +14,9 @@ from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.model.add import PRICES
 from clinit.headtrain.model.addition import Examined, first_left_out
 from clinit.headtrain.model.export import export_model
-from clinit.headtrain.model.growth import old_rows
 from clinit.headtrain.model.memory import owing_nothing
 from clinit.headtrain.model.model import Model, load_model
+from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.predict import Rejection
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.probe.protocol import first_head
