@@ -25,7 +25,7 @@ from clinit.analysis.page.page import escaped_json, fill, policy, read
 from clinit.errors import ImageError
 from clinit.extract.dataset.decode import decode_with_pillow, read_whole
 from clinit.extract.dataset.names import in_words
-from clinit.headtrain.model.audit import UNIT
+from clinit.headtrain.model.audit import UNIT, repeats_in_words
 from clinit.headtrain.model.evaluation import Evaluation, cells_of
 from clinit.headtrain.model.facts import ModelFacts
 from clinit.words import number_of, visible
@@ -130,7 +130,8 @@ def _of_audit(audit: Mapping[str, Any]) -> Sections:
         shots = {name: Shot(name, f"like {stays}") for name in given}
         shots |= {stays: Shot(stays, KEPT, has_box=False)} if stays in shots else {}
         copies |= shots if "across" in each["where"] else {}
-        repeats.setdefault(f"Repeated {each['where']}", []).extend(shots.values())
+        above = repeats_in_words(each["where"]).capitalize()
+        repeats.setdefault(above, []).extend(shots.values())
 
     def compared(each: Mapping[str, Any]) -> Shot:
         copy = copies.get(each["image"])

@@ -73,7 +73,8 @@ def add(
     clinit add scenes/ photographs/
     """
     model_source.check_file(html, "html")
-    with model_source.opened(paths, network, out, overwrite=overwrite) as (
+    kind: ArrivalKind = "more" if more else "add"
+    with model_source.opened(paths, network, out, kind, overwrite=overwrite) as (
         model,
         inputs,
         out,
@@ -81,16 +82,11 @@ def add(
     ):
         from clinit.headtrain.model.add import add as added_to
 
-        kind: ArrivalKind = "more" if more else "add"
         added = added_to(model, inputs, config, kind=kind, old=old, observe=observe)
         observe(Doing(outcome.SAVING))
         written = added.save(out, overwrite=overwrite)
-    outcome.tell_added(added, written, as_json=as_json)
-    outcome.write_page(html, str(out), added.model.facts)
+    outcome.tell_added(added, written, html, as_json=as_json)
     change = added.change
-    if html is None and added.audit.misfits and "images" in change.data:
-        page = f"clinit model show {shlex.quote(str(out))} --html PAGE.html"
-        note(f"`{page}` shows odd photographs, and how to move them or leave them out")
     if as_json:
         told = ("listing", "unreadable", "notes", "untested", "estimated_loss")
         facts = {name: change.data.get(name) for name in told}
@@ -120,7 +116,7 @@ def remember(
 
     clinit remember scenes/ photographs/ --out scenes-with-memory/
     """
-    with model_source.opened(paths, network, out, overwrite=overwrite) as (
+    with model_source.opened(paths, network, out, "remember", overwrite=overwrite) as (
         model,
         inputs,
         out,
@@ -216,17 +212,11 @@ def _changed(
 ) -> Model:
     """Open the model at `path`, apply `change` and write the result to `out`; return it."""
     model_source.check_model(path)
-    import numpy as np
-
-    from clinit.extract.cache.head import Head
-    from clinit.headtrain.model.model import Model, load_model
-    from clinit.headtrain.model.storage import check_apart, read_facts
+    from clinit.headtrain.model.model import load_model
+    from clinit.headtrain.model.storage import check_apart
 
     if path.suffix != ".onnx":  # wrong names are refused before the network is loaded
-        facts = read_facts(path)
-        nothing = np.zeros((facts.num_classes, 1), np.float32)
-        head = Head(nothing, nothing[:, 0], facts.class_names)
-        change(Model(facts=facts, linear=head), {})
+        change(model_source.without_network(path), {})
     place = model_source.target(out, path, overwrite=overwrite)
     with claimed_file(place), doing(outcome.SAVING):
         before = load_model(path, device="cpu")

@@ -10,7 +10,7 @@ import typer
 
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, given, refuse_idle
-from clinit.cli.frame.model_source import FILE_SUFFIXES, target
+from clinit.cli.frame.model_source import FILE_SUFFIXES, ONNX_FORM, target
 from clinit.cli.frame.options import Overwrite, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
@@ -35,7 +35,7 @@ def export(
         described(
             "Model to write: a folder, or a file that ends in .safetensors. A file that ends in"
             " .npz contains only the head.",
-            default="next to MODEL: flowers-2 for flowers, then flowers-3",
+            default="next to MODEL: for flowers, flowers-onnx with --onnx, else flowers-export",
         ),
     ] = None,
     weights: Annotated[
@@ -59,7 +59,7 @@ def export(
     if not exists(run):
         remedy = "Give a model, or a folder that `clinit train-head ... --out FOLDER` has written."
         raise RecordError(f"nothing at {run}", remedy=instead_of(run, remedy, exists))
-    out = out or target(None, run, overwrite=overwrite)
+    out = out or target(None, run, form=ONNX_FORM if onnx else "-export", overwrite=overwrite)
     if out.absolute().resolve().is_relative_to(run.resolve()):
         raise typer.BadParameter(f"--out must be outside the run record, got {out}")
     _check_options(context, out, is_model=is_model)
@@ -122,4 +122,5 @@ def _show(written: Written, top1: Top1 | None) -> None:
     if is_folder(written.path):
         say("Its model card is README.md: add the licence there. To upload it (clinit does not):")
         say(f"hf upload USER/NAME {path} . --private --exclude memory.safetensors")
-    say(f"Next: clinit predict {path} {'FEATURES…' if engine is None else 'PHOTOGRAPH…'}")
+    given = path if written.onnx is None else shlex.quote(str(written.path / "model.onnx"))
+    say(f"Next: clinit predict {given} {'FEATURES…' if engine is None else 'PHOTOGRAPH…'}")

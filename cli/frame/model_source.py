@@ -29,7 +29,7 @@ from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
 from clinit.extract.work.options import COMPUTATION, DATA, NETWORK
 from clinit.files.paths import check_free, check_writable, instead_of, kind_of, looks_like_model
-from clinit.headtrain.model.settings import WRITES_MODELS
+from clinit.headtrain.model.settings import WRITES_MODELS, ArrivalKind
 from clinit.observer import Doing, Noted, Observer
 from clinit.setting import fields_of, setting
 
@@ -43,6 +43,8 @@ FILE_SUFFIXES = {
     *(".pickle", ".pkl", ".pt", ".pth", ".safetensors"),
 }
 """Suffixes of files: an --out with such a suffix is probably not meant to be a folder."""
+ONNX_FORM = "-onnx"
+"""End of the name of a folder with a model as ONNX too."""
 FEATURE_SUFFIXES = (".npy", ".npz", ".safetensors")
 
 ModelAndImages = Annotated[
@@ -109,19 +111,28 @@ def command_data() -> dict[str, Any]:
     return {"command": ["clinit", *sys.argv[1:]]}
 
 
-def target(out: Path | None, model: Path, *, overwrite: bool) -> Path:
+def target(
+    out: Path | None,
+    model: Path,
+    tell: Callable[[str], None] = note,
+    form: str = "",
+    *,
+    overwrite: bool,
+) -> Path:
     """Return the path of the new model; check that it can be written, with the right suffix.
 
     Args:
         out: The path, if the user gives one.
         model: The model before; a path next to it is chosen, and told.
+        tell: Called with the choice in words.
+        form: As in `next_to`.
         overwrite: Whether an existing model may be replaced.
     """
     if out is None:
         if overwrite:
             raise typer.BadParameter("--overwrite needs --out: without it, nothing is replaced")
-        out = next_to(model)
-        note(f"the new model goes to {out}; {model.name or model} stays as it is")
+        out = next_to(model, form)
+        tell(f"the new model goes to {out}; {model.name or model} stays as it is")
     if out.suffix not in (".safetensors", ".npz") and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
             f"--out must be a folder, or a file that ends in .safetensors, got {out}"
@@ -134,11 +145,17 @@ def target(out: Path | None, model: Path, *, overwrite: bool) -> Path:
     return out
 
 
-def next_to(model: Path) -> Path:
-    """Return a free path next to a model: `flowers-2` for `flowers`, then `flowers-3`."""
+def next_to(model: Path, form: str = "") -> Path:
+    """Return a free path next to a model: `flowers-2` for `flowers`, then `flowers-3`.
+
+    The same model in another form is no step of this series: with `-onnx`, `flowers-onnx`.
+    """
     model = model if model.name not in ("", "..") else model / ".." / model.resolve().name
     suffix = model.suffix if model.suffix in (".safetensors", ".npz") else ""
-    stem = model.name.removesuffix(suffix)
+    stem = model.name.removesuffix(suffix) + form
+    suffix = suffix if form != ONNX_FORM else ""
+    if form and not os.path.lexists(free := model.with_name(f"{stem}{suffix}")):
+        return free
     base, _, number = stem.rpartition("-")
     before = [f"{base}{suffix}", f"{base}-{int(number) - 1}{suffix}"] if number.isdecimal() else []
     if not any(os.path.lexists(model.with_name(name)) for name in before if base):
@@ -222,28 +239,42 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
 
 @contextmanager
 def opened(
-    paths: Sequence[Path], network: GivenNetwork, out: Path | None, *, overwrite: bool
+    paths: Sequence[Path],
+    network: GivenNetwork,
+    out: Path | None,
+    kind: ArrivalKind,
+    *,
+    overwrite: bool,
 ) -> Iterator[tuple[Model, Inputs, Path, Observer]]:
     """Claim `out`, and open the model in the arguments of a command.
 
     Yields the model, what is given to it, where the new model goes, and who is told of the work.
-    Wrong arguments are refused before PyTorch is loaded, which takes seconds.
+    Wrong arguments are refused before PyTorch is loaded, which takes seconds, and names of classes
+    before the network of a model is loaded.
 
     Args:
         paths: The model and the images; with a timm network, only the images.
         network: The timm network, if any, and how to compute features of the images.
         out: Path of the new model, if given.
+        kind: What is done with the images.
         overwrite: Whether to replace a model at `out`.
     """
     if out is None and network.backbone is not None:
         raise typer.BadParameter("--backbone needs --out: the name of the new model")
     check_source(paths, network)
-    place = target(out, paths[0], overwrite=overwrite)
-    folders: list[Path] = []
+    choice, folders = list[str](), list[Path]()
+    place = target(out, paths[0], choice.append, overwrite=overwrite)
     with kept(folders), claimed_file(place), training_progress() as observe:
+        from clinit.headtrain.model.images import ImageFolder, kept_features
+        from clinit.headtrain.model.inputs import check_names
         from clinit.headtrain.model.model import load_model
         from clinit.headtrain.model.storage import check_apart, check_kind
 
+        inputs = _inputs(paths[-1], network, observe)
+        if network.backbone is None and paths[0].suffix != ".onnx":
+            check_names(without_network(paths[0]), inputs.class_names, kind)
+        for text in choice:
+            observe(Noted(text))
         observe(Doing("Loading the model …"))
         if network.backbone is not None:
             from clinit.extract.work.run import ExtractConfig
@@ -257,10 +288,28 @@ def opened(
         for reads in (paths[-1], Path(model.origin)):
             check_apart(place, reads)
         check_kind(model, place)
-        inputs = _inputs(model, paths[-1], network, (place, out is None), observe)
-        if isinstance(features := getattr(inputs, "features", None), Path):
+        if isinstance(inputs, ImageFolder):
+            model.need_engine()
+            known = kept_features(paths[-1], model, place) if out is None else None
+            if (features := network.features or known) is None:
+                features = place.with_name(f"{place.name}-features")
+            inputs = inputs.kept_at(features)
             folders.append(features)
         yield model, inputs, place, observe
+
+
+def without_network(path: Path) -> Model:
+    """Return a model with its facts alone, which are read at once: its rows are zero."""
+    import numpy as np
+
+    from clinit.extract.cache.head import Head
+    from clinit.headtrain.model.model import Model
+    from clinit.headtrain.model.storage import read_facts
+
+    facts = read_facts(path)
+    nothing = np.zeros((facts.num_classes, 1), np.float32)
+    head = Head(nothing, nothing[:, 0], facts.class_names)
+    return Model(facts=facts, linear=head, origin=str(path))
 
 
 @contextmanager
@@ -273,24 +322,18 @@ def kept(folders: list[Path]) -> Iterator[None]:
         raise
 
 
-def _inputs(
-    model: Model, path: Path, network: GivenNetwork, out: tuple[Path, bool], observe: Observer
-) -> Inputs:
+def _inputs(path: Path, network: GivenNetwork, observe: Observer) -> Inputs:
     """Return the images or features at `path`; refuse options that features leave idle."""
     from clinit.headtrain.model.inputs import features_in, is_features
 
     if not is_features(path):
-        model.need_engine()
         from clinit.extract.work.run import ExtractConfig
-        from clinit.headtrain.model.images import ImageFolder, kept_features
+        from clinit.headtrain.model.images import ImageFolder
 
-        place, is_chosen = out
-        known = kept_features(path, model, place) if is_chosen else None
         return ImageFolder(
             root=path,
             labels=network.labels,
             without=network.without,
-            features=network.features or known or place.with_name(f"{place.name}-features"),
             extraction=ExtractConfig.of(network),
             data=command_data(),
             observe=observe,

@@ -29,20 +29,27 @@ SAVING = "Putting backbone and head together …"
 WHOLE = "No partial model is left: the model is written completely or not at all."
 
 
-def tell_added(added: Addition, written: Written, *, as_json: bool) -> None:
-    """Print the answer, what to look at, and the next command."""
+def tell_added(
+    added: Addition, written: Written, html: Path | None = None, *, as_json: bool
+) -> None:
+    """Print the answer, what to look at, and the next command; write a page if it is wanted."""
+    path = shlex.quote(str(written.path))
     for line in [] if as_json else added.lines(str(written.path)):
         say(line)
     for text in added.audit.lines:
         warn(text)
     for text in added.notes(str(written.path)):
         note(text)
+    write_page(html, str(written.path), added.model.facts)
+    if html is None and added.audit.misfits and "images" in added.change.data:
+        page = f"clinit model show {path} --html PAGE.html"
+        note(f"`{page}` shows odd photographs, and how to move them or leave them out")
     if as_json:
         return
     for heads, lines in added.tables():
         print_table(heads, lines)
     what = "PHOTOGRAPH…" if added.model.engine is not None else "FEATURES…"
-    say(f"Next: clinit predict {shlex.quote(str(written.path))} {what}")
+    say(f"Next: clinit predict {path} {what}")
 
 
 def write_page(path: Path | None, title: str, facts: ModelFacts) -> None:

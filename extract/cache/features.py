@@ -163,9 +163,19 @@ class FeatureSet:
 
     @classmethod
     def joined(cls, parts: Sequence[FeatureSet], class_names: tuple[str, ...]) -> FeatureSet:
-        """Return the concatenated rows of sets whose labels all refer to `class_names`."""
+        """Return the concatenated rows of sets whose labels all refer to `class_names`.
+
+        Groups are known if they are in all sets; none has rows of two sets.
+        """
         features = np.concatenate([part.features[:] for part in parts])
-        return cls(features, np.concatenate([part.labels for part in parts]), class_names)
+        labels, known = np.concatenate([part.labels for part in parts]), list[np.ndarray]()
+        for part in parts:
+            if part.groups is not None:
+                kinds = np.unique(part.groups, return_inverse=True)[1].reshape(-1)
+                known.append(kinds + sum(map(len, known)))
+        groups = np.concatenate(known) if known else None
+        is_known = groups is not None and len(groups) == len(labels)
+        return cls(features, labels, class_names, groups if is_known else None)
 
     def counts(self) -> Int[np.ndarray, " classes"]:
         """Return the number of rows of each class."""

@@ -26,14 +26,14 @@ from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.growth import GrownHead, Growth, grown_head, grown_memory
-from clinit.headtrain.model.inputs import Inputs, features_in, held_out, similar_names
+from clinit.headtrain.model.inputs import Inputs, check_names, features_in, held_out
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import DRAWN
 from clinit.headtrain.model.settings import HELD_OUT, AddConfig, ArrivalKind
 from clinit.headtrain.probe.protocol import first_head
 from clinit.headtrain.protocol.stream.source import Source, read_sources
 from clinit.observer import Doing, Noted, Observer, Warned, ignore
-from clinit.words import examples, number_of
+from clinit.words import examples
 
 PRICES = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Values of `--max-old-loss` that are compared with the requested value."""
@@ -62,22 +62,25 @@ def add(
     Raises:
         ClinitError: If the model, the images or the features cannot be used.
     """
-    _check_names(model, inputs.class_names, kind)
+    check_names(model, inputs.class_names, kind)
     if not model.class_names:
         _check_first(model, inputs.class_names, config, has_old=old is not None)
-    notes, known = list[str](), 0 if model.memory is None else int(model.memory.known.sum())
+    notes, classes = list[str](), model.facts.num_classes
+    known = np.zeros(classes, dtype=bool) if model.memory is None else model.memory.known
+    if old is not None:
+        old = old_features(old, model, observe)
+        known = known | (old.train.named(model.class_names).counts() > 0)
     turns = config.activation == "sigmoid" and model.facts.activation == "softmax"
-    is_unknown = old is None and known < model.facts.num_classes / 2
-    if turns and is_unknown:
+    if turns and known.sum() < classes / 2:
         notes.append(
             "--activation sigmoid: a head that was trained with a softmax has no probabilities of"
-            " single classes, and without images of old classes nothing fits new rows to it: leave"
-            " it out, or give `--old CACHE`"
+            " single classes, and only images of most old classes fit new rows to it:"
+            f" {known.sum():,} of {classes:,} have any. Leave it out, or give more (`--old CACHE`)"
         )
         observe(Warned(notes[0]))
     tests = [] if model.memory is None else [model.memory.held_out, model.memory.left_out]
     is_tested = any(len(rows.labels) for rows in tests) or config.init == "discriminant"
-    if config.max_old_loss is not None and old is None and not known and not is_tested:
+    if config.max_old_loss is not None and not known.any() and not is_tested:
         notes.append(
             "--max-old-loss has no effect: no image tests old classes (`clinit remember`, `--old`)"
         )
@@ -88,7 +91,7 @@ def add(
         model = replace(model, facts=replace(model.facts, activation=config.activation))
     left, data = model, {**images.data, **({"notes": notes} if notes else {})}
     if old is not None:
-        old = old_features(old, model, observe)
+        features_in(old).check(model)
         data["old"] = old.description
     if kind == "more":
         left, images, told = with_more(model, images, old, observe)
@@ -270,34 +273,6 @@ def _check_first(model: Model, names: Sequence[str], config: AddConfig, *, has_o
     elif config.init == AddConfig().init and not has_old:
         return
     raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
-
-
-def _check_names(model: Model, names: Sequence[str], kind: ArrivalKind) -> None:
-    """Check that the model contains all named classes, to give it more images, or else none.
-
-    Raises:
-        ModelError: If it contains too few or too many.
-    """
-    known = [name for name in names if name in {*model.class_names}]
-    new = [name for name in names if name not in {*known}]
-    if kind == "more" and new:
-        near = near_names(new, model.class_names, "the folder", "the model")
-        near = near or similar_names(new, model)
-        raise ModelError(
-            f"new to the model: {len(new):,} of these {number_of(len(names), 'class')}"
-            f" ({examples(new)})" + (f"; {near}" if near else ""),
-            remedy="Rename a misspelt folder; add new classes without `--more`: `clinit add MODEL"
-            " IMAGES --out NEW`.",
-        )
-    if kind == "add" and known:
-        raise ModelError(
-            f"{len(known):,} of these {number_of(len(names), 'class')} already among the"
-            f" {model.facts.num_classes:,} of the model ({examples(known)})"
-            + (f"; new: {examples(new)}" if new else ""),
-            remedy="To add images to existing classes, use `--more`; to compute their rows from"
-            " other images, remove them first (`clinit remove`). Otherwise rename or remove their"
-            " folders; `clinit model show MODEL` lists the classes.",
-        )
 
 
 def old_features(given: Source | AnyPath, model: Model, observe: Observer) -> Source:

@@ -36,7 +36,7 @@ from clinit.headtrain.heads.start.scale import LeftOut
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.headtrain.heads.temperature import LEAST_ROWS, Activation, logits_of
-from clinit.headtrain.model.audit import Audit
+from clinit.headtrain.model.audit import PLACES, Audit
 from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import FEW, Change, Known, accuracy_in_words
 from clinit.headtrain.model.memory import MOST_LEFT_OUT
@@ -272,14 +272,14 @@ class Addition:
         easy = ", too easy a test of few while old classes are not remembered"
         easy = easy if guessed and init not in ("auto", "fitted") else ""
         found = f"{_right(self.new)}{easy}; {other} may be harder"
-        found += f" ({repeats:,} in repeats or series, see below)" if repeats else ""
+        found += f" ({repeats:,} in sets that count as one, see below)" if repeats else ""
         return f"Your {given}, {each} without itself: {found}."
 
     @property
     def _old_in_words(self) -> list[str]:
         if len(self.change.classes) == self.model.facts.num_classes:
             return []
-        lines, which, classes = list[str](), "The old", len(self.change.classes)
+        lines, which, classes = list[str](), "The", len(self.change.classes)
         if self.old.total:
             learnt = self.change.data["old_left_out"]
             kinds = {"held out": self.old.total - learnt, "learnt before": learnt}
@@ -288,16 +288,18 @@ class Addition:
             of += ", each tested without itself" if learnt else ""
             before = f"before this step {self.old_before.correct:,}"
             lines.append(f"Old classes: of {of}, {_right(self.old)}; {before}.")
-            which, classes = "Other", classes + self.change.data["tested_classes"]
+            which, classes = "The other", classes + self.change.data["tested_classes"]
         if classes < self.model.facts.num_classes:
             lost = self.change.data.get("estimated_loss")
-            told = f", estimated loss by this step {{:.1f}} % of their {self.audit.noun}s"
+            told = f"; estimated loss by this step {{:.1f}} % of their {self._noun}s"
             loss = "" if lost is None else told.format(100 * lost["correct"] / lost["total"])
             if lost is not None and lost["correct"] > GUESSED * lost["total"]:
-                loss = ", and perhaps much lost: give old ones (`--old`), or more new ones"
+                given = "more old ones" if "old" in self.change.data else "old ones (`--old`)"
+                loss = f"; perhaps much lost: give {given}, or more new ones"
             left = number_of(self.model.facts.num_classes - classes, "class")
-            how = "`clinit remember` holds out one of five images"
-            lines.append(f"{which} {left}: not tested ({how}){loss}.")
+            of = Path(self.change.data.get("model", "both models")).name
+            why = f"no {self._noun}s of them were given to test (`clinit remember` takes them)"
+            lines.append(f"{which} {left} of {of}: {why}{loss}.")
         return lines
 
     def tables(self) -> list[TableOf]:
@@ -305,7 +307,7 @@ class Addition:
         both = [[each.percent or 0.0 for each in (price.old, price.new)] for price in self.prices]
         if not both or max(max(side) - min(side) for side in zip(*both, strict=True)) <= 1:
             return []
-        lines = []
+        lines = [["before this step", accuracy_in_words(self.old_before), ""]]
         price = self.change.data["price"] if self.prices[-1].points is not None else None
         for (old, new), same in groupby(self.prices, key=lambda each: (each.old, each.new)):
             points = [each.points for each in same]
@@ -326,6 +328,9 @@ class Addition:
             if dict(zip(self.model.class_names, self.model.facts.tasks, strict=True))[each["old"]]:
                 how = f"name its folder {old} and run `clinit add {model} FOLDER --more`"
             notes.append(f"is {each['class']} the same as {in_words(each['old'])}? Then {how}")
+        if self.place and any(each["where"] == PLACES[3] for each in self.audit.repeated):
+            none = f"`clinit cache group {shlex.quote(self.place)} --groups none`"
+            notes.append(f"are those nearly alike different ones? Then {none}, and add again")
         lost = self.old_before.correct - self.old.correct
         if self.prices and self.prices[-1].points is None and 100 * lost > self.old.total:
             told = f"{number_of(lost, self._noun)} fewer of old classes are right"

@@ -139,7 +139,7 @@ class Audit:
                 for each in self.alike
             ],
             **{
-                f"{noun}s repeated {place}": [
+                f"{noun}s {repeats_in_words(place)}": [
                     _equals(each["images"], " and " if place == PLACES[3] else " = ")
                     for each in self.repeated
                     if each["where"] == place
@@ -167,6 +167,11 @@ class Audit:
     def content(self) -> dict[str, Any]:
         """The findings as a mapping."""
         return asdict(self)
+
+
+def repeats_in_words(place: str) -> str:
+    """Return what images are that repeat each other at one of `PLACES`."""
+    return "nearly alike, counted as one" if place == PLACES[3] else f"repeated {place}"
 
 
 def _equals(names: Sequence[str], sign: str) -> str:

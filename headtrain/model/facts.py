@@ -192,8 +192,8 @@ class ModelFacts:
             return f"not calibrated: {why}, give no correction"
         if is_first:
             return f"perhaps too high or low; calibration takes {takes}: there are {new:,}"
-        more = "give more" if old else "`clinit remember` or `--old` gives old ones"
-        there = f"there are {old:,} of old and {new:,} of new ones ({more})"
+        there = f"there are {old:,} of old and {new:,} of new ones (give more)"
+        there = there if old else "give them to `clinit remember`, or with `--old`"
         return (
             f"perhaps too high or low; calibration takes {takes}, also of most old classes: {there}"
         )

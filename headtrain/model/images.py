@@ -98,6 +98,12 @@ class ImageFolder(inputs.Inputs):
             )
         return listing
 
+    def kept_at(self, features: Path) -> ImageFolder:
+        """Return the same images, not listed again, with another folder for their features."""
+        found = replace(self, features=features)
+        vars(found)["listing"] = self.listing
+        return found
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """One name per class folder."""

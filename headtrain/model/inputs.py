@@ -35,7 +35,7 @@ from clinit.headtrain.model.audit import AuditedImages
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.settings import HELD_OUT, RememberConfig
+from clinit.headtrain.model.settings import HELD_OUT, ArrivalKind, RememberConfig
 from clinit.observer import Noted, Observer, Warned, ignore
 from clinit.words import examples, number_of
 
@@ -230,7 +230,7 @@ def similar_names(names: Sequence[str], model: Model) -> str:
         if found and _letters(found[0]) != _letters(plain(name)):  # `row 1` is not `row 2`
             asked.append(f"{name}: is it {in_words(known[found[0]])}?")
         known[plain(name)] = name  # the next folder may be this one, misspelt
-    return f"{examples(asked)} If so, rename the folder or class" if asked else ""
+    return f"{examples(asked)} If so, rename or join the folders" if asked else ""
 
 
 def _letters(name: str) -> str:
@@ -390,16 +390,8 @@ def remember(
         ModelError: If the model has no class with the name of a given class.
         ClinitError: If the images or features cannot be used.
     """
+    check_names(model, inputs.class_names, "remember")
     row_of = {name: row for row, name in enumerate(model.class_names)}
-    if unknown := [name for name in inputs.class_names if name not in row_of]:
-        near = near_names(unknown, model.class_names, "the folder", "the model")
-        near = near or similar_names(unknown, model)
-        raise ModelError(
-            f"{number_of(len(unknown), 'folder')} without class in the model ({examples(unknown)})"
-            + (f"; {near}" if near else ""),
-            remedy="Leave them out; or name them as classes of the model (`clinit model show"
-            " MODEL`); or add these classes: `clinit add MODEL IMAGES --out NEW`.",
-        )
     share = HELD_OUT if config.hold_out is None else config.hold_out
     arrived, learnt, notes = _with_learnt(model, inputs.arrive(model, share, observe))
     none, classes = np.count_nonzero(arrived.val.counts() == 0), len(arrived.class_names)
@@ -436,6 +428,34 @@ def remember(
         accuracy={"old": accuracy(model.head, aside)},
     )
     return replace(model, memory=memory).after(change)
+
+
+def check_names(model: Model, names: Sequence[str], kind: ArrivalKind) -> None:
+    """Check that the model has none of the named classes, if they are added, or else all of them.
+
+    Raises:
+        ModelError: If it has too many or too few.
+    """
+    known = [name for name in names if name in {*model.class_names}]
+    new = [name for name in names if name not in {*known}]
+    of = f"of these {number_of(len(names), 'class')}"
+    if kind != "add" and new:
+        near = near_names(new, model.class_names, "the folder", "the model")
+        near = near or similar_names(new, model)
+        raise ModelError(
+            f"new to the model: {len(new):,} {of} ({examples(new)})"
+            + (f"; {near}" if near else ""),
+            remedy="Rename a misspelt folder (`clinit model show MODEL` lists the classes); add new"
+            " classes with `clinit add`, without `--more`.",
+        )
+    if kind == "add" and known:
+        raise ModelError(
+            f"already classes of the model: {len(known):,} {of} ({examples(known)})"
+            + (f"; new: {examples(new)}" if new else ""),
+            remedy="With `--more`, these become more images of the known classes"
+            + (" (without the folders of new ones)" if new else "")
+            + ". If they are other classes, give their folders other names.",
+        )
 
 
 def _with_learnt(model: Model, arrived: Arrived) -> tuple[Arrived, FeatureSet, list[str]]:

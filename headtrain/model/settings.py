@@ -11,7 +11,7 @@ from clinit.setting import SettingGroup, setting
 AddInit = Literal["auto", "discriminant", "fitted", "least-square", "class-mean", "imprint"]
 """Starts whose rows need no training, and whose left-out logits are computed quickly."""
 WRITES_MODELS = "Give a model that `clinit add`, `clinit remember` or `clinit export` has written."
-ArrivalKind = Literal["add", "more"]
+ArrivalKind = Literal["add", "more", "remember"]
 HELD_OUT = 0.2
 """Share of images that is held out if none is given."""
 

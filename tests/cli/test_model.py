@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import clinit
-from clinit.cli.frame.model_source import next_to
+from clinit.cli.frame.model_source import ONNX_FORM, next_to
 from clinit.errors import CacheError, ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
 from clinit.extract.cache.read import open_split
@@ -141,7 +141,7 @@ def test_a_model_that_was_added_to_is_added_to_again(
 
 
 def test_without_out_the_new_model_goes_next_to_its_parent(
-    grown: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    grown: tuple[Path, str], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent = Path(shutil.copytree(grown[0], tmp_path / "flowers"))
     more, words = draw(tmp_path / "more", "h", 2), ("--device", "cpu")
@@ -171,6 +171,10 @@ def test_without_out_the_new_model_goes_next_to_its_parent(
         assert f"{name} {facts[name].digest[:12]}" in shown
     monkeypatch.setattr("clinit.headtrain.model.storage.read_model", lambda *_, **__: 1 / 0)
     assert "no class nope" in refused(ModelError, "rename", parent, "nope=x")  # before it is read
+    result = call("add", parent, images)
+    assert "already classes of the model: 2 of these" in str(result.exception)
+    assert "goes to" not in result.output
+    assert next_to(parent, ONNX_FORM).name == "flowers-onnx"
     assert next_to(tmp_path / "resnet-50").name == "resnet-50-2"
     assert next_to(tmp_path / "head.npz").name == "head-2.npz"
     monkeypatch.chdir(parent)
@@ -366,7 +370,8 @@ def test_a_network_of_timm_is_a_model_too(
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)
     assert "synthetic features from the classifier's weights" in old_rows(tmp_path / "out")
-    assert "classes: not tested (`clinit remember` holds out one of five images), " in printed
+    untested = "The 3 classes of convnextv2_atto: no photographs of them were given"
+    assert untested in printed
     assert head_of(tmp_path / "out").class_names == tuple("abcfg")
     cache = tiny_run.parent / "caches" / "base"
     message = refused(ModelError, "add", images, "--out", tmp_path / "no", "--old", cache, *network)
@@ -397,7 +402,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
 @pytest.mark.parametrize(
     ("words", "kind", "message"),
     [
-        ("add MODEL b1h1", ModelError, "1 of these 2 classes already among the 5 of the model (b)"),
+        ("add MODEL b1h1", ModelError, "already classes of the model: 1 of these 2 classes (b)"),
         ("add MODEL h3 --old IMAGES-CACHE", ModelError, "-CACHE (f, g) is a class that"),
         ("add MODEL f3g0", ManifestError, "1 of 2 classes in"),
         ("add MODEL 0", ManifestError, "no train split of folder in"),
@@ -416,8 +421,8 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add --backbone=resnet18 IMAGES --out=", None, "--backbone needs --out"),
         ("model merge MODEL MODEL", ModelError, "has all classes of the other"),
         ("model merge MODEL IMAGES", ModelError, "it is not a model"),
-        ("remember MODEL f1", ModelError, "1 folder without class in the model (f)"),
-        ("remember MODEL IMAGES --out x.safetensors", None, "a file has no memory"),
+        ("remember MODEL f1", ModelError, "new to the model: 1 of these 1 class (f)"),
+        ("remember MODEL a1 --out x.safetensors", None, "a file has no memory"),
         ("remove MODEL d8", ModelError, "no class d8; its classes of similar names: d"),
         ("remove MODEL a b c d e", ModelError, "without 5 classes, none would be left"),
         ("rename MODEL a=c", ModelError, "'c' cannot be the name of a class"),
