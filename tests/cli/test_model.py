@@ -111,12 +111,9 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     assert [change.action for change in facts.history] == ["run", "remember", "add"]
     change = facts.history[-1]
     assert (change.classes, change.task) == (("f", "g"), 3)
-    assert change.images == {"f": 8, "g": 8}
     assert change.data["images"] == str(images)
-    assert change.data["model"] == str(remembering)
     assert len(change.data["train_manifest"]) == 64
     assert "synthetic features from class statistics" in change.data["old_rows"]
-    assert (change.accuracy["new"].total, change.accuracy["old"].total) == (16, 5)
     lines = call("model", "show", out).stdout.replace(str(out), "model").splitlines()
     assert max(map(len, lines)) <= 80
     printed = done("model", "show", out)
@@ -174,9 +171,9 @@ def test_without_out_the_new_model_goes_next_to_its_parent(
     result = call("add", parent, images)
     assert "already classes of the model: 2 of these" in str(result.exception)
     assert "goes to" not in result.output
-    assert next_to(parent, ONNX_FORM).name == "flowers-onnx"
     assert next_to(tmp_path / "resnet-50").name == "resnet-50-2"
-    assert next_to(tmp_path / "head.npz").name == "head-2.npz"
+    names = [next_to(tmp_path / "head.npz", form).name for form in ("", ONNX_FORM)]
+    assert names == ["head-2.npz", "head-onnx"]
     monkeypatch.chdir(parent)
     assert next_to(Path()) == Path("../flowers-5")
 
@@ -237,7 +234,7 @@ def test_given_rows_that_the_model_holds_out_are_not_trained_on(
     printed = done("add", tmp_path / "remembers", images, "--out", out, *given, *cpu)
     assert "40 real features from the cache" in old_rows(out)  # of 50, ten are held out
     assert "Old classes: of 10 photographs held out, " in printed
-    assert "ther old classes" not in printed
+    assert "The other" not in printed
     assert memory_of(out).counts.tolist() == [8] * 7
     assert memory_of(out).held_out.counts().tolist() == [2] * 5 + [0, 0]
 
@@ -347,7 +344,6 @@ def test_odd_images_are_warned_of(remembering: Path, images: Path, tmp_path: Pat
     assert [told.pop(each) for each in ("listing", "knows", "untested")] == [None, 8, []]
     price, accuracy = told.pop("prices")[2], told.pop("accuracy")
     assert price == {"points": 1, "old": accuracy["old"], "new": accuracy["new"]}
-    assert accuracy["old"]["total"] == 5
     empty = {"notes": None, "estimated_loss": None}
     assert {"model": str(out), **empty, **change.data["audit"]} == told
     assert f"`clinit model show {out} --html PAGE.html` shows odd photographs" in result.stderr
@@ -370,8 +366,7 @@ def test_a_network_of_timm_is_a_model_too(
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)
     assert "synthetic features from the classifier's weights" in old_rows(tmp_path / "out")
-    untested = "The 3 classes of convnextv2_atto: no photographs of them were given"
-    assert untested in printed
+    assert "The 3 classes of convnextv2_atto: no photographs of them were given" in printed
     assert head_of(tmp_path / "out").class_names == tuple("abcfg")
     cache = tiny_run.parent / "caches" / "base"
     message = refused(ModelError, "add", images, "--out", tmp_path / "no", "--old", cache, *network)

@@ -160,7 +160,9 @@ def test_images_that_only_count_as_one_are_told_apart_from_repeats() -> None:
     images = clean()
     groups = np.arange(len(images.rows.labels))
     groups[[3, 4]] = 2
-    (found,) = audited(changed(images, groups=groups)).repeated
+    given = changed(images, groups=groups)
+    joined = FeatureSet.joined([given.rows, given.rows.nothing()], NEW)
+    (found,) = audited(replace(given, rows=joined)).repeated
     assert (found["images"], found["where"]) == ([f"dock/{n}.png" for n in "234"], PLACES[3])
 
 

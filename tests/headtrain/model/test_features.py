@@ -159,9 +159,10 @@ def test_what_is_useless_or_has_no_effect_is_told_and_recorded(place: Path) -> N
     done("cache", "import", "new.npz", "--backbone", "bytes", "--split", "val", "--out", "new")
     done("cache", "import", "old.npz", "--backbone", "bytes", "--split", "val", "--out", "old")
     saved(place / "few.npz", drawn(OLD, 4, 1))
+    saved(place / "ants.npz", drawn(OLD[:1], 4, 1))
     share = ("remember", "head.npz", "--hold-out", "0.5")
     for words, note in (
-        (("add", "head.npz", "new", "--activation", "sigmoid"), "no probabilities of single"),
+        (("add", "head.npz", "new", "--activation=sigmoid", "--old=ants.npz"), "1 of 3 have any"),
         (("add", "head.npz", "new", "--max-old-loss", "1"), "--max-old-loss has no effect: no"),
         ((*share, "old"), "--hold-out 0.5 has no effect: val is held out"),
         ((*share, "few.npz"), "--hold-out 0.5: no image of 3 of 3 classes is held out"),
