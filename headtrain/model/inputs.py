@@ -436,8 +436,8 @@ def check_names(model: Model, names: Sequence[str], kind: ArrivalKind) -> None:
     Raises:
         ModelError: If it has too many or too few.
     """
-    known = [name for name in names if name in {*model.class_names}]
-    new = [name for name in names if name not in {*known}]
+    old = {*model.class_names}
+    known, new = ([name for name in names if (name in old) is there] for there in (True, False))
     of = f"of these {number_of(len(names), 'class')}"
     if kind != "add" and new:
         near = near_names(new, model.class_names, "the folder", "the model")
