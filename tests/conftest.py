@@ -8,7 +8,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from pathlib import Path
@@ -136,17 +136,28 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
     return made
 
 
-def write_weights(path: Path, noise: float = 0.3) -> None:
-    """Write weights of a ConvNeXtV2 of 12 features and the three classes a, b, c."""
+def write_weights(
+    path: Path,
+    noise: float = 0.3,
+    model: str = TINY_MODEL,
+    arguments: Mapping[str, Any] = TINY_ARGS,
+    *,
+    classes: Sequence[str] = "abc",
+    seed: int = 7,
+) -> Path:
+    """Write weights of a network: without more said, of a ConvNeXtV2 of 12 features."""
     import timm
     from safetensors.torch import save_file
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        network = timm.create_model(TINY_MODEL, num_classes=3, **TINY_ARGS)
-        for parameter in network.parameters():
-            parameter.data += noise * torch.randn_like(parameter)
-    save_file(network.state_dict(), path, metadata={"class_names": '["a", "b", "c"]'})
+        torch.manual_seed(seed)
+        network = timm.create_model(model, num_classes=len(classes), **arguments)
+        for name, value in network.state_dict().items():
+            if value.is_floating_point():
+                draw = torch.rand_like if name.endswith("running_var") else torch.randn_like
+                value += noise * draw(value)
+    save_file(network.state_dict(), path, metadata={"class_names": json.dumps([*classes])})
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -162,9 +173,6 @@ def make_run() -> Callable[..., Path]:
 
     The backbone knows a, b and c; d and e arrive in two tasks. Returns the record's folder.
     """
-    import timm
-    from safetensors.torch import save_file
-
     from clinit.extract.dataset.scan import scan
     from clinit.extract.network.backbone import BackboneConfig
     from clinit.extract.work.run import ExtractConfig, extract
@@ -175,22 +183,14 @@ def make_run() -> Callable[..., Path]:
 
     def make(folder: Path, model: str = TINY_MODEL, **model_args: Any) -> Path:
         model_args = model_args or TINY_ARGS
-        weights = folder / "weights.safetensors"
         folder.mkdir(parents=True, exist_ok=True)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            network = timm.create_model(model, num_classes=3, **model_args)
-            for name, value in network.state_dict().items():
-                if value.is_floating_point():
-                    positive = name.endswith("running_var")
-                    noise = torch.rand_like(value) if positive else torch.randn_like(value)
-                    value += 0.05 * noise
-        save_file(network.state_dict(), weights, metadata={"class_names": '["a", "b", "c"]'})
+        weights = write_weights(folder / "weights.safetensors", 0.05, model, model_args, seed=3)
         backbone = BackboneConfig(name=model, weights=weights, model_args=model_args)
         config = ExtractConfig(backbone=backbone, input_size=32, batch_size=4)
         for side, classes in (("base", "abc"), ("new", "de")):
-            _write_images(folder / side, classes)
-            manifests = {split: scan("folder", folder / side, split).manifest for split in SPLITS}
+            write_images(folder / side, classes, train=6, val=4)
+            splits = ("train", "val")
+            manifests = {split: scan("folder", folder / side, split).manifest for split in splits}
             list(extract(manifests, folder / side, folder / "caches" / side, config))
         base, new = (read_source(folder / "caches" / side) for side in ("base", "new"))
         assert base.head is not None
@@ -220,21 +220,23 @@ def unwritten(*files: Path) -> Iterator[None]:
     assert {path.stat().st_mtime for path in files} == {1.0}
 
 
-SPLITS = ("train", "val")
+def write_images(
+    root: Path, classes: Sequence[str] = "abc", endings: Sequence[str] = ("png",), **splits: int
+) -> None:
+    """Write `root/<split>/<class>/<number>.png`, so many of each class, of a colour of its own.
 
-
-def _write_images(root: Path, classes: str) -> None:
-    """Write images that differ between classes in colour, so that something can be learnt."""
-    rng = np.random.default_rng(ord(classes[0]))
-    for split, count in zip(SPLITS, (6, 4), strict=True):
-        for class_name in classes:
-            colour = np.random.default_rng(ord(class_name)).integers(60, 196, 3)
-            folder = root / split / class_name
+    The images have 40 x 36 pixels; their endings alternate.
+    """
+    rng = np.random.default_rng(sum(classes[0].encode()))
+    for split, count in splits.items():
+        for name in classes:
+            colour = np.random.default_rng(sum(name.encode())).integers(60, 196, 3)
+            folder = root / split / name
             folder.mkdir(parents=True)
             for number in range(count):
-                noise = rng.integers(-50, 50, (36, 40, 3))
-                pixels = (colour + noise).astype(np.uint8)
-                Image.fromarray(pixels).save(folder / f"{number}.png")
+                pixels = (colour + rng.integers(-50, 50, (36, 40, 3))).astype(np.uint8)
+                ending = endings[number % len(endings)]
+                Image.fromarray(pixels).save(folder / f"{number}.{ending}")
 
 
 @pytest.fixture(scope="session")
@@ -255,25 +257,13 @@ def tiny_onnx(tiny_run: Path, once: Once) -> Any:
     return pickle.loads((once("onnx", make) / "export").read_bytes())
 
 
-def write_tree(root: Path, *, classes: str = "abc", train: int = 5, val: int = 2) -> Path:
-    """Write `root/<split>/<class>/<number>.png`, seeded noise of 40 x 36 pixels."""
-    rng = np.random.default_rng(len(root.name))
-    for split, count in (("train", train), ("val", val)):
-        for class_name in classes:
-            folder = root / split / class_name
-            folder.mkdir(parents=True)
-            for number in range(count):
-                pixels = rng.integers(0, 256, (36, 40, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{number}.png")
-    return root
-
-
 @pytest.fixture
 def make_tree(tmp_path: Path) -> Callable[..., Path]:
-    """Write a tree of images (`write_tree`) into the folder of the test."""
+    """Write images (`write_images`) into the folder of the test; return where they are."""
 
-    def make(name: str = "images", **how: Any) -> Path:
-        return write_tree(tmp_path / name, **how)
+    def make(name: str = "images", train: int = 5, val: int = 2, **how: Any) -> Path:
+        write_images(tmp_path / name, train=train, val=val, **how)
+        return tmp_path / name
 
     return make
 

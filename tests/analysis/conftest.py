@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from clinit.analysis.runs import Runs, runs_of
 from clinit.headtrain.protocol.record.format import TABLES, RunRecord, write_record
 
 MakeRun = Callable[..., RunRecord]
@@ -128,6 +129,19 @@ def make_run() -> MakeRun:
         )
 
     return make
+
+
+def seeded(make_run: MakeRun, seeds: int = 3, notes: Sequence[str] = ("",)) -> Runs:
+    """Three initialisations, of each note; a later seed learns a little more."""
+    height = {"random": 0.5, "class-mean": 0.7, "least-square": 0.9}
+    return runs_of(
+        [
+            make_run(i, seed=s, note=note, accuracy=lambda t, _, h=height[i], s=s: h + 0.03 * s)
+            for i in height
+            for s in range(seeds)
+            for note in notes
+        ]
+    )
 
 
 @pytest.fixture

@@ -4,13 +4,9 @@ import io
 from typing import Any
 
 from rich.console import Console
-from typer import Typer
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from clinit.cli.commands.report import report
-
-app = Typer()
-app.command()(report)
+from tests.cli import calls
 
 
 def printed(what: Any, width: int = 80, *, bold: bool = False) -> str:
@@ -29,11 +25,11 @@ def unbroken(what: Any, width: int = 80) -> str:
 
 def call(*words: object) -> Result:
     """Call `clinit report`."""
-    return CliRunner().invoke(app, [str(word) for word in words])
+    return calls.call("report", *words)
 
 
 def shown(*words: object) -> str:
     """Return what `clinit report` prints on standard output."""
     result = call(*words)
-    assert result.exit_code == 0, result.output
+    calls.checked(result)
     return result.stdout

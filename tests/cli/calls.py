@@ -1,7 +1,10 @@
 """Commands that are called as a user types them."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import typer
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
@@ -15,6 +18,14 @@ NETWORK += ["--model-arg=depths=(1,1,1,1)", "--model-arg=dims=(4,8,8,12)"]
 def sides(run: Path) -> list[str]:
     """Return the options that name the caches of `tiny_run`."""
     return [f"--{side}={run.parent / 'caches' / side}" for side in ("base", "new")]
+
+
+def parsed(command: str, words: Sequence[str]) -> Any:
+    """Return the context of a command with these words; it is not run."""
+    root: Any = typer.main.get_command(app)
+    group = root.commands["head"] if command == "align" else root
+    parent = root.context_class(root)
+    return group.commands[command].make_context(command, [*words], parent=parent)
 
 
 def call(*words: object) -> Result:
@@ -31,6 +42,11 @@ def checked(result: Result) -> str:
 def done(*words: object) -> str:
     """Call a command that succeeds; return what it prints."""
     return checked(call(*words))
+
+
+def unframed(result: Result) -> str:
+    """Return all that a command has printed and its error, on one line and without frames."""
+    return " ".join(f"{result.output} {result.exception}".replace("│", " ").split())
 
 
 def refused(result: Result) -> ClinitError:

@@ -10,9 +10,9 @@ from clinit.cli.frame.context import given
 from clinit.cli.main import app
 from clinit.errors import ClinitError, ConfigFileError, ExperimentError
 from clinit.headtrain.protocol.sweep.grid import distinct, runs_of
+from tests.cli.calls import parsed
 
-ROOT: Any = typer.main.get_command(app)
-COMMANDS = commands_with_files(ROOT)
+COMMANDS = commands_with_files(typer.main.get_command(app))
 PLACES = {
     "extract": ["--root=r", "--out=o"],
     "add": ["model", "images", "--out=o"],
@@ -35,9 +35,7 @@ def parse(command: str, text: str, *words: str, first: bool = True) -> Any:
     Path("study.toml").write_text(text, encoding="utf-8")
     line = [*PLACES[command], *words]
     line.insert(0 if first else len(line), "--config=study.toml")
-    root = ROOT.context_class(ROOT)
-    group = ROOT.commands["head"] if command == "align" else ROOT
-    return group.commands[command].make_context(command, line, parent=root)
+    return parsed(command, line)
 
 
 def options(command: str, text: str, *words: str, first: bool = True) -> dict[str, Any]:
@@ -250,9 +248,7 @@ def test_the_sweep_has_the_places_of_its_runs_and_options_of_its_own() -> None:
         seed = 1
     """
     Path("study.toml").write_text(text)
-    parent = ROOT.context_class(ROOT)
-    line = ["--config=study.toml", "--out=o", "seed=2"]
-    found = ROOT.commands["sweep"].make_context("sweep", line, parent=parent).params
+    found = parsed("sweep", ["--config=study.toml", "--out=o", "seed=2"]).params
     assert [found[name] for name in ("base", "new")] == [[Path("b")], [Path("n")]]
     assert found["bank_size"] == 3
     assert (list(found["head"]), list(found["grid"])) == (["h"], ["seed=2"])

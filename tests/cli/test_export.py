@@ -3,24 +3,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from clinit.cli.commands.export import export
 from clinit.errors import ModelError
 from clinit.headtrain.protocol.record.format import read_record
+from tests.cli.calls import call, unframed
 from tests.snapshots import check_snapshot
 
-app = typer.Typer()
-app.command()(export)
 
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def unframed(result: Result) -> str:
-    return " ".join(result.output.replace("│", " ").split())
+def invoke(*words: object) -> Result:
+    return call("export", *words)
 
 
 def test_the_output_names_what_was_exported_and_how_it_is_loaded(

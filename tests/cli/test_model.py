@@ -18,7 +18,7 @@ from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.memory import Memory, read_memory
 from clinit.headtrain.model.model import load_model
 from clinit.headtrain.model.storage import parent_of, read_facts
-from tests.cli.calls import call, checked
+from tests.cli.calls import NETWORK, call, checked
 
 
 def done(*words: object) -> str:
@@ -346,12 +346,6 @@ def test_odd_images_are_warned_of(remembering: Path, images: Path, tmp_path: Pat
     assert {"model": str(out), **empty, **change.data["audit"]} == told
     assert f"`clinit model show {out} --html PAGE.html` shows odd photographs" in result.stderr
     assert "g/bad.png" in str(read_facts(out).history[-1].data["unreadable"])
-
-
-NETWORK = (
-    *("--backbone", "convnextv2_atto", "--input-size", 32, "--device", "cpu"),
-    *("--model-arg", "depths=(1, 1, 1, 1)", "--model-arg", "dims=(4, 8, 8, 12)"),
-)
 
 
 def test_a_network_of_timm_is_a_model_too(

@@ -5,21 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from PIL import Image
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from clinit.cli.commands import predict as predict_output
-from clinit.cli.commands.predict import COLUMNS, OF_REJECTION, predict
+from clinit.cli.commands.predict import COLUMNS, OF_REJECTION
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.facts import ModelFacts
 from clinit.headtrain.model.model import load_model
 from clinit.headtrain.model.predict import Guess, Prediction, find_images, near
+from tests.cli.calls import call, unframed
 from tests.snapshots import check_snapshot
-
-app = typer.Typer()
-app.command()(predict)
 
 
 @pytest.fixture
@@ -39,9 +36,8 @@ def images(tiny_run: Path) -> list[Path]:
     return find_images([tiny_run.parent / "new" / "val"])
 
 
-def invoke(*arguments: object) -> Result:
-    words = [*map(str, arguments), "--device", "cpu"]
-    return CliRunner().invoke(app, words)
+def invoke(*words: object) -> Result:
+    return call("predict", *words, "--device", "cpu")
 
 
 def test_a_table_has_a_line_for_each_class(
@@ -156,4 +152,4 @@ def test_options_that_mean_nothing_are_refused(
 ) -> None:
     result = invoke(model, images[0], *options)
     assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())
+    assert message in unframed(result)

@@ -13,7 +13,7 @@ import typer
 from clinit.cli.frame.config import grids_of, recipe, recipe_names
 from clinit.cli.main import app
 from clinit.headtrain.protocol.sweep.grid import distinct, runs_of
-from tests.cli.calls import done
+from tests.cli.calls import done, parsed
 
 ROOT: Any = typer.main.get_command(app)
 ORDER = [
@@ -36,12 +36,7 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def options(command: str, name: str, *words: str) -> dict[str, Any]:
     """The options of a command with a recipe; the command is not run."""
-    line = [f"--config={name}", *words]
-    parent = ROOT.context_class(ROOT)
-    group = ROOT.commands["head"] if command == "align" else ROOT
-    found: dict[str, Any] = (
-        group.commands[command].make_context(command, line, parent=parent).params
-    )
+    found: dict[str, Any] = parsed(command, [f"--config={name}", *words]).params
     return found
 
 

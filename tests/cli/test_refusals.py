@@ -9,7 +9,7 @@ import pytest
 import clinit
 from clinit.errors import ClinitError
 from clinit.headtrain.protocol.study.rules import settings_of
-from tests.cli.calls import call
+from tests.cli.calls import call, unframed
 
 HEAD_RUNS: list[tuple[dict[str, Any], str]] = [
     ({"method": "ncm", "lr": 0.01}, "--lr does not go with --method ncm: its head is solved"),
@@ -25,7 +25,7 @@ PLACES = ["--base=b", "--new=n", "--out=o"]
 def said(*words: str) -> str:
     result = call(*words)
     assert result.exit_code != 0
-    return " ".join(f"{result.output} {result.exception}".replace("│", " ").split())
+    return unframed(result)
 
 
 @pytest.mark.slow

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from tests.conftest import TINY_ARGS, TINY_MODEL, write_weights
+from tests.conftest import TINY_ARGS, TINY_MODEL, write_images, write_weights
 from tests.faults.process import Fault, run
 
 _NETWORK = (
@@ -123,7 +122,9 @@ def make_work(folder: Path) -> None:
     work = folder / "work"
     work.mkdir()
     (folder / "out").symlink_to(work)
-    _write_images(work)
+    for side, classes in (("base", "abc"), ("new", "de"), ("later", "fg"), ("more", "gf")):
+        write_images(work / "images" / side, classes, ("png", "jpg"), train=6, val=3)
+    shutil.copy(work / "images" / "new" / "val" / "d" / "0.png", work / "good.png")
     write_weights(work / "weights.safetensors", 0.1)
     _write_arrays(work / "arrays")
     (work / "settings.toml").write_text(
@@ -164,21 +165,6 @@ def _keep_checkpoint(folder: Path, kept: Path) -> None:
     (checkpoint,) = (folder / "out" / "top").glob("*.checkpoint")
     kept.mkdir()
     shutil.copy(checkpoint, kept / "random.checkpoint")
-
-
-def _write_images(work: Path) -> None:
-    for side, classes in (("base", "abc"), ("new", "de"), ("later", "fg"), ("more", "gf")):
-        rng = np.random.default_rng(ord(classes[0]))
-        for split, count in (("train", 6), ("val", 3)):
-            for name in classes:
-                colour = np.random.default_rng(ord(name)).integers(60, 196, 3)
-                folder = work / "images" / side / split / name
-                folder.mkdir(parents=True)
-                for number in range(count):
-                    pixels = colour + rng.integers(-50, 50, (36, 40, 3))
-                    image = Image.fromarray(pixels.astype(np.uint8))
-                    image.save(folder / f"{number}.{'jpg' if number % 2 else 'png'}")
-    shutil.copy(work / "images" / "new" / "val" / "d" / "0.png", work / "good.png")
 
 
 def _write_arrays(folder: Path) -> None:

@@ -103,6 +103,14 @@ def test_what_was_asked_names_data_and_what_varies(seeds: dict[str, Any]) -> Non
     assert seeds["title"] == "imagenet_mini → places50, 9 runs"
 
 
+def test_a_setting_that_the_first_run_lacks_is_asked_for_too(make_run: MakeRun) -> None:
+    solved = make_run("random", method="ncm")
+    for name in ("init", "lr", "buffer"):
+        del solved.info["config"][name]
+    asked = data_of(runs_of([solved, make_run("least-square")]))["asked"]
+    assert ["buffer", "24,000"] in asked["settings"]
+
+
 def test_the_matrix_is_that_of_the_report(three_inits: Path) -> None:
     report = load_runs(three_inits)
     for run, row in zip(data_of(report)["runs"], report.rows(), strict=True):

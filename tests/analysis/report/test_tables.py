@@ -10,23 +10,11 @@ from clinit.analysis.report.tables import collapse_table, ranking, run_table, ta
 from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.errors import RecordError
 from clinit.headtrain.protocol.record.info import held_out_manifest, held_out_share
-from tests.analysis.conftest import MakeRun
+from tests.analysis.conftest import MakeRun, seeded
 from tests.analysis.printed import printed, unbroken
 
 INITS = ("random", "class-mean", "least-square")
 FURTHER = ("backward_transfer", "acc_in_task", "acc_pre_alone", "loss_new", "forgetting")
-
-
-def seeded(make_run: MakeRun, seeds: int = 3) -> Runs:
-    """Three initialisations; a later seed learns a little more."""
-    height = {"random": 0.5, "class-mean": 0.7, "least-square": 0.9}
-    return runs_of(
-        [
-            make_run(init, seed=seed, accuracy=lambda t, i, h=height[init], s=seed: h + 0.05 * s)
-            for seed in range(seeds)
-            for init in height
-        ]
-    )
 
 
 def line_of(init: str, text: str) -> list[str]:

@@ -16,25 +16,17 @@ from clinit.analysis.report import ReportView
 from clinit.analysis.report.measures import MEANS
 from clinit.analysis.runs import Runs, runs_of
 from clinit.words import escaped, visible
-from tests.analysis.conftest import MakeRun
+from tests.analysis.conftest import MakeRun, seeded
 from tests.analysis.printed import shown
 
 HOSTILE = 'a|b_c & $x^2$ 50%\\#{~}[red] "<i>" *x* `y` \x1b[31m\n\u202e λ -- \''
 INITS = ("random", "class-mean", "least-square")
 
 
-@pytest.fixture
-def seeded(make_run: MakeRun) -> Runs:
-    """Three initialisations of three seeds, two of which are hostile in a setting."""
-    height = {"random": 0.5, "class-mean": 0.7, "least-square": 0.9}
-    return runs_of(
-        [
-            make_run(i, seed=s, note=note, accuracy=lambda t, _, h=height[i], s=s: h + 0.03 * s)
-            for i in INITS
-            for s in range(3)
-            for note in ("plain", HOSTILE)
-        ]
-    )
+@pytest.fixture(name="seeded")
+def _seeded(make_run: MakeRun) -> Runs:
+    """Runs of three seeds, of which every second is hostile in a setting."""
+    return seeded(make_run, notes=("plain", HOSTILE))
 
 
 def markdown_cells(text: str) -> list[list[str]]:

@@ -10,7 +10,7 @@ from clinit.errors import ClinitError
 from clinit.extract.cache.plan import WRITE_AGAIN
 from clinit.extract.cache.verify import verify
 from tests.cli.calls import call
-from tests.conftest import Once, write_tree
+from tests.conftest import Once, write_images
 from tests.extract.work.made import extracted, tiny_config
 
 
@@ -19,7 +19,7 @@ def mend(tiny_weights: Path, once: Once) -> Callable[[Path], Path]:
     """Extract both splits and two views into a cache, or compute what is damaged of it."""
 
     def images(root: Path) -> None:
-        write_tree(root)
+        write_images(root, train=5, val=2)
         (root / "train" / "b" / "2.png").write_text("no pixels")
 
     root, config = once("verify-images", images), tiny_config(tiny_weights, views=2)

@@ -37,10 +37,10 @@ def extracted(
     return list(extract(manifests, root, out, config, part, observer=observer))
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder: Path, *, without: str = "cache.json") -> dict[str, bytes]:
     """Everything in a cache but what tells of the run itself; no draft and no lock may be left."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "cache.json"
+        if path.is_file() and path.name not in ("cache.json", without)
     }

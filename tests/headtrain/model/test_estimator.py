@@ -1,7 +1,6 @@
 """A released head that learns new classes, as scikit-learn sees it."""
 
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_estimator
 
 import clinit
 from clinit.headtrain.model.estimator import AddedClassesClassifier
@@ -20,12 +19,10 @@ CENTRES = 2 * np.random.default_rng(3).normal(size=(OLD + NEW, DIM))
 HEAD = CENTRES[:OLD], -0.5 * (CENTRES[:OLD] ** 2).sum(1)
 
 
-@parametrize_with_checks([AddedClassesClassifier()])  # type: ignore[untyped-decorator]
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
-def test_it_passes_every_check_of_scikit_learn(
-    estimator: AddedClassesClassifier, check: Callable[..., Any]
-) -> None:
-    check(estimator)
+def test_it_passes_every_check_of_scikit_learn() -> None:
+    found = check_estimator(AddedClassesClassifier(), on_fail=None)
+    assert [each for each in found if each["status"] not in ("passed", "skipped")] == []
 
 
 def drawn(classes: range, images: int = 15, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

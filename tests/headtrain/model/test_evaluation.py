@@ -10,6 +10,7 @@ from sklearn.metrics import top_k_accuracy_score
 from clinit.headtrain.model.evaluation import CHANGES, Evaluation, evaluate
 from clinit.headtrain.model.facts import Known, ModelFacts
 from clinit.headtrain.model.model import Model
+from tests.headtrain.heads.test_temperature import naive_error
 
 NAMES = tuple("abcdefgh")
 
@@ -30,21 +31,11 @@ def made(seed: int, images: int = 60) -> tuple[np.ndarray, dict[str, str], Evalu
     return logits, classes, evaluate(Model(facts=facts, linear=None), asked)
 
 
-def naive_ece(sure: np.ndarray, right: np.ndarray) -> float:
-    found = 0.0
-    for low in range(15):
-        inside = (sure > low / 15) & (sure <= (low + 1) / 15)
-        if inside.any():
-            found += inside.sum() / len(sure) * abs(right[inside].mean() - sure[inside].mean())
-    return found
-
-
 @pytest.mark.untyped  # the questions are a stand-in
 def test_measures_are_those_of_their_definitions() -> None:
     logits, classes, found = made(0)
     known = np.arange(48)
     truth = np.array([NAMES.index(name) for name in [*classes.values()][:48]])
-    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     answers = logits.argmax(axis=1)
     content = found.content
     assert content["images"] == {"known": 48, "strangers": 11}
@@ -52,7 +43,7 @@ def test_measures_are_those_of_their_definitions() -> None:
         expected = top_k_accuracy_score(truth, logits[known], k=k)
         assert content[name] == pytest.approx(100 * expected)
     right = answers[known] == truth
-    expected = naive_ece(chances[known].max(axis=1), right)
+    expected = naive_error(logits[known], truth)
     assert content["calibration_error"] == pytest.approx(expected)
     per_class = {each["class"]: each["top1"] for each in content["classes"]}
     assert per_class == {

@@ -40,11 +40,6 @@ def folder(tiny_onnx: Export) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> Model:
-    return load_model(folder, device="cpu")
-
-
-@pytest.fixture(scope="module")
 def facts(model: Model) -> ModelFacts:
     return model.facts
 
