@@ -31,6 +31,14 @@ def config(tiny_weights: Path) -> ExtractConfig:
     return tiny_config(tiny_weights)
 
 
+@pytest.fixture
+def made(make_tree: Tree, config: ExtractConfig, tmp_path: Path) -> tuple[Path, Path]:
+    """Images, and a cache of them."""
+    root, out = make_tree(), tmp_path / "cache"
+    extracted(root, out, config)
+    return root, out
+
+
 def stopping(after: int) -> Observer:
     """Return what interrupts an extraction after some batches."""
     calls = iter(range(1, 99))
@@ -85,10 +93,9 @@ def test_a_resumed_extraction_is_bit_identical_to_an_uninterrupted_one(
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
 def test_a_damaged_shard_is_found_and_computed_again(
-    make_tree: Tree, config: ExtractConfig, tmp_path: Path, damage: str
+    made: tuple[Path, Path], config: ExtractConfig, damage: str
 ) -> None:
-    root, out = make_tree(), tmp_path / "cache"
-    extracted(root, out, config)
+    root, out = made
     before, path = files(out), out / "train" / "shard-00001.h5"
     content = bytearray(path.read_bytes())
     if damage == "flip":
@@ -165,10 +172,9 @@ def test_a_bad_image_keeps_its_row_and_moves_no_other(
     ],
 )
 def test_another_way_to_extract_is_refused_and_the_field_is_named(
-    make_tree: Tree, config: ExtractConfig, tmp_path: Path, change: dict[str, Any], field: str
+    made: tuple[Path, Path], config: ExtractConfig, change: dict[str, Any], field: str
 ) -> None:
-    root, out = make_tree(), tmp_path / "cache"
-    extracted(root, out, config)
+    root, out = made
     before = files(out)
     with pytest.raises(CacheError, match=f"{field} = .*this command has {field} = "):
         extracted(root, out, replace(config, **change))
@@ -176,10 +182,9 @@ def test_another_way_to_extract_is_refused_and_the_field_is_named(
 
 
 def test_a_cache_goes_on_with_the_batches_that_it_was_begun_with(
-    make_tree: Tree, config: ExtractConfig, tmp_path: Path
+    made: tuple[Path, Path], config: ExtractConfig
 ) -> None:
-    root, out = make_tree(), tmp_path / "cache"
-    extracted(root, out, config)
+    root, out = made
     before = files(out)
     (out / "train" / "shard-00001.h5").unlink()
     (out / "train" / "cache.json").unlink()
@@ -211,10 +216,9 @@ def test_the_head_its_accuracy_and_the_time_are_stored(
 
 
 def test_an_exchanged_manifest_and_a_damaged_summary_are_found_and_written_again(
-    make_tree: Tree, config: ExtractConfig, tmp_path: Path
+    made: tuple[Path, Path], config: ExtractConfig
 ) -> None:
-    root, out = make_tree(), tmp_path / "cache"
-    extracted(root, out, config)
+    root, out = made
     shutil.copy(out / "val" / "manifest.parquet", out / "train" / "manifest.parquet")
     split = open_split(out / "train")
     with pytest.raises(CacheError, match="is not the manifest that was extracted"):
@@ -283,10 +287,9 @@ def test_what_is_of_another_extraction_does_not_open_as_one_cache(
 
 
 def test_a_folder_that_has_changed_is_followed_and_only_new_images_are_computed(
-    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
+    made: tuple[Path, Path], config: ExtractConfig, tmp_path: Path
 ) -> None:
-    root, out, config = make_tree(), tmp_path / "cache", tiny_config(tiny_weights)
-    extracted(root, out, config)
+    root, out = made
     (root / "train" / "b" / "3.png").unlink()
     for name in ("a/new.png", "aa/new.png", "c/new.png"):
         (root / "train" / name).parent.mkdir(exist_ok=True)
