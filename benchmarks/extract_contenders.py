@@ -203,7 +203,7 @@ def of_model(job: Job, *, compiled: bool) -> Callable[[], int]:
     transform = contender.loaded.transform
     shape = (batch_size, 3, *transform.crop)
     few = [torch.randint(0, 256, shape, dtype=torch.uint8) for _ in range(4)]
-    normalise = transform.normaliser(torch.device("cpu"))
+    normalise = transform.normalise
 
     def batches() -> Iterator[ImageBatch]:
         starts = range(0, job.images, batch_size)

@@ -142,7 +142,7 @@ def _rates(
 def _step(
     backbone: Backbone, transform: Transform, device: torch.device
 ) -> Callable[[Tensor], Tensor]:
-    normalise = transform.normaliser(device)
+    normalise = transform.normalise
     return lambda pixels: backbone.features(normalise(pixels.to(device)))
 
 

@@ -36,26 +36,11 @@ class Finding:
     """Result of checking one thing, such as a package or a device."""
 
     subject: str
-    state: State
     told: str
     """The result in words."""
     remedy: str = ""
     """A command or another repair; empty if no repair is necessary."""
-
-
-def ok(subject: str, told: str) -> Finding:
-    """Return a finding without a problem."""
-    return Finding(subject, "ok", told)
-
-
-def warning(subject: str, told: str, remedy: str) -> Finding:
-    """Return a finding that costs speed or functions."""
-    return Finding(subject, "warning", told, remedy)
-
-
-def fault(subject: str, told: str, remedy: str) -> Finding:
-    """Return a finding that makes commands fail."""
-    return Finding(subject, "fault", told, remedy)
+    state: State = "ok"
 
 
 def examine() -> Iterator[Finding]:
@@ -77,12 +62,12 @@ def guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Fi
         yield from check()
     except Exception as error:
         why = f"the check failed: {type(error).__name__}: {_first_line(error)}"
-        yield fault(subject, why, "pip install --force-reinstall clinit")
+        yield Finding(subject, why, "pip install --force-reinstall clinit", "fault")
 
 
 def check_versions(requirements: Sequence[str] | None = None) -> Iterator[Finding]:
     """Compare the installed versions with the versions that clinit requires."""
-    yield ok("Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
+    yield Finding("Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
     present = [f"clinit {version('clinit')}"]
     asked = requires("clinit") or () if requirements is None else requirements
     for each in map(Requirement, asked):
@@ -90,14 +75,16 @@ def check_versions(requirements: Sequence[str] | None = None) -> Iterator[Findin
             there = version(each.name)
         except PackageNotFoundError:
             if each.marker is None:  # with a marker, the package belongs to an optional extra
-                yield fault("packages", f"{each.name} is not installed", f"pip install '{each}'")
+                yield Finding(
+                    "packages", f"{each.name} is not installed", f"pip install '{each}'", "fault"
+                )
             continue
         if each.specifier.contains(there, prereleases=True):
             present.append(f"{each.name} {there}")
         else:
             wrong = f"{each.name} {there} is installed, expected {each.specifier}"
-            yield fault("packages", wrong, f"pip install '{each.name}{each.specifier}'")
-    yield ok("packages", ", ".join(dict.fromkeys(present)))
+            yield Finding("packages", wrong, f"pip install '{each.name}{each.specifier}'", "fault")
+    yield Finding("packages", ", ".join(dict.fromkeys(present)))
 
 
 def check_cuda() -> Iterator[Finding]:
@@ -106,26 +93,27 @@ def check_cuda() -> Iterator[Finding]:
 
     if not torch.cuda.is_available():
         if shutil.which("nvidia-smi") is None and not _DRIVER.exists():
-            yield ok("CUDA", "no GPU: everything runs on the CPU")
+            yield Finding("CUDA", "no GPU: everything runs on the CPU")
             return
         cuda = torch.version.cuda
-        yield warning(
+        yield Finding(
             "CUDA",
             f"this machine has an NVIDIA driver, but PyTorch (CUDA {cuda}) finds no device",
             f"`nvidia-smi` must list a GPU, and CUDA {cuda} or later: else update the driver, or"
             " install PyTorch for an older CUDA. Start a container with `--gpus all`."
             if cuda
             else "pip install --force-reinstall torch torchvision torchcodec",
+            "warning",
         )
     for index in range(torch.cuda.device_count()):
         device = torch.device("cuda", index)
         free, total = (size / _GIGABYTE for size in torch.cuda.mem_get_info(device))
         name = f"{torch.cuda.get_device_name(device)}, {free:.1f} of {total:.1f} GB free"
         if free < 2:
-            yield warning("CUDA", f"{name}: in use by other processes", "nvidia-smi")
+            yield Finding("CUDA", f"{name}: in use by other processes", "nvidia-smi", "warning")
             continue
         torch.ones(64, 64, device=device).matmul(torch.ones(64, 1, device=device)).cpu()
-        yield ok("CUDA", f"{name}, CUDA {torch.version.cuda}; it works")
+        yield Finding("CUDA", f"{name}, CUDA {torch.version.cuda}; it works")
         yield from check_programs_on(device)
 
 
@@ -140,9 +128,9 @@ def check_programs_on(device: torch.device) -> Iterator[Finding]:
         torch.compile(lambda x: (2 * x + 1).relu())(torch.ones(8, device=device)).cpu()
     except Exception as problem:
         why = f"networks are not compiled for the GPU: {_first_line(problem)}"
-        yield warning("programs", why, "Install gcc and Python's headers (python3-dev).")
+        yield Finding("programs", why, "Install gcc and Python's headers (python3-dev).", "warning")
     else:
-        yield ok("programs", "networks are compiled for the GPU")
+        yield Finding("programs", "networks are compiled for the GPU")
 
 
 def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
@@ -152,20 +140,21 @@ def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
     if cuda is None and torch.cuda.is_available():
         cuda = torch.version.cuda
     if cuda is None:
-        yield ok("CuPy", "no GPU: not needed")
+        yield Finding("CuPy", "no GPU: not needed")
         return
     extra = f'pip install "clinit[cuda{cuda.partition(".")[0]}]"'
     if importlib.util.find_spec("cupy") is None:
-        yield warning("CuPy", "not installed: linear systems are solved on the CPU", extra)
+        why = "not installed: linear systems are solved on the CPU"
+        yield Finding("CuPy", why, extra, "warning")
         return
     try:
         cupy = importlib.import_module("cupy")
         cupy.linalg.solve(cupy.eye(2), cupy.ones(2))
         cupy.ElementwiseKernel("float64 x", "float64 z", "z = x + 1", "probe")(cupy.ones(2))
     except Exception as problem:  # no compiler, no library, or a library for another driver
-        yield fault("CuPy", f"it cannot be used: {_first_line(problem)}", extra)
+        yield Finding("CuPy", f"it cannot be used: {_first_line(problem)}", extra, "fault")
     else:
-        yield ok("CuPy", "it solves and compiles a kernel")
+        yield Finding("CuPy", "it solves and compiles a kernel")
 
 
 def check_programs() -> Iterator[Finding]:
@@ -174,23 +163,25 @@ def check_programs() -> Iterator[Finding]:
 
     folder = keep_programs_private()
     if shutil.which(compiler := os.environ.get("CXX", "g++")) is None:
-        yield warning("programs", f"no {compiler}: networks are not compiled", "Install g++.")
+        why = f"no {compiler}: networks are not compiled"
+        yield Finding("programs", why, "Install g++.", "warning")
     else:
-        yield ok("programs", f"compiled networks are kept in {folder}")
+        yield Finding("programs", f"compiled networks are kept in {folder}")
 
 
 def check_limits() -> Iterator[Finding]:
     """Check how many CPUs and how much memory this process may use."""
-    yield ok("CPUs", f"{cpu_count()} of the {visible_cpus()} visible CPUs")
+    yield Finding("CPUs", f"{cpu_count()} of the {visible_cpus()} visible CPUs")
     free = free_memory() / _GIGABYTE
     told = f"{free:.1f} GB left for this process"
     if free < 1:  # PyTorch alone takes half a gigabyte
-        yield fault("memory", told, "End other processes, or raise the container's limit.")
+        remedy = "End other processes, or raise the container's limit."
+        yield Finding("memory", told, remedy, "fault")
     elif free < 4:
         remedy = "Give smaller `--batch-size` and `--workers`, or raise the container's limit."
-        yield warning("memory", told, remedy)
+        yield Finding("memory", told, remedy, "warning")
     else:
-        yield ok("memory", told)
+        yield Finding("memory", told)
 
 
 def _first_line(error: Exception) -> str:

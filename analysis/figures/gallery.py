@@ -76,32 +76,23 @@ def _dots(runs: Sequence[RunSummary], measure: Measure) -> Figure:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Runner:
-    """A start in a race."""
-
-    start: StartRuns
-    line: Line
-    result: str
-    """The gain as in the table of the task: mean and deviation over seeds."""
-
-    @classmethod
-    def of(cls, start: StartRuns, task: int) -> Runner:
-        """Return a start in a task."""
-        line = lines_of([run.points for run in start.runs], "acc_new")[task]
-        rows = [row for run in start.runs for row in run.row()["tasks"] if row["task"] == task]
-        cell = SeedGroup(start.runs, tuple(rows)).cell(MEASURES["gain_equal_level"])
-        text = "never" if cell.mean is None else f"gain {cell.text(beside=True).plain}"
-        return cls(start, line, text)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Race:
     """Comparable starts in the first task that has a level to reach."""
 
     task: int
     target: float
     """The level in percent, mean over seeds."""
-    runners: tuple[Runner, ...]
+    starts: Sequence[StartRuns]
+
+    def line(self, start: StartRuns) -> Line:
+        """Return the means over seeds of the accuracy on the new classes, with their range."""
+        return lines_of([run.points for run in start.runs], "acc_new")[self.task]
+
+    def result(self, start: StartRuns) -> str:
+        """Return the gain as in the table of the task: mean and deviation over seeds."""
+        rows = [row for run in start.runs for row in run.row()["tasks"] if row["task"] == self.task]
+        cell = SeedGroup(start.runs, tuple(rows)).cell(MEASURES["gain_equal_level"])
+        return "never" if cell.mean is None else f"gain {cell.text(beside=True).plain}"
 
 
 def races(runs: Sequence[RunSummary]) -> list[Race]:
@@ -128,7 +119,7 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
         seeds = sum(len(start.runs) for start in group)
         levels = own.drop_nulls("target").group_by("task").agg(pl.col("target").mean(), n=pl.len())
         for task, target, _ in levels.filter(n=seeds).sort("task").head(1).iter_rows():
-            found.append(Race(task, target, tuple(Runner.of(start, task) for start in group)))
+            found.append(Race(task, target, group))
     if found:
         return found
     words = "; ".join(sorted(gains["reason"].drop_nulls().unique()) or [NO_STEP])
@@ -142,17 +133,15 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
 def efficiency(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel per race, as wide as a column."""
     found = races(runs)
-    most = max(len(race.runners) for race in found)
+    most = max(len(race.starts) for race in found)
     figure, panels = style.panels(len(found), 2, 2.55 + 0.175 * most)
     for axes, race in zip(panels, found, strict=True):
-        looks = style.looks_of([runner.start for runner in race.runners])
+        looks = style.looks_of(race.starts)
         _panel(axes, race, looks)
         style.name_axes(axes, f"Iterations of task {race.task}", MEASURES["acc_new"].axis(runs))
-        names = [
-            f"{shortened(each.start.name, 40 - len(each.result))}: {each.result}"
-            for each in race.runners
-        ]
-        seeds = len(race.runners[0].start.runs)
+        told = [(each.name, race.result(each)) for each in race.starts]
+        names = [f"{shortened(name, 40 - len(result))}: {result}" for name, result in told]
+        seeds = len(race.starts[0].runs)
         above = f"mean over {seeds} seeds" if seeds > 1 else None
         place = axes.transAxes + ScaledTranslation(-0.42, -0.4, figure.dpi_scale_trans)
         look = {"loc": "upper left", "borderaxespad": 0, "labelspacing": 0.25, "alignment": "left"}
@@ -162,10 +151,11 @@ def efficiency(runs: Sequence[RunSummary]) -> Figure:
 
 
 def _panel(axes: Axes, race: Race, looks: Sequence[style.Look]) -> None:
-    last = max(1.0, *(float(runner.line.at[-1]) for runner in race.runners))
+    lines = [*map(race.line, race.starts)]
+    last = max(1.0, *(float(line.at[-1]) for line in lines))
     axes.axhline(race.target, linestyle="--", color=style.GREY, linewidth=0.8, zorder=1)
-    for runner, look in zip(race.runners, looks, strict=True):
-        style.draw_line(axes, runner.line, look)
+    for line, look in zip(lines, looks, strict=True):
+        style.draw_line(axes, line, look)
     axes.set_xlim(0, last)
     axes.set_ylim(0, 104)
     axes.set_yticks(range(0, 101, 20))

@@ -75,13 +75,9 @@ def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
     allowed = {"script-src": scripts, "style-src": styles}
     words = ["default-src 'none'", "img-src data:", "base-uri 'none'", "form-action 'none'"]
     for directive, texts in allowed.items():
-        words.append(f"{directive} {' '.join(map(_digest, texts))}")
+        digests = (base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in texts)
+        words.append(" ".join([directive, *(f"'sha256-{digest}'" for digest in digests)]))
     return "; ".join(words)
-
-
-def _digest(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def read(name: str) -> str:

@@ -83,22 +83,16 @@ def _parts(
             others = " The other pairs of starts are in the files."
         yield f"Do the paper's effects hold?{which}", _effects(shown, is_whole=is_whole), []
         yield "", None, [_effect_caption(found) + others]
-    for title, settings in _lists(found).items():
-        if is_whole or title != _SAME:
+    for title, settings in {
+        "Differences from the paper": [each for each in found.settings if each.differs],
+        _SAME: [each for each in found.settings if each.paper and not each.differs],
+        "Chosen by us": [each for each in found.settings if each.why],
+    }.items():
+        if settings and (is_whole or title != _SAME):
             yield title, _settings_table(settings), []
     if found.table.slips:
         yield "Contradicted in the paper", None, found.table.slips
     yield "", None, [f"Open points of the paper: clinit recipe show {found.table.recipe}"]
-
-
-def _lists(found: Reproduction) -> dict[str, list[PaperSetting]]:
-    """Return the settings that the paper gives and we change, those that are equal, our choices."""
-    lists = {
-        "Differences from the paper": [each for each in found.settings if each.differs],
-        _SAME: [each for each in found.settings if each.paper and not each.differs],
-        "Chosen by us": [each for each in found.settings if each.why],
-    }
-    return {title: settings for title, settings in lists.items() if settings}
 
 
 def _heading(found: Reproduction) -> str:
@@ -178,10 +172,12 @@ def _effects(effects: Sequence[Effect], *, is_whole: bool) -> Table:
 
 def _settings_table(settings: Sequence[PaperSetting]) -> Table:
     if any(each.why for each in settings):
-        columns = [Column(""), Column("here", "setting"), Column("why, other readings", "setting")]
-        return Table(columns, [[[each.name, each.here, each.why] for each in settings]])
-    columns = [Column(""), Column("paper", "setting"), Column("here", "setting")]
-    return Table(columns, [[[each.name, each.paper, each.here] for each in settings]])
+        names = ("here", "why, other readings")
+        lines = [[each.name, each.here, each.why] for each in settings]
+    else:
+        names = ("paper", "here")
+        lines = [[each.name, each.paper, each.here] for each in settings]
+    return Table([Column(""), *(Column(name, "setting") for name in names)], [lines])
 
 
 def _caption(found: Reproduction) -> str:

@@ -25,14 +25,8 @@ from typing import Any, Literal
 import polars as pl
 from scipy.stats import t as student
 
-from clinit.analysis.report.measures import (
-    TABLES,
-    Measure,
-    captions,
-    measures_of,
-    remarks_of,
-    words_of,
-)
+from clinit.analysis.report.measures import TABLES, Measure, captions, measures_of, words_of
+from clinit.analysis.report.notes import remarks_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.settings import Names, SeedGroup, phrase, said, seed_groups
 from clinit.analysis.report.table import Cell, Cells, Column, Table

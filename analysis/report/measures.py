@@ -80,11 +80,6 @@ def diagnosed_on(runs: Sequence[RunSummary]) -> str:
     return "; ".join(dict.fromkeys(run.diagnosed_on for run in runs))
 
 
-def remarks_of(runs: Sequence[RunSummary]) -> str:
-    """Return the notes on how runs were chosen, for the caption of their table."""
-    return " ".join(dict.fromkeys(remark for run in runs for remark in run.remarks))
-
-
 def number(value: float, digits: int) -> str:
     """Return a number with `digits` digits after the point, fewer if the number is large."""
     if abs(value) >= 1e6:

@@ -62,3 +62,8 @@ def falls(runs: Sequence[RunSummary]) -> Iterator[str]:
             f" {before:.1f} % to {after:.1f} % (means over tasks). `--iterations 0` keeps the"
             " start, `--protocol keep` trains near it."
         )
+
+
+def remarks_of(runs: Sequence[RunSummary]) -> str:
+    """Return the notes on how runs were chosen, for the caption of their table."""
+    return " ".join(dict.fromkeys(remark for run in runs for remark in run.remarks))

@@ -13,14 +13,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
-from clinit.analysis.report.measures import (
-    MEASURES,
-    TABLES,
-    Measure,
-    captions,
-    measures_of,
-    remarks_of,
-)
+from clinit.analysis.report.measures import MEASURES, TABLES, Measure, captions, measures_of
+from clinit.analysis.report.notes import remarks_of
 from clinit.analysis.report.run import COLLAPSE, Row, RunSummary
 from clinit.analysis.report.settings import (
     Names,
@@ -197,13 +191,9 @@ def grid_table(found: Probe) -> Table:
         top1 = f"{point.top1:.2f}{mark}"
         lines.append([f"{point.c:g}", top1, f"{point.held_out_loss:.3f}", steps])
     headings = ["C", "top-1", "held-out loss", "iterations"]
-    return Table([Column(each, "number") for each in headings], [lines])
-
-
-def grid_title(found: Probe) -> str:
-    """Return a caption: the meaning of the numbers, and the rule of choice."""
-    held = f"{found.held_out_rows:,} held-out training rows"
-    return f"Top-1 on {held}, in % (* chosen: the least loss on them)"
+    title = f"Top-1 on {found.held_out_rows:,} held-out training rows, in %"
+    title += " (* chosen: the least loss on them)"
+    return Table([Column(each, "number") for each in headings], [lines], title=title)
 
 
 def accuracy_lines(found: Probe) -> list[str]:

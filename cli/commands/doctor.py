@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -23,6 +22,10 @@ def doctor() -> None:
     A warning costs speed or functions; a fault makes commands fail. Both are
     printed with a remedy. The exit code is 1 if there is a fault.
     """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     from clinit.extract.doctor import examine
 
     findings: list[Finding] = []
@@ -30,16 +33,6 @@ def doctor() -> None:
         for finding in examine():
             findings.append(finding)
             status.update(f"Checking … {finding.subject} done")
-    _show(findings)
-    if any(finding.state == "fault" for finding in findings):
-        raise typer.Exit(1)
-
-
-def _show(findings: Sequence[Finding]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table("", "", "", box=box.SIMPLE, show_header=False, padding=(0, 1, 0, 0))
     for finding in findings:
         told = Text(visible(finding.told))
@@ -49,3 +42,5 @@ def _show(findings: Sequence[Finding]) -> None:
     out.print(table)
     bad = [finding.subject for finding in findings if finding.state != "ok"]
     say(f"Problems: {', '.join(bad)}." if bad else "No problem found.")
+    if any(finding.state == "fault" for finding in findings):
+        raise typer.Exit(1)

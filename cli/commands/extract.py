@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,6 @@ from clinit.observer import Doing
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.extract.cache.read import CacheSplit
-    from clinit.extract.cache.summary import InvalidRow
     from clinit.extract.work.split_run import SplitResult
 
 
@@ -129,22 +127,18 @@ def _print_split(result: SplitResult, listed: Collection[int]) -> None:
         note("some features are too large or too small for float16: their shards are in float32")
     _print_again(result)
     _print_top1(result)
-    _print_bad(split, [entry for entry in split.summary.invalid if entry.row not in listed])
+    entries = [entry for entry in split.summary.invalid if entry.row not in listed]
+    if entries:
+        warn(f"{len(entries):,} of {split.num_rows:,} images have no features:")
+    for entry in entries[:_BAD_IMAGES_SHOWN]:
+        say(f"    row {entry.row:,}  {entry.path}: {entry.reason}")
+    if len(entries) > _BAD_IMAGES_SHOWN:
+        say(f"    … all of them are listed in {split.path / 'cache.json'}")
 
 
 def _print_again(result: SplitResult) -> None:
     for reason in result.replaced_shards:
         note(f"computed again: {reason}")
-
-
-def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
-    if not entries:
-        return
-    warn(f"{len(entries):,} of {split.num_rows:,} images have no features:")
-    for entry in entries[:_BAD_IMAGES_SHOWN]:
-        say(f"    row {entry.row:,}  {entry.path}: {entry.reason}")
-    if len(entries) > _BAD_IMAGES_SHOWN:
-        say(f"    … all of them are listed in {split.path / 'cache.json'}")
 
 
 def _print_top1(result: SplitResult) -> None:

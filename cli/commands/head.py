@@ -26,11 +26,6 @@ app = typer.Typer(no_args_is_help=True, help="Fit and align heads on all rows of
 _KEPT = "No partial file is left: the file is written completely or not at all."
 
 
-@app.callback()
-def head() -> None:
-    """Fit and align heads on all rows of a cache."""
-
-
 @app.command()
 @keeps(_KEPT)
 @takes("config", ProbeConfig)
@@ -61,7 +56,7 @@ def fit(
     elif overwrite:
         raise typer.BadParameter("--overwrite has no effect without --out")
     check_caches(cache)
-    from clinit.analysis.report.tables import accuracy_lines, grid_table, grid_title
+    from clinit.analysis.report.tables import accuracy_lines, grid_table
     from clinit.extract.cache.head import write_head
     from clinit.headtrain.probe.protocol import probe
     from clinit.headtrain.protocol.stream.source import read_source
@@ -81,7 +76,6 @@ def fit(
     for text in found.notes:
         note(text)
     if found.grid:
-        say(grid_title(found))
         terminal.print(grid_table(found))
     for line in accuracy_lines(found):
         say(line)

@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Show a model, or merge two.")
 
 
-@app.callback()
-def model() -> None:
-    """Show a model, or merge two: their classes, history and memory."""
-
-
 @app.command()
 @keeps(outcome.WHOLE)
 @takes("config", AddConfig)

@@ -83,7 +83,11 @@ def sweep(
     (--config) may contain several grids, each below a line [[sweep.grid]]; their
     union is trained.
     """
-    _refuse(context, top=top)
+    unread = {each.replace("-", "_"): "is for runs of top blocks: add --top" for each in OF_IMAGES}
+    if top:
+        why = "is for banks of heads: --top trains run by run"
+        unread = dict.fromkeys(("bank_size", "memory", "held_out"), why)
+    refuse_idle(context, unread)
     grids = grids_of(config_file, grid or [], top=top)
     sides = [*(base or ()), *new]
     if top and (not base or len(sides) > 2):
@@ -106,15 +110,6 @@ def sweep(
     show_records(records, records, means=True)  # every run may have notes
     where = f"at {out}; each run: clinit report --by-seed {out}"
     say(f"{number_of(len(runs), 'run record')} {where}")
-
-
-def _refuse(context: Context, *, top: bool) -> None:
-    of_images = [each.replace("-", "_") for each in OF_IMAGES]
-    of_banks = ["bank_size", "memory", "held_out"]
-    unread = {name: "is for runs of top blocks: add --top" for name in of_images if not top}
-    if top:
-        unread |= dict.fromkeys(of_banks, "is for banks of heads: --top trains run by run")
-    refuse_idle(context, unread)
 
 
 def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,6 +99,12 @@ class GivenNetwork(options.NetworkOptions):
         otherwise="OUT-features; without --out, those of the same images there",
     )
 
+    def refuse(self, names: Collection[str], why: str) -> None:
+        """Refuse options that differ from their defaults; `why` follows the name of the option."""
+        for name, each in fields_of(GivenNetwork).items():
+            if name in names and getattr(self, name) != each.default:
+                raise typer.BadParameter(f"{each.option} {why}")
+
 
 _FIXED = ("decoder", "dtype", "output", "precision", "shard_rows", "strict", "view_seed", "views")
 _FEATURES = "Features of the images"
@@ -174,10 +180,8 @@ def check_source(paths: Sequence[Path], network: GivenNetwork) -> None:
             " IMAGES"
         )
     if network.backbone is None:
-        defaults = GivenNetwork()
-        for name, each in fields_of(GivenNetwork).items():
-            if each.panel == NETWORK and getattr(network, name) != getattr(defaults, name):
-                raise typer.BadParameter(f"{each.option} needs --backbone: MODEL has a network")
+        names = [name for name, each in fields_of(GivenNetwork).items() if each.panel == NETWORK]
+        network.refuse(names, "needs --backbone: MODEL has a network")
         check_model(paths[0], paths[1:])
     check_images(paths[-1])
     if network.backbone is not None:
@@ -338,11 +342,9 @@ def _inputs(path: Path, network: GivenNetwork, observe: Observer) -> Inputs:
             data=command_data(),
             observe=observe,
         )
-    defaults = GivenNetwork()
-    for name, each in fields_of(GivenNetwork).items():
-        used = each.panel == NETWORK or name in ("labels", "device")
-        if not used and getattr(network, name) != getattr(defaults, name):
-            raise typer.BadParameter(f"{each.option} has no effect: {path} contains features")
+    every = fields_of(GivenNetwork).items()
+    idle = {name for name, each in every if each.panel != NETWORK} - {"labels", "device"}
+    network.refuse(idle, f"has no effect: {path} contains features")
     observe(Doing("Reading the features …"))
     found = features_in(path, network.labels)
     return replace(found, data={**found.data, **command_data()})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from clinit.errors import CacheError
 from clinit.files.documents import content_sha256
@@ -21,6 +22,8 @@ _ROWS = frozenset({"manifest", "features"})
 _VIEW = frozenset({"augmentation", "view_seed", "view"})
 _UNSAID = {"output": "pooled"}
 """Meaning of a fingerprint that lacks a field."""
+VIEW_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
+"""The number or the seed of a view, as text."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -143,11 +146,6 @@ class Fingerprint:
         told = ([each.get(n, _UNSAID.get(n, "nothing")) for each in both] for n in differing)
         return tuple(FieldDifference(n, *pair) for n, pair in zip(differing, told, strict=True))
 
-    def differences_but_of_view(self, view: Fingerprint) -> tuple[FieldDifference, ...]:
-        """Return the fields that differ, except those in which a view of the images may differ."""
-        free = _VIEW | {"features"}
-        return self._without(free).differences(view._without(free))
-
     def _without(self, names: frozenset[str]) -> Fingerprint:
         return Fingerprint({name: text for name, text in self.fields.items() if name not in names})
 
@@ -200,3 +198,35 @@ def joined_fingerprint(parts: Sequence[Fingerprint], widths: Sequence[int]) -> F
         content_sha256([each.manifest for each in parts]),
         features=content_sha256(imported) if imported else None,
     )
+
+
+def check_view(
+    folder: Path, fingerprint: Fingerprint, plain: Fingerprint, first: Fingerprint
+) -> None:
+    """Check that `folder` contains the view of the train split that its name, a number, promises.
+
+    Args:
+        folder: Folder of the view.
+        fingerprint: Fingerprint of the view.
+        plain: Fingerprint of the train split.
+        first: Fingerprint of the first view; all views must have its seed and augmentation.
+
+    Raises:
+        CacheError: If the folder does not contain that view.
+    """
+    one, other = (each._without(_VIEW | {"features"}) for each in (plain, fingerprint))
+    wrong = [(each.name, each.other, each.one) for each in one.differences(other)]
+    wanted = {"augmentation": first.augmentation, "view_seed": first.view_seed, "view": folder.name}
+    for name, text in wanted.items():
+        given = fingerprint.fields.get(name, "nothing")
+        if given != text:
+            wrong.append((name, given, text or "a text"))
+        elif name != "augmentation" and not VIEW_NUMBER.fullmatch(given):
+            wrong.append((name, given, "a number"))
+    for name, found, expected in wrong:
+        raise CacheError(
+            f"{folder} is not a view of the train split of its cache: its features have {name} ="
+            f" {found}, expected {name} = {expected}",
+            remedy=f"Remove {folder}, then run the `clinit extract` command of this cache with"
+            " --views: it computes the missing views.",
+        )

@@ -196,14 +196,10 @@ def _npz(head: Head, beside: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _safetensors(head: Head, beside: Mapping[str, np.ndarray]) -> bytes:
-    facts: dict[str, Any] = {
-        "fingerprint": head.fingerprint,
-        "class_names": head.class_names,
-        "tensors": tensors_sha256(head),
-    }
-    for name in ("alignment", "feature_map", "origin"):
-        if (told := getattr(head, name)) is not None:
-            facts[name] = dict(told)
+    facts: dict[str, Any] = {"fingerprint": head.fingerprint, "class_names": head.class_names}
+    facts["tensors"] = tensors_sha256(head)
+    made = {name: getattr(head, name) for name in ("alignment", "feature_map", "origin")}
+    facts |= {name: dict(told) for name, told in made.items() if told is not None}
     # `save` and not `save_file`, whose files only their owner can read.
     return save({**_stored(head), **beside}, {_KEY: _DOCUMENT.text(facts, indent=None)})
 

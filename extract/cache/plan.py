@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from clinit.errors import CacheError, ClinitError
-from clinit.extract.cache.fingerprint import Fingerprint, mismatches
+from clinit.extract.cache.fingerprint import VIEW_NUMBER, Fingerprint, mismatches
 from clinit.extract.dataset.known import SPLITS
 from clinit.files.documents import DocumentKind, content_sha256
 from clinit.files.paths import exists, is_file
@@ -101,6 +100,52 @@ class Plan:
         """Return the content of `plan.json`."""
         return {**asdict(self), "fingerprint": dict(self.fingerprint.fields)}
 
+    @classmethod
+    def read(cls, folder: Path) -> Plan:
+        """Read the plan of a split.
+
+        Raises:
+            CacheError: If `folder` contains no plan, or its plan cannot be read.
+        """
+        path = folder / PLAN_FILE
+        if not exists(path) and not exists(folder / SUMMARY_FILE):
+            raise CacheError(
+                f"no feature cache at {folder}", remedy="Write one with `clinit extract`."
+            )
+        return _DOCUMENT.read(
+            path, cls, lambda found: found | {"fingerprint": {"fields": found.get("fingerprint")}}
+        )
+
+    def settle(self, folder: Path) -> None:
+        """Write the plan into `folder`, or check that the existing plan is the same.
+
+        Raises:
+            CacheError: If the plans differ; the message names the first differing field.
+        """
+        path = folder / PLAN_FILE
+        if not exists(path):
+            _DOCUMENT.write(path, self.content())
+            return
+        stored, wanted = self.read(folder), self.content()
+        differing = {d.name: d.told for d in stored.fingerprint.differences(self.fingerprint)}
+        differing |= {
+            name: contrast(str(value), str(wanted[name]))
+            for name, value in stored.content().items()
+            if name != "fingerprint" and value != wanted[name]
+        }
+        others = [name for name in differing if name not in ("manifest", "features", "num_rows")]
+        if others:
+            found, here = differing[name := others[0]]
+            raise CacheError(
+                f"{folder} was begun with {name} = {found}, but this command has {name} = {here}",
+                remedy=_BEGUN_WITH,
+            )
+        if differing:
+            raise CacheError(
+                f"{folder} was begun with other images, features or classes",
+                remedy="Give another folder with `--out`, or restore the files it was begun with.",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -154,59 +199,12 @@ def shard_name(shard: int) -> str:
     return f"shard-{shard:05d}.h5"
 
 
-def settle_plan(plan: Plan, folder: Path) -> None:
-    """Write the plan into `folder`, or check that the existing plan is the same.
-
-    Raises:
-        CacheError: If the plans differ; the message names the first differing field.
-    """
-    path = folder / PLAN_FILE
-    if not exists(path):
-        _DOCUMENT.write(path, plan.content())
-        return
-    stored, wanted = read_plan(folder), plan.content()
-    differing = {d.name: d.told for d in stored.fingerprint.differences(plan.fingerprint)}
-    differing |= {
-        name: contrast(str(value), str(wanted[name]))
-        for name, value in stored.content().items()
-        if name != "fingerprint" and value != wanted[name]
-    }
-    others = [name for name in differing if name not in ("manifest", "features", "num_rows")]
-    if others:
-        found, here = differing[name := others[0]]
-        raise CacheError(
-            f"{folder} was begun with {name} = {found}, but this command has {name} = {here}",
-            remedy=_BEGUN_WITH,
-        )
-    if differing:
-        raise CacheError(
-            f"{folder} was begun with other images, features or classes",
-            remedy="Give another folder with `--out`, or restore the files it was begun with.",
-        )
-
-
-def read_plan(folder: Path) -> Plan:
-    """Read the plan of a split.
-
-    Raises:
-        CacheError: If `folder` contains no plan, or its plan cannot be read.
-    """
-    path = folder / PLAN_FILE
-    if not exists(path) and not exists(folder / SUMMARY_FILE):
-        raise CacheError(f"no feature cache at {folder}", remedy="Write one with `clinit extract`.")
-    return _DOCUMENT.read(
-        path, Plan, lambda found: found | {"fingerprint": {"fields": found.get("fingerprint")}}
-    )
-
-
 _BEGUN_WITH = "Give the options it was begun with, or another folder with `--out`."
 VIEWS_FOLDER = "views"
 """Folder next to the splits; view k of the training images is the split folder `views/<k>`."""
-_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
-"""The number or the seed of a view, as text."""
 
 
-def refuse_other_backbone(folders: Iterable[Path], fingerprint: Fingerprint, width: int) -> None:
+def check_backbone(folders: Iterable[Path], fingerprint: Fingerprint, width: int) -> None:
     """Check that existing splits are of one backbone, as all splits of a cache must be.
 
     Args:
@@ -219,7 +217,7 @@ def refuse_other_backbone(folders: Iterable[Path], fingerprint: Fingerprint, wid
     """
     for folder in folders:
         if is_file(folder / PLAN_FILE):
-            there = read_plan(folder)
+            there = Plan.read(folder)
             for each in mismatches(there.fingerprint, fingerprint, (there.dim, width)):
                 one, other = each.told
                 raise CacheError(
@@ -270,39 +268,8 @@ def caches_in(path: Path) -> list[Path]:
         return []
 
 
-def view_folders(cache: Path) -> list[Path]:
+def views_in(cache: Path) -> list[Path]:
     """Return the folders of a cache's views, complete or not, in order."""
     marked = {path.parent for mark in _MARKS for path in (cache / VIEWS_FOLDER).glob(f"*/{mark}")}
-    found = (folder for folder in marked if _NUMBER.fullmatch(folder.name))
+    found = (folder for folder in marked if VIEW_NUMBER.fullmatch(folder.name))
     return sorted(found, key=lambda folder: int(folder.name))
-
-
-def check_view(
-    folder: Path, fingerprint: Fingerprint, plain: Fingerprint, first: Fingerprint
-) -> None:
-    """Check that `folder` contains the view of the train split that its name, a number, promises.
-
-    Args:
-        folder: Folder of the view.
-        fingerprint: Fingerprint of the view.
-        plain: Fingerprint of the train split.
-        first: Fingerprint of the first view; all views must have its seed and augmentation.
-
-    Raises:
-        CacheError: If the folder does not contain that view.
-    """
-    wrong = [(d.name, d.other, d.one) for d in plain.differences_but_of_view(fingerprint)]
-    wanted = {"augmentation": first.augmentation, "view_seed": first.view_seed, "view": folder.name}
-    for field, text in wanted.items():
-        given = fingerprint.fields.get(field, "nothing")
-        if given != text:
-            wrong.append((field, given, text or "a text"))
-        elif field != "augmentation" and not _NUMBER.fullmatch(given):
-            wrong.append((field, given, "a number"))
-    for name, found, expected in wrong:
-        raise CacheError(
-            f"{folder} is not a view of the train split of its cache: its features have {name} ="
-            f" {found}, expected {name} = {expected}",
-            remedy=f"Remove {folder}, then run the `clinit extract` command of this cache with"
-            " --views: it computes the missing views.",
-        )

@@ -29,19 +29,10 @@ from jaxtyping import Bool, Float, Int
 
 from clinit.errors import CacheError, ManifestError, unreadable
 from clinit.extract.cache.features import FeatureSet, StoredRows
-from clinit.extract.cache.fingerprint import Fingerprint, mismatches
+from clinit.extract.cache.fingerprint import Fingerprint, check_view, mismatches
 from clinit.extract.cache.groups import read_groups
 from clinit.extract.cache.head import Head, read_head, tensors_sha256
-from clinit.extract.cache.plan import (
-    SUMMARY_FILE,
-    Plan,
-    check_view,
-    damaged,
-    read_plan,
-    shard_name,
-    split_names,
-    view_folders,
-)
+from clinit.extract.cache.plan import SUMMARY_FILE, Plan, damaged, shard_name, split_names, views_in
 from clinit.extract.cache.shard import Shard, file_sha256, read_shard
 from clinit.extract.cache.summary import Summary, read_summary
 from clinit.extract.dataset.manifest import MANIFEST_FILE, Manifest, read_manifest
@@ -198,7 +189,7 @@ class Cache:
         Raises:
             CacheError: If a view is incomplete, or was not extracted like the train split.
         """
-        folders = view_folders(self.path)
+        folders = views_in(self.path)
         if not folders:
             return ()
         plain = self.split("train").fingerprint
@@ -214,7 +205,7 @@ def open_split(path: Path) -> CacheSplit:
     Raises:
         CacheError: If the split is missing or its extraction is unfinished.
     """
-    plan = read_plan(path)
+    plan = Plan.read(path)
     if not is_file(path / SUMMARY_FILE):
         present = sum(_SHARD_NAME.fullmatch(file.name) is not None for file in path.iterdir())
         raise CacheError(

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from clinit.errors import ClinitError
 from clinit.extract.cache import read
+from clinit.extract.cache.fingerprint import check_view
 from clinit.extract.cache.head import read_head
-from clinit.extract.cache.plan import check_view, damaged, read_plan, split_names, view_folders
+from clinit.extract.cache.plan import Plan, damaged, split_names, views_in
 from clinit.extract.cache.summary import read_summary
 from clinit.files.paths import is_file
 
@@ -22,13 +23,13 @@ def recorded_commands(path: Path, places: Collection[Path]) -> list[str]:
     found: dict[Path, str | None] = {}
     for folder in _parts(path):
         with suppress(ClinitError):
-            found[folder] = read_summary(folder, read_plan(folder)).run.command
+            found[folder] = read_summary(folder, Plan.read(folder)).run.command
     own = {found.get(place) for place in places}
     return sorted(filter(None, found.values() if None in own else own))
 
 
 def _parts(path: Path) -> list[Path]:
-    return [*(path / name for name in split_names(path)), *view_folders(path)]
+    return [*(path / name for name in split_names(path)), *views_in(path)]
 
 
 def verify(
@@ -57,8 +58,13 @@ def verify(
                 if problem := read.shard_problem(folder, split.plan, shard, split):
                     raise damaged(problem)
                 on_shard(f"{folder.relative_to(path)}", shard + 1, split.plan.num_shards)
-            if folder.parent != path:
-                _check_view(split, opened)
+            if folder.parent == path:
+                continue
+            if "train" not in split_names(path):
+                raise damaged(f"{folder} is a view of training images whose features are missing")
+            if (train := opened.get(path / "train")) is not None:  # else its problem is reported
+                first = next(each for at, each in opened.items() if at.parent == folder.parent)
+                check_view(folder, split.fingerprint, train.fingerprint, first.fingerprint)
         except ClinitError as error:
             yield folder, error
     splits = {folder.name: split for folder, split in opened.items() if folder.parent == path}
@@ -71,12 +77,3 @@ def verify(
             read.check_one_backbone(path, splits, head)
     except ClinitError as error:
         yield place, error
-
-
-def _check_view(view: read.CacheSplit, opened: dict[Path, read.CacheSplit]) -> None:
-    cache = view.path.parent.parent
-    if "train" not in split_names(cache):
-        raise damaged(f"{view.path} is a view of training images whose features are missing")
-    if (train := opened.get(cache / "train")) is not None:  # else its problem is reported already
-        first = next(each for folder, each in opened.items() if folder.parent == view.path.parent)
-        check_view(view.path, view.fingerprint, train.fingerprint, first.fingerprint)

@@ -15,10 +15,10 @@ from clinit.errors import ManifestError
 from clinit.extract.dataset.class_folders import PARTS_OF, part_of
 from clinit.extract.dataset.containers import checked_names
 from clinit.extract.dataset.known import FOLDER, Dataset
-from clinit.extract.dataset.layouts import Found, Listing, Reader, file_warnings
+from clinit.extract.dataset.layouts import Found, Listing, Reader
 from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.names import CLASS_COLUMNS, alike, usual_columns
-from clinit.extract.dataset.tree import LEFT, FolderContents, Tree
+from clinit.extract.dataset.tree import LEFT, FolderContents, Tree, file_warnings
 from clinit.files.arrays import read_table, reading
 from clinit.files.paths import exists, instead_of, is_file
 from clinit.words import contrast, counted, listed, printable

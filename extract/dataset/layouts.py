@@ -28,14 +28,7 @@ import polars as pl
 from clinit.errors import ManifestError
 from clinit.extract.dataset.class_folders import is_filler
 from clinit.extract.dataset.known import Dataset, Layout
-from clinit.extract.dataset.tree import (
-    HEIC_READER,
-    HEIC_SUFFIXES,
-    LEFT,
-    UNREAD_SUFFIXES,
-    FolderContents,
-    Tree,
-)
+from clinit.extract.dataset.tree import LEFT, FolderContents, Tree, file_warnings
 from clinit.files.text import is_text, lines_of
 from clinit.words import counted, printable
 
@@ -124,16 +117,17 @@ def find_class_folders(folders_of: Callable[[str], Sequence[str]], search: Searc
 
     def read() -> Listing:
         matched, passed, unknown = _match(tree, folder, labels)
-        found = tree.images_of_all([f"{folder}/{name}".removeprefix("./") for name in matched])
+        places = [f"{folder}/{name}".removeprefix("./") for name in matched]
+        found = tree.images_of_all(places)
         between = [tree.images(each, deep=False) for each in passed]
         counts = [len(images.paths) for images in found]
         label = np.repeat(np.array([labels[name] for name in matched], dtype=np.int64), counts)
         loose = [path for images in between for path in (*images.paths, *images.others)]
         deeper = [
             path
-            for name, images in zip(matched, found, strict=True)
+            for place, images in zip(places, found, strict=True)
             for path in images.paths
-            if not all(map(is_filler, _inside(path, f"{folder}/{name}")))
+            if not all(map(is_filler, path.removeprefix(f"{place}/").split("/")[:-1]))
         ]
         return Listing(
             _image_table(found).with_columns(pl.Series("label", label)),
@@ -148,10 +142,6 @@ def find_class_folders(folders_of: Callable[[str], Sequence[str]], search: Searc
         )
 
     return read
-
-
-def _inside(path: str, folder: str) -> list[str]:
-    return path.removeprefix(folder.removeprefix("./") + "/").split("/")[:-1]
 
 
 def _match(
@@ -234,22 +224,6 @@ def _image_table(found: Sequence[FolderContents]) -> pl.DataFrame:
             " again.",
         ) from error
     return pl.DataFrame([path, pl.Series("size_bytes", sizes, dtype=pl.Int64)])
-
-
-def file_warnings(found: Sequence[FolderContents]) -> tuple[str, ...]:
-    """Return warnings about files that are no images, and about broken links."""
-    every = [path for images in found for path in images.others]
-    unread = [path for path in every if path.lower().endswith(UNREAD_SUFFIXES)]
-    others = [path for path in every if not path.lower().endswith(UNREAD_SUFFIXES)]
-    kinds = ", ".join(sorted({path.rpartition(".")[2].upper() for path in unread}))
-    are_heic = all(path.lower().endswith(HEIC_SUFFIXES) for path in unread)
-    need = f"that {HEIC_READER} lets clinit read" if are_heic else "to be converted to JPEG"
-    broken = [path for images in found for path in images.broken]
-    return (
-        *counted(unread, f"photographs left out, {need} ({kinds})"),
-        *counted(others, "files left out, not images by their names"),
-        *counted(broken, "images that are broken links"),
-    )
 
 
 FILE_NAME = pl.col("path").str.extract(r"([^/]+)$")

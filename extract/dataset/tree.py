@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from clinit.errors import ManifestError
 from clinit.files.paths import exists, instead_of, is_file, is_folder
-from clinit.words import printable
+from clinit.words import counted, printable
 
 HEIC_SUFFIXES, HEIC_READER = (".heic", ".heif"), "`pip install pillow-heif`"
 READS_HEIC = find_spec("pillow_heif") is not None
@@ -73,6 +73,22 @@ class FolderContents:
     """Sub-folders that were not entered."""
     left: list[str] = field(default_factory=list)
     """Files and folders of other programs (`is_left_by_others`)."""
+
+
+def file_warnings(found: Sequence[FolderContents]) -> tuple[str, ...]:
+    """Return warnings about files that are no images, and about broken links."""
+    every = [path for images in found for path in images.others]
+    unread = [path for path in every if path.lower().endswith(UNREAD_SUFFIXES)]
+    others = [path for path in every if not path.lower().endswith(UNREAD_SUFFIXES)]
+    kinds = ", ".join(sorted({path.rpartition(".")[2].upper() for path in unread}))
+    are_heic = all(path.lower().endswith(HEIC_SUFFIXES) for path in unread)
+    need = f"that {HEIC_READER} lets clinit read" if are_heic else "to be converted to JPEG"
+    broken = [path for images in found for path in images.broken]
+    return (
+        *counted(unread, f"photographs left out, {need} ({kinds})"),
+        *counted(others, "files left out, not images by their names"),
+        *counted(broken, "images that are broken links"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,7 @@ from clinit.errors import BackboneError
 from clinit.extract.cache.head import Head
 from clinit.extract.network.checkpoint import CHANNELS_REMEDY, WeightFile, failure, read_checkpoint
 from clinit.extract.network.compiled import Forward
-from clinit.extract.network.weights import (
-    TimmFolder,
-    network_of_file,
-    pretrained_network,
-    weights_in,
-)
+from clinit.extract.network.weights import TimmFolder, network_of_file, pretrained_network
 from clinit.files.paths import is_folder
 from clinit.machine import choose_device
 from clinit.words import cut_short
@@ -305,7 +300,7 @@ def load_backbone(
     folder = None
     if config.weights is not None and is_folder(config.weights):
         folder = TimmFolder.read(config.weights, config.name)
-        file, arguments = weights_in(config.weights), folder.model_args
+        file, arguments = folder.weights(config.weights), folder.model_args
         config = replace(config, weights=file, model_args={**arguments, **config.model_args})
     try:
         check_model_args(config.model_args)

@@ -126,17 +126,9 @@ class Transform:
         self, batch: UInt8[Tensor, "batch 3 height width"]
     ) -> Float[Tensor, "batch 3 height width"]:
         """Return (batch / 255 - mean) / std in float32, on the batch's device."""
-        return self.normaliser(batch.device)(batch)
-
-    def normaliser(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        """Return `normalise` for batches on `device`."""
-        mean, std = _of_channels(self.mean, device), _of_channels(self.std, device)
-
-        def normalise(batch: Tensor) -> Tensor:
-            pixels = batch.to(dtype=torch.float32, memory_format=torch.channels_last)
-            return pixels.div_(255).sub_(mean).div_(std)
-
-        return normalise
+        mean, std = (_of_channels(each, batch.device) for each in (self.mean, self.std))
+        pixels = batch.to(dtype=torch.float32, memory_format=torch.channels_last)
+        return pixels.div_(255).sub_(mean).div_(std)
 
 
 @cache

@@ -30,6 +30,7 @@ from clinit.words import cut_short, examples, listed, number_of
 _Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 _Deviation = Annotated[float, msgspec.Meta(gt=0)]
 _OF_CHANNELS = msgspec.Meta(min_length=1, max_length=3)
+_FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")
 
 
 class _DataConfig(msgspec.Struct, omit_defaults=True):
@@ -76,6 +77,24 @@ class TimmFolder(msgspec.Struct):
         found.model_args.pop("num_classes", None)
         return found
 
+    @staticmethod
+    def weights(folder: Path) -> Path:
+        """Return the file of the weights in a folder of a timm network, by timm's names.
+
+        Raises:
+            BackboneError: If there is none.
+        """
+        known = [folder / name for name in _FILES]
+        endings = ("*.safetensors", "*.pth", "*.bin")
+        others = [path for each in endings for path in sorted(folder.glob(each))]
+        for path in (*known, *others):
+            if is_file(path):
+                return path
+        raise BackboneError(
+            f"no weights in {folder}: it has no {listed(_FILES[:2], 'or')}",
+            remedy="Give their file: `--weights FILE`.",
+        )
+
 
 def _as_today(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of `config.json` as timm writes them today.
@@ -89,26 +108,6 @@ def _as_today(content: dict[str, Any]) -> dict[str, Any]:
     if isinstance(names, dict) and set(names) == set(map(str, range(len(names)))):
         names = [names[str(number)] for number in range(len(names))]
     return {**content, "pretrained_cfg": config, "label_names": names}
-
-
-_FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")
-
-
-def weights_in(folder: Path) -> Path:
-    """Return the file of the weights in a folder of a timm network, by timm's names.
-
-    Raises:
-        BackboneError: If there is none.
-    """
-    known = [folder / name for name in _FILES]
-    others = [f for end in ("safetensors", "pth", "bin") for f in sorted(folder.glob(f"*.{end}"))]
-    for path in (*known, *others):
-        if is_file(path):
-            return path
-    raise BackboneError(
-        f"no weights in {folder}: it has no {listed(_FILES[:2], 'or')}",
-        remedy="Give their file: `--weights FILE`.",
-    )
 
 
 def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:

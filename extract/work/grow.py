@@ -19,15 +19,7 @@ from jaxtyping import Int
 
 from clinit.errors import CacheError
 from clinit.extract.cache.groups import GROUPS_FILE
-from clinit.extract.cache.plan import (
-    PLAN_FILE,
-    WHOLE,
-    Plan,
-    read_plan,
-    settle_plan,
-    shard_name,
-    view_folders,
-)
+from clinit.extract.cache.plan import PLAN_FILE, WHOLE, Plan, shard_name, views_in
 from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.cache.shard import Shard, assemble, read_shard, write_shard
 from clinit.extract.cache.summary import RunFacts, write_summary
@@ -44,7 +36,7 @@ def has_grown(plan: Plan, folder: Path) -> bool:
     """Return whether a folder contains a split that differs from a plan in its images alone."""
     if not is_file(folder / PLAN_FILE):
         return False
-    old = read_plan(folder)
+    old = Plan.read(folder)
     same = replace(old, num_rows=plan.num_rows, fingerprint=plan.fingerprint)
     differing = old.fingerprint.differences(plan.fingerprint)
     return same == plan and [each.name for each in differing] == ["manifest"]
@@ -71,7 +63,7 @@ def grow(run: SplitRun) -> SplitResult:
             manifest = replace(run.manifest, table=new)
             fingerprint = run.plan.fingerprint.of_rows(manifest.digest)
             plan = replace(run.plan, num_rows=len(new), fingerprint=fingerprint)
-            if is_file(fresh / PLAN_FILE) and read_plan(fresh) != plan:
+            if is_file(fresh / PLAN_FILE) and Plan.read(fresh) != plan:
                 shutil.rmtree(fresh)  # interrupted before the folder changed again
             fresh.mkdir(exist_ok=True)
             result = replace(run, plan=plan, manifest=manifest, folder=fresh).run()
@@ -96,7 +88,7 @@ def _followed(run: SplitRun) -> CacheSplit:
             why = "its rows are grouped"
         elif any(map(is_contained, tables)):
             why = "its images are in containers"
-        elif run.part != WHOLE or view_folders(run.folder.parent):
+        elif run.part != WHOLE or views_in(run.folder.parent):
             why = "that needs one process, and a cache without views"
     if why:
         raise CacheError(
@@ -145,7 +137,7 @@ def _joined(
 
 
 def _write(run: SplitRun, draft: Path, shards: Iterator[Shard], facts: RunFacts) -> None:
-    settle_plan(run.plan, draft)
+    run.plan.settle(draft)
     write_manifest(run.manifest, draft / MANIFEST_FILE)
     for index, shard in enumerate(shards):
         write_shard(shard, draft / shard_name(index), plan=run.plan, index=index)

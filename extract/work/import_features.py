@@ -22,15 +22,7 @@ from jaxtyping import Int
 
 from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.plan import (
-    PLAN_FILE,
-    SUMMARY_FILE,
-    Plan,
-    read_plan,
-    refuse_other_backbone,
-    settle_plan,
-    shard_name,
-)
+from clinit.extract.cache.plan import PLAN_FILE, SUMMARY_FILE, Plan, check_backbone, shard_name
 from clinit.extract.cache.read import CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import FileFacts, NamedHead, RunFacts, write_summary
@@ -227,7 +219,7 @@ def _claimed(out: Path, plan: Plan, manifest: Manifest) -> Iterator[Path]:
     folder = out / plan.split
     with claim_folder(out, leaves_lock=False):
         other, names = _other_classes(out, plan.split)
-        refuse_other_backbone([other], plan.fingerprint, plan.dim)
+        check_backbone([other], plan.fingerprint, plan.dim)
         if names and names != manifest.class_names:
             one, two = contrast(", ".join(names), ", ".join(manifest.class_names))
             raise CacheError(
@@ -236,10 +228,10 @@ def _claimed(out: Path, plan: Plan, manifest: Manifest) -> Iterator[Path]:
             )
         with claim_folder(folder):
             if is_file(folder / PLAN_FILE) and not is_file(folder / SUMMARY_FILE):
-                found = read_plan(folder)
+                found = Plan.read(folder)
                 if found != plan and found.fingerprint.is_imported:
                     # An unfinished import of other files, which the user may have corrected since.
                     for path in (*folder.glob("shard-*.h5"), folder / PLAN_FILE):
                         path.unlink()
-            settle_plan(plan, folder)
+            plan.settle(folder)
             yield folder

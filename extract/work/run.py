@@ -165,7 +165,7 @@ def extract(
     if loaded.backbone.note:
         observer(Noted(loaded.backbone.note))
     folders = (out / split for split in SPLITS)
-    plan.refuse_other_backbone(folders, loaded.fingerprint, loaded.backbone.dim)
+    plan.check_backbone(folders, loaded.fingerprint, loaded.backbone.dim)
     if (head := loaded.backbone.head) is not None:
         class_names = next(iter(manifests.values())).class_names
         head = replace(head, fingerprint=loaded.fingerprint.backbone_identifier)
@@ -199,7 +199,7 @@ def extract(
         for run in runs:
             started = run is runs[0] or exists(run.folder / plan.PLAN_FILE)
             if started and not has_grown(run.plan, run.folder):
-                plan.settle_plan(run.plan, run.folder)  # refuse a wrong plan now, not after hours
+                run.plan.settle(run.folder)  # refuse a wrong plan now, not after hours
     for run in runs:
         make_folder(run.folder)
         yield grow(run) if has_grown(run.plan, run.folder) else run.run()
@@ -226,7 +226,7 @@ def _plan(
     device = config.backbone.device.split(":")[0]
     batch_size = config.batch_size or BATCH_SIZES[device]
     if config.batch_size is None and exists(folder / plan.PLAN_FILE):
-        batch_size = plan.read_plan(folder).batch_size
+        batch_size = plan.Plan.read(folder).batch_size
     return plan.Plan(
         dataset=manifest.dataset,
         split=manifest.split,

@@ -16,16 +16,7 @@ import torch
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
 from clinit.extract.cache.head import store_head
-from clinit.extract.cache.plan import (
-    PLAN_FILE,
-    SUMMARY_FILE,
-    WHOLE,
-    Part,
-    Plan,
-    read_plan,
-    settle_plan,
-    shard_name,
-)
+from clinit.extract.cache.plan import PLAN_FILE, SUMMARY_FILE, WHOLE, Part, Plan, shard_name
 from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem
 from clinit.extract.cache.shard import Shard, assemble, write_shard
 from clinit.extract.cache.summary import NamedHead, RunFacts, write_summary
@@ -165,7 +156,7 @@ class SplitRun:
             This run, with the class names that an earlier command has stored with the same head.
         """
         with _alone(self.folder / PLAN_FILE):
-            settle_plan(self.plan, self.folder)
+            self.plan.settle(self.folder)
         path, begun, head = self.folder / MANIFEST_FILE, self, self.named.head
         if head is not None and self.view is None:
             stored = store_head(head, self.folder.parent / HEAD_FILE)
@@ -224,16 +215,20 @@ class SplitRun:
             ClinitError: If the storage fails, or an image is bad and `settings.strict` is set.
         """
         plan, device = self.plan, torch.device(self.backbone.config.device)
-        normalise = self.transform.normaliser(device)
         computed = features_of(
             self._images(shards, timing),
-            lambda pixels: self.backbone.features(normalise(pixels)),
+            lambda pixels: self.backbone.features(self.transform.normalise(pixels)),
             device,
             timing,
         )
         with closing(computed):
             for batch, found in computed:
-                self._refuse_bad(batch.reasons)
+                if self.settings.strict and batch.reasons:  # whatever has decoded it
+                    row, reason = min(batch.reasons.items())
+                    raise ImageError(
+                        f"{self.root / self.manifest.table['path'][row]} (row {row:,}): {reason}",
+                        remedy="Replace the file, or leave out `--strict` to mark its row invalid.",
+                    )
                 index = batch.rows[0] // plan.shard_rows
                 rows = plan.rows(index)
                 first, last = batch.rows[0] - rows.start, batch.rows[-1] + 1
@@ -276,15 +271,6 @@ class SplitRun:
                     return
                 timing.add_wait(waited.total, read=batch.read_s, decode=batch.decode_s)
                 yield batch
-
-    def _refuse_bad(self, reasons: Mapping[int, str]) -> None:
-        """Stop at an unreadable image if `settings.strict` is set, whatever has decoded it."""
-        if self.settings.strict and reasons:
-            row, reason = min(reasons.items())
-            raise ImageError(
-                f"{self.root / self.manifest.table['path'][row]} (row {row:,}): {reason}",
-                remedy="Replace the file, or leave out `--strict` to mark its row invalid.",
-            )
 
     def _refuse_wrong_root(self, rows: range, reasons: Mapping[int, str]) -> None:
         """Stop if all files are missing: then probably `root` is wrong."""
@@ -347,7 +333,7 @@ def compiled_alike(runs: Sequence[SplitRun]) -> list[SplitRun]:
     If a plan exists, it decides; `settings.compile` overrides both.
     """
     first = runs[0]
-    begun = [read_plan(run.folder).compiled for run in runs if exists(run.folder / PLAN_FILE)]
+    begun = [Plan.read(run.folder).compiled for run in runs if exists(run.folder / PLAN_FILE)]
     wanted = first.settings.compile
     if begun and wanted == "auto":
         wanted = "on" if begun[0] else "off"

@@ -135,7 +135,7 @@ def test_limits_of_cpus_and_memory_are_judged(
 
 def test_a_check_that_fails_is_a_fault() -> None:
     def check() -> Iterable[Finding]:
-        yield Finding("x", "ok", "so far")
+        yield Finding("x", "so far")
         raise OSError("libtorch.so: undefined symbol\nmore")
 
     found = list(doctor.guarded("CUDA", check))

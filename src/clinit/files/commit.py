@@ -107,7 +107,7 @@ def take_place(draft: Path, folder: Path, *, overwrite: bool) -> None:
             existing folder is then kept.
     """
     former = draft
-    if not (overwrite and folder.exists()):
+    if not (overwrite and os.path.lexists(folder)):
         draft.rename(folder)
     elif not _exchanged(draft, folder):
         former = draft_of(folder)

@@ -25,11 +25,7 @@ class TextFileError(Exception):
 
 def is_text(name: str) -> bool:
     """Return whether a text can be encoded as UTF-8, which lone surrogates cannot."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return re.search("[\ud800-\udfff]", name) is None
 
 
 def lines_of(text: str) -> list[str]:

@@ -16,13 +16,13 @@ def test_a_race_has_the_means_and_gains_of_all_seeds(make_run: MakeRun) -> None:
     found = races(runs.runs)
     assert len(found) == 2, "each setting by itself"
     for race in found:
-        assert (race.task, [each.start.runs[0].init for each in race.runners]) == (1, [*INITS])
-        for runner in race.runners:
-            points = [run.points.filter(task=1)["acc_new"].to_list() for run in runner.start.runs]
-            assert runner.line.mean.tolist() == pytest.approx(np.mean(points, axis=0))
-            gains = [run.row()["tasks"][0]["gain_equal_level"] for run in runner.start.runs]
-            assert runner.result == f"gain {np.mean(gains):.2f} ±{np.std(gains, ddof=1):.2f}"
-        curves = [run.points.filter(task=1)["acc_new"] for run in race.runners[0].start.runs]
+        assert (race.task, [start.runs[0].init for start in race.starts]) == (1, [*INITS])
+        for start in race.starts:
+            points = [run.points.filter(task=1)["acc_new"].to_list() for run in start.runs]
+            assert race.line(start).mean.tolist() == pytest.approx(np.mean(points, axis=0))
+            gains = [run.row()["tasks"][0]["gain_equal_level"] for run in start.runs]
+            assert race.result(start) == f"gain {np.mean(gains):.2f} ±{np.std(gains, ddof=1):.2f}"
+        curves = [run.points.filter(task=1)["acc_new"] for run in race.starts[0].runs]
         best = [max(curve) for curve in curves]
         assert race.target == pytest.approx(0.95 * np.mean(best))
 
@@ -30,7 +30,7 @@ def test_a_race_has_the_means_and_gains_of_all_seeds(make_run: MakeRun) -> None:
 def test_a_start_that_never_arrives_has_no_gain(make_run: MakeRun) -> None:
     poor = make_run("class-mean", accuracy=lambda task, iteration: 0.1)
     (race,) = races(runs_of([make_run(), poor]).runs)
-    assert [runner.result for runner in race.runners] == ["gain 1.00", "never"]
+    assert [*map(race.result, race.starts)] == ["gain 1.00", "never"]
 
 
 def test_without_random_rows_there_is_no_race(make_run: MakeRun) -> None:

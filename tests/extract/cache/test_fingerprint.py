@@ -1,7 +1,11 @@
 import hashlib
 import json
+from pathlib import Path
 
-from clinit.extract.cache.fingerprint import FieldDifference, Fingerprint
+import pytest
+
+from clinit.errors import CacheError
+from clinit.extract.cache.fingerprint import FieldDifference, Fingerprint, check_view
 
 NETWORK = Fingerprint.of_network(
     backbone="resnet18",
@@ -72,10 +76,10 @@ def test_differences_name_each_field_that_differs_and_what_both_hold() -> None:
 def test_a_view_differs_from_the_plain_split_in_nothing_but_the_fields_of_views() -> None:
     plain = NETWORK.of_rows("m")
     view = plain.of_view("cropped", seed=7, number=0)
-    assert plain.differences_but_of_view(view) == ()
-    assert plain.differences_but_of_view(NETWORK.of_rows("n").of_view("c", seed=7, number=0)) == (
-        FieldDifference("manifest", "m", "n"),
-    )
+    check_view(Path("0"), view, plain, view)
+    other = NETWORK.of_rows("n").of_view("cropped", seed=7, number=0)
+    with pytest.raises(CacheError, match="have manifest = n, expected manifest = m"):
+        check_view(Path("0"), other, plain, other)
 
 
 def test_a_head_reads_the_features_of_its_backbone_and_one_of_unknown_origin_reads_all() -> None:

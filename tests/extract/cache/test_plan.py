@@ -7,7 +7,7 @@ import pytest
 
 from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.plan import Plan, read_plan, settle_plan, split_names
+from clinit.extract.cache.plan import Plan, split_names
 from clinit.files.documents import content_sha256
 
 OF_LATER: dict[str, Any] = {"shape": (2, 2), "compiled": True}
@@ -35,10 +35,10 @@ def test_the_shards_cover_every_row_once(plan: Plan, shard_rows: int) -> None:
 
 
 def test_a_plan_survives_the_disk(plan: Plan, tmp_path: Path) -> None:
-    settle_plan(plan, tmp_path)
-    assert read_plan(tmp_path) == plan
-    assert read_plan(tmp_path).identifier == plan.identifier
-    settle_plan(plan, tmp_path)
+    plan.settle(tmp_path)
+    assert Plan.read(tmp_path) == plan
+    assert Plan.read(tmp_path).identifier == plan.identifier
+    plan.settle(tmp_path)
 
 
 def test_what_earlier_versions_did_not_record_changes_the_identifier_only_if_it_is_set(
@@ -51,7 +51,7 @@ def test_what_earlier_versions_did_not_record_changes_the_identifier_only_if_it_
 
 
 def test_a_fingerprint_that_is_none_is_refused(plan: Plan, tmp_path: Path) -> None:
-    settle_plan(plan, tmp_path)
+    plan.settle(tmp_path)
     content = json.loads((tmp_path / "plan.json").read_text())
     del content["sha256"]
     content |= {"format": "clinit-cache/1", "fingerprint": [1]}
@@ -59,7 +59,7 @@ def test_a_fingerprint_that_is_none_is_refused(plan: Plan, tmp_path: Path) -> No
     with pytest.raises(
         CacheError, match=r"Expected `object`, got `array` - at `\$\.fingerprint\.fields`"
     ):
-        read_plan(tmp_path)
+        Plan.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_a_fingerprint_that_is_none_is_refused(plan: Plan, tmp_path: Path) -> No
 def test_impossible_plans_are_refused(
     plan: Plan, tmp_path: Path, change: dict[str, object]
 ) -> None:
-    settle_plan(replace(plan, **change), tmp_path)  # type: ignore[arg-type]
+    replace(plan, **change).settle(tmp_path)  # type: ignore[arg-type]
     with pytest.raises(CacheError, match=rf"at `\$\.{next(iter(change))}`"):
-        read_plan(tmp_path)
+        Plan.read(tmp_path)
 
 
 def remedy(path: Path) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._inductor import config
 
 from clinit.errors import BackboneError, CacheError
-from clinit.extract.cache.plan import Part, read_plan, shard_name
+from clinit.extract.cache.plan import Part, Plan, shard_name
 from clinit.extract.cache.read import open_cache
 from clinit.extract.network import compiled as module
 from clinit.extract.network.backbone import Backbone, load_backbone
@@ -184,11 +184,11 @@ def test_a_cache_is_of_one_way_and_resumes_to_the_same_bits(
     (out / "val" / shard_name(0)).write_bytes(b"damaged")
     assert extracted(root, out, config)[1].computed_rows == 6
     assert files(out) == files(tmp_path / "whole")
-    assert read_plan(out / "val").compiled
+    assert Plan.read(out / "val").compiled
     with pytest.raises(CacheError, match="compiled = True, but this command has compiled = False"):
         extracted(root, out, replace(config, compile="off"))
     extracted(root, tmp_path / "plain", config)
-    assert not read_plan(tmp_path / "plain" / "train").compiled
+    assert not Plan.read(tmp_path / "plain" / "train").compiled
     one, other = (open_cache(each).split("train").load() for each in (out, tmp_path / "plain"))
     scale = np.abs(other.features).max()
     np.testing.assert_allclose(one.features, other.features, rtol=2**-10, atol=1e-3 * scale)

@@ -242,7 +242,7 @@ def compute() -> Compute:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         network = nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.GELU(), nn.Flatten(), nn.Linear(256, 5))
-    normalise = TRANSFORM.normaliser(CPU)
+    normalise = TRANSFORM.normalise
     return torch.no_grad()(lambda pixels: network(normalise(pixels)))
 
 
@@ -316,7 +316,7 @@ def test_batches_side_by_side_come_in_order_with_their_features(
 
 
 def test_features_have_the_same_bits_on_any_number_of_threads(tiny_weights: Path) -> None:
-    backbone, normalise = load_backbone(tiny_backbone(tiny_weights)), TRANSFORM.normaliser(CPU)
+    backbone, normalise = load_backbone(tiny_backbone(tiny_weights)), TRANSFORM.normalise
     before, found = torch.get_num_threads(), []
     for number in (1, 2, 4):
         torch.set_num_threads(number)
@@ -348,7 +348,7 @@ def test_no_thread_is_left_where_a_batch_fails_or_the_reader_stops(
 def test_a_gpu_gives_the_same_bits_when_copies_overlap(tiny_weights: Path, autocast: str) -> None:
     config = tiny_backbone(tiny_weights, device="cuda", autocast=autocast)
     backbone, cuda = load_backbone(config), torch.device("cuda")
-    normalise = TRANSFORM.normaliser(cuda)
+    normalise = TRANSFORM.normalise
 
     def compute(pixels: Tensor) -> Tensor:
         return backbone.features(normalise(pixels))
@@ -370,7 +370,7 @@ def test_a_gpu_gives_the_same_bits_when_copies_overlap(tiny_weights: Path, autoc
 def test_a_forward_pass_is_launched_without_waiting_for_the_gpu(tiny_weights: Path) -> None:
     config = tiny_backbone(tiny_weights, device="cuda")
     backbone, cuda = load_backbone(config), torch.device("cuda")
-    normalise = TRANSFORM.normaliser(cuda)
+    normalise = TRANSFORM.normalise
     backbone.features(normalise(torch.zeros(8, 3, 32, 32, dtype=torch.uint8, device=cuda)))
 
     def compute(pixels: Tensor) -> Tensor:

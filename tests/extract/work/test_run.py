@@ -13,7 +13,7 @@ from PIL import Image
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
 from clinit.extract.cache.head import Top1
-from clinit.extract.cache.plan import Part, read_plan
+from clinit.extract.cache.plan import Part, Plan
 from clinit.extract.cache.read import open_cache, open_split, shard_problem
 from clinit.extract.dataset.decode import decode
 from clinit.extract.dataset.scan import scan
@@ -190,7 +190,7 @@ def test_a_cache_goes_on_with_the_batches_that_it_was_begun_with(
     (out / "train" / "cache.json").unlink()
     extracted(root, out, replace(config, batch_size=None))
     assert files(out) == before
-    assert read_plan(out / "train").batch_size == config.batch_size == 4
+    assert Plan.read(out / "train").batch_size == config.batch_size == 4
 
 
 def test_the_head_its_accuracy_and_the_time_are_stored(

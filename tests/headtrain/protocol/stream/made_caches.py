@@ -8,7 +8,7 @@ import polars as pl
 
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, write_head
-from clinit.extract.cache.plan import Plan, settle_plan, shard_name
+from clinit.extract.cache.plan import Plan, shard_name
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import NamedHead, RunFacts, write_summary
 from clinit.extract.dataset.manifest import Manifest, write_manifest
@@ -55,7 +55,7 @@ def write_split(
     )
     features = (centres[labels] + random.normal(size=(len(labels), centres.shape[1]))).astype("f4")
     features[list(wide), 0] = 1e5
-    settle_plan(plan, folder)
+    plan.settle(folder)
     write_manifest(manifest, folder / "manifest.parquet")
     for index in range(plan.num_shards):
         rows = list(plan.rows(index))
