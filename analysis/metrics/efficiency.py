@@ -14,7 +14,7 @@ Iterations are known only at evaluation points: "reached at 50" means between th
 the step counts instead. So the gain is finite and at most I_r over this point, and does not depend
 on whether the point before training was evaluated. The same rule applies to I_r.
 
-If both runs are above their levels at the first evaluation after the start, say at 50, the grid of
+If both runs are above their levels at the first evaluation after the start, such as 50, the grid of
 evaluations decides: the gain is between 1/50 and 50, and the task has only this upper bound. The
 gain of the random run itself is 1.
 

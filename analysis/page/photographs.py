@@ -1,7 +1,7 @@
 """Photographs to look at, as one HTML page that loads nothing.
 
 After `clinit add`, and of a model: the photographs that the audit found. After `clinit evaluate`:
-those of the most frequently confused pairs, and those that only the other model classifies
+photographs of the most frequently confused pairs, and all that only the other model classifies
 correctly. Each has its name and two scores, of its own class and of the other one. Ticked
 photographs become commands: those that seem to belong to another class move there, unless the box
 next to it is cleared; the others become a list of files to leave out. Names of classes and files
@@ -101,7 +101,7 @@ def evaluation_page(
 def model_page(title: str, facts: ModelFacts) -> str:
     """Return the page of the photographs that the last audit of a model found.
 
-    Thumbnails are made if the photographs are still where they were.
+    Thumbnails are made if the photographs have not moved.
     """
     audited = [each for each in facts.history if each.data.get("audit")]
     told = {"model": f"{facts.name}, {number_of(facts.num_classes, 'class')}"}

@@ -148,7 +148,7 @@ def compare(
     columns: str | Sequence[str] = "",
     chosen: Collection[str] = (),
 ) -> Comparison:
-    """Compare the runs with other values of a setting with those of a baseline, seed by seed.
+    """Compare the runs with other values of a setting with a baseline, seed by seed.
 
     Settings that only one of two runs reads, such as the scale of computed rows next to random
     rows, do not count as differences.

@@ -144,7 +144,7 @@ def remember(
     if left := int((tests == 0).sum()):
         say(f"Not tested: {number_of(left, 'class')}; of five images or more, one is held out")
     if few := int(((memory.counts > 0) & (memory.counts < 5)).sum()):
-        say(f"Known from few images: {number_of(few, 'class')}; 5 to 20 of each tell more")
+        say(f"Known from few images: {number_of(few, 'class')}; 5 to 20 of each are better")
     say(memory.describe())
     say(f"Next: clinit add {shlex.quote(str(out))} {'FOLDER' if model.engine else 'FEATURES'}")
 

@@ -63,7 +63,7 @@ def evaluate(
 
     Folders that are not named as a class of the model are only used to measure
     rejection. Both MODEL and the model that it was made from, or --against OTHER,
-    classify the same images. The result tells what was gained and lost in classes
+    classify the same images. The result lists what was gained and lost in classes
     that both know, with McNemar's test, and how good the other classes are.
 
     clinit evaluate scenes-2/ photographs/ --html scenes-2.html

@@ -125,7 +125,7 @@ def _say_folded(lines: Sequence[str]) -> None:
 
 
 def _ancestors(facts: ModelFacts) -> list[list[str]]:
-    """Return a line for each change: what it was made of, and what came of it."""
+    """Return a line for each change: its origin and its result."""
     from clinit.headtrain.model.facts import accuracy_in_words
 
     lines = []

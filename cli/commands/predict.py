@@ -143,7 +143,7 @@ def predict(
         note(
             f"{sum(each.unknown for each in good):,} of {number_of(len(good), what)} unknown"
             f" ({below}: at most {100 * reject_rate:g} % of known {what}s score lower; `clinit"
-            " evaluate`, with folders of other classes, tells how many unknown ones do)"
+            " evaluate`, with folders of other classes, counts the unknown ones that do)"
         )
     if bad := [each for each in predictions if each.reason is not None]:
         warn(f"{len(bad):,} of {number_of(len(predictions), what)} cannot be read:")

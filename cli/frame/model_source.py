@@ -96,7 +96,7 @@ class GivenNetwork(options.NetworkOptions):
         "Folder of the feature cache; existing features are not computed again.",
         panel=COMPUTATION,
         metavar="FOLDER",
-        otherwise="OUT-features; without --out, those of the same images there",
+        otherwise="OUT-features; without --out, existing features of the same images",
     )
 
     def refuse(self, names: Collection[str], why: str) -> None:
@@ -252,7 +252,7 @@ def opened(
 ) -> Iterator[tuple[Model, Inputs, Path, Observer]]:
     """Claim `out`, and open the model in the arguments of a command.
 
-    Yields the model, what is given to it, where the new model goes, and who is told of the work.
+    Yields the model, its input, the path of the new model, and the observer of the work.
     Wrong arguments are refused before PyTorch is loaded, which takes seconds, and names of classes
     before the network of a model is loaded.
 

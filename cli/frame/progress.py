@@ -47,7 +47,7 @@ class ProgressLine:
         """Monotonic time and count when counting began."""
 
     def work(self, title: str, *, unit: str = "") -> ProgressLine:
-        """Begin a piece of work, unless the work with this title goes on.
+        """Begin a piece of work, unless the work with this title is under way.
 
         Args:
             title: Name of the work.

@@ -142,7 +142,7 @@ class CacheSplit:
         reasons = {each.row - rows.start: each.reason for each in self.summary.invalid[first:last]}
         told = self.summary.shards[index].dtype, reasons
         if told != (str(shard.features.dtype), shard.reasons):
-            raise damaged(f"the type or the invalid rows of {path} are not those of cache.json")
+            raise damaged(f"the type or the invalid rows of {path} differ from cache.json")
         return shard
 
     def load(self) -> FeatureSet:

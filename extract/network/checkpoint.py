@@ -2,7 +2,7 @@
 
 A checkpoint of PyTorch is a pickle, which may contain anything besides tensors: settings, NumPy
 numbers, optimizers. PyTorch's restricted unpickler refuses such a file as a whole. Here it gets
-*inert* objects in the place of all that it does not know, so that tensors beside them can be read.
+*inert* objects in the place of all that it does not know, so that tensors next to them can be read.
 A network that was pickled as an object becomes inert too; only its own code could read it, so the
 user gets the line of Python that takes its weights out.
 
@@ -44,7 +44,7 @@ class WeightFile:
     path: Path
     tensors: Mapping[str, Tensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """Texts beside the tensors of a safetensors file."""
+    """Texts next to the tensors of a safetensors file."""
     key: str = ""
     """Where the tensors were found: `net`, or `model.net`; empty for the whole file."""
     is_pickle: bool = False

@@ -136,7 +136,7 @@ def network_of_file(
 ) -> tuple[nn.Module, str]:
     """Return the network with the weights of a file, and a note if tensors were renamed.
 
-    Unless `model_args` gives it, the number of classes is that of the file.
+    Unless `model_args` gives it, the file determines the number of classes.
 
     Raises:
         BackboneError: If the file contains weights of another network.

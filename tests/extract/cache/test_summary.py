@@ -119,7 +119,7 @@ def test_a_shard_with_other_invalid_rows_than_the_summary_is_refused(
     assert [shard_problem(found.path, found.plan, index, found) is None for index in range(3)] == [
         index != shard for index in range(3)
     ]
-    with pytest.raises(CacheError, match=r"are not those of cache\.json"):
+    with pytest.raises(CacheError, match=r"differ from cache\.json"):
         found.load()
 
 
