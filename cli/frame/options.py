@@ -44,8 +44,8 @@ DeviceOption = Annotated[str, described(fields_of(Training)["device"].help)]
 CacheArgument = Annotated[Path, typer.Argument(help="Folder written by `clinit extract --out`.")]
 
 
-def _place(help: str, metavar: str = "FOLDER", panel: str = "Data", *names: str, **kw: Any) -> Any:
-    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **kw)
+def _place(help: str, metavar: str = "FOLDER", panel: str = "Data", **kw: Any) -> Any:
+    return typer.Option(help=help, metavar=metavar, rich_help_panel=panel, **kw)
 
 
 _SEVERAL = " Repeatable, for caches of one backbone."
@@ -54,12 +54,9 @@ BaseCache = Annotated[Path, _place(_BASE)]
 NewCache = Annotated[Path, _place(_NEW)]
 BaseCaches = Annotated[
     list[Path] | None,
-    _place(
-        f"{_BASE} Without --base, the stream starts without classes.{_SEVERAL}",
-        *("FOLDER", "Data", "--base"),
-    ),
+    _place(f"{_BASE} Without --base, the stream starts without classes.{_SEVERAL}"),
 ]
-NewCaches = Annotated[list[Path], _place(_NEW + _SEVERAL, "FOLDER", "Data", "--new")]
+NewCaches = Annotated[list[Path], _place(_NEW + _SEVERAL)]
 BaseHeadOption = Annotated[
     Path | None,
     _place(

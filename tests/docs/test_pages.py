@@ -15,23 +15,11 @@ import pytest
 from clinit.cli.reference import reference
 from tests.cli.calls import call
 from tests.conftest import Once
-from tests.docs.pages import (
-    GENERATED,
-    PAGES,
-    ROOT,
-    RUN_IN_A_COPY,
-    Block,
-    all_blocks,
-    anchors_of,
-    inline_commands,
-    links_of,
-    problem,
-    unknown,
-    words_of,
-)
+from tests.docs import pages
+from tests.docs.pages import GENERATED, PAGES, ROOT, Block
 
 LANGUAGES = {"bash", "bibtex", "console", "diff", "json", "python", "text", "toml"}
-BLOCKS = all_blocks()
+BLOCKS = pages.all_blocks()
 LINKING = [
     *PAGES,
     *(ROOT / "CHANGELOG.md", *sorted((ROOT / "benchmarks").glob("*.md"))),
@@ -51,7 +39,7 @@ def test_every_block_says_its_language_and_a_block_that_is_left_out_says_why() -
         assert re.fullmatch(mark, block.mark), block.place
     parsed = {block.page for block in of("bash", "console") if not block.mark}
     for page in PAGES:
-        if page.name in parsed - {RUN_IN_A_COPY, "CONTRIBUTING.md"}:
+        if page.name in parsed - {pages.RUN_IN_A_COPY, "CONTRIBUTING.md"}:
             text = page.read_text(encoding="utf-8")
             assert re.search(r"^<!-- parsed: \S.{5,} -->$", text, re.MULTILINE), page
     fences = sum(
@@ -89,9 +77,9 @@ def test_the_blocks_of_a_page_run_in_order(page: str, results: dict[str, str | N
 @pytest.mark.parametrize("block", of("bash", "console"), ids=lambda block: block.place)
 def test_command_lines_are_such_that_clinit_takes_them(block: Block) -> None:
     for line in block.command_lines:
-        words = words_of(line)
+        words = pages.words_of(line)
         if words[0] == "clinit":
-            assert problem(words) is None, line
+            assert pages.problem(words) is None, line
         else:
             assert _is_known(words), f"{block.place}: {line}"
 
@@ -117,8 +105,8 @@ def _is_known(words: list[str]) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_within_a_line_exist(page: Path) -> None:
-    for line in inline_commands(page.read_text(encoding="utf-8")):
-        assert unknown(re.split(r"[\s,]+", line)) == [], line
+    for line in pages.inline_commands(page.read_text(encoding="utf-8")):
+        assert pages.unknown(re.split(r"[\s,]+", line)) == [], line
 
 
 @pytest.mark.parametrize("block", of("toml", "json"), ids=lambda block: block.place)
@@ -141,7 +129,7 @@ def test_the_command_reference_is_current() -> None:
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in links_of(page):
+    for target in pages.links_of(page):
         if target.startswith(("https://", "mailto:")):
             continue
         name, _, anchor = target.partition("#")
@@ -149,7 +137,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert path.is_relative_to(ROOT), target
         assert path.exists(), target
         assert page.parent.name != "docs" or path.is_relative_to(page.parent)  # the site is that
-        assert not anchor or anchor in anchors_of(path), target
+        assert not anchor or anchor in pages.anchors_of(path), target
 
 
 def test_every_format_has_its_line() -> None:

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.analysis.metrics.accuracy import (
-    IN_TASK,
-    accuracy_matrix,
-    accuracy_points,
-    backward_transfer,
-    forgetting,
-    transfers,
-)
+from clinit.analysis.metrics import accuracy
 from clinit.analysis.report.run import RunSummary
 from tests.analysis.conftest import MakeRun
 
@@ -65,7 +58,7 @@ def test_accuracies_are_those_of_counting_images_one_by_one(
         for moment, numbers in zip(moments, evaluations, strict=True)
         for row, each in enumerate(numbers)
     ]
-    found = accuracy_points(pl.DataFrame(rows, schema=SCHEMA, orient="row"), CLASSES)
+    found = accuracy.accuracy_points(pl.DataFrame(rows, schema=SCHEMA, orient="row"), CLASSES)
     expected = naive([row for row in rows if ORIGINS[row[2]] <= row[0]])
     assert [(task, iteration) for task, iteration, *_ in found.iter_rows()] == moments
     for task, iteration, *accuracies in found.iter_rows():
@@ -86,8 +79,8 @@ def test_counts_that_a_record_lacks_are_not_taken_for_none_correct(
     evaluations = record.evaluations.with_columns(correct_in_task=column)
     if unknown == "column":
         evaluations = evaluations.drop("correct_in_task")
-    points = accuracy_points(evaluations, record.classes)
-    assert [points[name].null_count() for name in (*IN_TASK, "acc_all")] == [15, 15, 0]
+    points = accuracy.accuracy_points(evaluations, record.classes)
+    assert [points[name].null_count() for name in (*accuracy.IN_TASK, "acc_all")] == [15, 15, 0]
     row = RunSummary.of(replace(record, evaluations=evaluations)).row()
     assert row["acc_pre_before"] is None
 
@@ -99,7 +92,7 @@ def test_the_matrix_holds_the_accuracy_on_each_task_at_the_end_of_each_task(
     ends = {1: 150, 2: 200, 3: 200}  # a shorter task among them
     kept = pl.col("iteration") <= pl.col("task").replace_strict(ends)
     evaluations = record.evaluations.filter(kept)
-    found = accuracy_matrix(evaluations, record.classes)
+    found = accuracy.accuracy_matrix(evaluations, record.classes)
     origin = dict(record.classes.select("row", "task").iter_rows())
     cells: dict[tuple[int, int], list[int]] = {}
     for task, iteration, row, right, total, *_ in evaluations.iter_rows():
@@ -109,7 +102,7 @@ def test_the_matrix_holds_the_accuracy_on_each_task_at_the_end_of_each_task(
     assert {(after, on): value for after, on, value in found.iter_rows()} == pytest.approx(
         {place: 100 * right / total for place, (right, total) in cells.items()}
     )
-    points = accuracy_points(evaluations, record.classes)
+    points = accuracy.accuracy_points(evaluations, record.classes)
     at = {(task, iteration): value for task, iteration, *_, value, _, _ in points.iter_rows()}
     values = [at[end] for end in ends.items()]
     shorter = replace(record, evaluations=evaluations, points=record.points.filter(kept))
@@ -125,13 +118,14 @@ def matrix_of(cells: dict[tuple[int, int], float | None]) -> pl.DataFrame:
 
 
 def test_forgetting_is_the_mean_drop_from_the_best_accuracy_of_earlier_tasks() -> None:
-    accuracy = {(1, 1): 80.0, (2, 1): 85.0, (3, 1): 60.0, (2, 2): 70.0, (3, 2): 72.0, (3, 3): 50.0}
+    tasks = {(1, 1): 80.0, (2, 1): 85.0, (3, 1): 60.0, (2, 2): 70.0, (3, 2): 72.0, (3, 3): 50.0}
     base = {(1, 0): 90.0, (2, 0): 50.0, (3, 0): 10.0}
     # Chaudhry et al.: the best among earlier evaluations, so learning more is negative.
-    assert forgetting(matrix_of({**accuracy, **base})) == pytest.approx(((85 - 60) + (70 - 72)) / 2)
-    assert forgetting(matrix_of({(1, 0): 90.0, (1, 1): 80.0})) is None
-    assert forgetting(matrix_of({})) is None
-    assert backward_transfer(matrix_of({})) is None
+    found = accuracy.forgetting(matrix_of({**tasks, **base}))
+    assert found == pytest.approx(((85 - 60) + (70 - 72)) / 2)
+    assert accuracy.forgetting(matrix_of({(1, 0): 90.0, (1, 1): 80.0})) is None
+    assert accuracy.forgetting(matrix_of({})) is None
+    assert accuracy.backward_transfer(matrix_of({})) is None
 
 
 percent = st.one_of(st.none(), st.floats(0, 100))
@@ -148,7 +142,7 @@ def test_backward_transfer_is_the_formula(tasks: int, data: st.DataObject) -> No
         if final is not None and own is not None:
             changes.append(final - own)
     expected = sum(changes) / len(changes) if changes else None
-    found = backward_transfer(matrix_of(cells))
+    found = accuracy.backward_transfer(matrix_of(cells))
     assert found == (None if expected is None else pytest.approx(expected, abs=1e-9))
 
 
@@ -158,4 +152,4 @@ def test_a_probe_stands_with_the_task_that_was_probed() -> None:
         {"task": 2, "forward_transfer": {"top1": 0.25}},  # earlier records do not name the task
         {"task": 3},
     ]
-    assert transfers(told) == {1: (2, 50.0), 2: (3, 25.0)}
+    assert accuracy.transfers(told) == {1: (2, 50.0), 2: (3, 25.0)}

@@ -4,13 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from clinit.analysis.metrics.efficiency import (
-    NO_STEP,
-    NO_TEST_IMAGE,
-    NOTHING_LEARNT,
-    gain,
-    mean_gain,
-)
+from clinit.analysis.metrics import efficiency
+from clinit.analysis.metrics.efficiency import gain, mean_gain
 
 
 def curve(*accuracies: float | None, task: int = 1) -> pl.DataFrame:
@@ -65,11 +60,11 @@ def test_a_value_equal_to_the_level_is_not_missed_by_rounding() -> None:
 @pytest.mark.parametrize(
     ("random", "reason"),
     [
-        (curve(None, None), NO_TEST_IMAGE),
-        (curve(None), NO_TEST_IMAGE),
-        (curve(0, 0), NOTHING_LEARNT),
-        (curve(80), NO_STEP),
-        (curve(0), NO_STEP),
+        (curve(None, None), efficiency.NO_TEST_IMAGE),
+        (curve(None), efficiency.NO_TEST_IMAGE),
+        (curve(0, 0), efficiency.NOTHING_LEARNT),
+        (curve(80), efficiency.NO_STEP),
+        (curve(0), efficiency.NO_STEP),
     ],
 )
 def test_a_task_in_which_random_shows_nothing_is_left_out_with_its_reason(

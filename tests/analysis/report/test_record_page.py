@@ -6,15 +6,7 @@ from typing import get_type_hints
 
 import pytest
 
-from clinit.headtrain.protocol.record.format import (
-    HEAD,
-    INFO,
-    LATER_COLUMNS,
-    STUDY,
-    TABLES,
-    TOP,
-    table_file,
-)
+from clinit.headtrain.protocol.record import format as record
 from clinit.headtrain.protocol.record.info import DOCUMENT, RunInfo, StartInfo, TaskInfo
 from clinit.headtrain.protocol.train.task_start import PHASES
 
@@ -39,21 +31,25 @@ def names_below(heading: str) -> list[str]:
 
 def test_every_table_has_a_section() -> None:
     sections = re.findall(r"^### `(\w+)\.parquet`$", PAGE, re.M)
-    assert sections == list(TABLES)
+    assert sections == list(record.TABLES)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", record.TABLES)
 def test_the_columns_are_those_of_the_table(name: str) -> None:
-    told = {row[0].strip("`"): row[1] for row in rows_below(f"## `{table_file(name)}`")}
-    assert told == {column: str(dtype) for column, dtype in TABLES[name].items()}
-    for column, _, meaning in rows_below(f"## `{table_file(name)}`"):
-        assert ("earlier versions" in meaning) == (LATER_COLUMNS.get(name) == column.strip("`"))
+    told = {row[0].strip("`"): row[1] for row in rows_below(f"## `{record.table_file(name)}`")}
+    assert told == {column: str(dtype) for column, dtype in record.TABLES[name].items()}
+    for column, _, meaning in rows_below(f"## `{record.table_file(name)}`"):
+        assert ("earlier versions" in meaning) == (
+            record.LATER_COLUMNS.get(name) == column.strip("`")
+        )
         assert meaning
 
 
 def test_the_files_are_those_of_a_record() -> None:
     told = [row[0].strip("`") for row in rows_below("| file | content |")]
-    assert sorted(told) == sorted([INFO, STUDY, HEAD, TOP, *map(table_file, TABLES)])
+    assert sorted(told) == sorted(
+        [record.INFO, record.STUDY, record.HEAD, record.TOP, *map(record.table_file, record.TABLES)]
+    )
 
 
 def test_the_fields_of_run_json_are_those_that_are_read_and_its_seal() -> None:

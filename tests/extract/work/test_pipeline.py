@@ -129,11 +129,8 @@ def test_a_file_that_a_device_gets_wrong_costs_no_other_file_its_decoder(
     calls: Any,
     retreats: int,
 ) -> None:
-    names, asked, real = (
-        [f"{row}.jpg" for row in range(13)],
-        list[int](),
-        torchcodec.decoders.decode_jpeg,
-    )
+    names, asked = [f"{row}.jpg" for row in range(13)], list[int]()
+    real = torchcodec.decoders.decode_jpeg
     for row, name in enumerate(names):
         settings: dict[str, Any] = {"comment": b"bad"} if row in bad else {}
         Image.new("RGB", (40, 40), (9 * row, 50, 60)).save(tmp_path / name, **settings)

@@ -104,11 +104,8 @@ def test_a_damaged_shard_is_found_and_computed_again(
     if damage == "remove":
         path.unlink()
     split = open_split(out / "train")
-    assert [shard_problem(split.path, split.plan, i, split) is None for i in range(3)] == [
-        True,
-        False,
-        True,
-    ]
+    sound = [shard_problem(split.path, split.plan, i, split) is None for i in range(3)]
+    assert sound == [True, False, True]
     result = extracted(root, out, config)[0]
     assert result.computed_rows == 6
     assert len(result.replaced_shards) == (damage != "remove")
