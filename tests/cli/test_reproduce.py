@@ -71,8 +71,7 @@ def test_all_tables_and_figures_are_made_of_the_digits_in_a_reduced_setting(tmp_
         command = [sys.executable, "-m", "clinit", "reproduce", *names, "--scale-down"]
         command += ["--out", str(out)]
         wide = {**os.environ, "COLUMNS": "100"}
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env=wide)
-        return done.stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=wide).stdout
 
     whole = reproduce("all")
     tables = [table for table in TABLES if table.name != "figures"]

@@ -118,8 +118,7 @@ def test_records_of_every_method_are_found_again(
     start = "" if method == "rehearsal" else f"{method}-"
     names = [path.name for path in find_records(tmp_path / "runs")]
     assert (method if solved else f"{start}least-square-calibrated") in names
-    info = read_info(tmp_path / "runs" / names[0])
-    assert info["tasks"][1]["diagnosis"]
+    assert read_info(tmp_path / "runs" / names[0])["tasks"][1]["diagnosis"]
     monkeypatch.setattr(runs_module, "run_experiment", lambda *_: pytest.fail("trained"))
     with unwritten(*(tmp_path / "runs").rglob("*.*")):
         again = done(*words)

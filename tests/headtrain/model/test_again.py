@@ -212,7 +212,9 @@ def test_first_heads_are_solved_anew_and_merged_too(model: Model) -> None:
     one, other = (add(empty, images(names, 0, 5), config).model for names in ("wx", "yz"))
     one, other = (more(each, images(n, 5), config) for each, n in ((one, "wx"), (other, "yz")))
     check_equal(one, add(empty, images("wx"), config).model)
-    check_equal(merged(one, other, config), add(empty, images("wxyz"), config).model)
+    found = merged(one, other, config)
+    check_equal(found, add(empty, images("wxyz"), config).model)
+    assert found.facts.history[-1].action == "merge"
 
 
 @pytest.mark.parametrize("copies", [False, True])

@@ -176,9 +176,9 @@ def test_bf16_products_round_operands_and_results_and_nothing_else() -> None:
     products.logits(weight, bias, logits)
     products.weight_gradient(gradient, 0.25, weight_gradient)
     # One unit in the last place where the sum is taken in another order.
-    near = partial(torch.testing.assert_close, rtol=2**-7, atol=1e-3)
-    near(logits.double() - bias.double(), rounded(features) @ rounded(weight).T)
-    near(weight_gradient.double(), 0.25 * rounded(gradient).T @ rounded(features))
+    near = partial(torch.allclose, rtol=2**-7, atol=1e-3)
+    assert near(logits.double() - bias.double(), rounded(features) @ rounded(weight).T)
+    assert near(weight_gradient.double(), 0.25 * rounded(gradient).T @ rounded(features))
 
 
 def test_weights_and_losses_are_float32_whatever_the_products(
