@@ -167,7 +167,7 @@ def test_top_blocks_of_a_network_without_a_classifier_learn(folder: Path, tmp_pa
         ("extract --dataset folder --root first --head-classes dataset", "in its pooled features"),
         ("add alone", "its only class"),
         ("add first --init fitted", "has no classifier"),
-        ("remember first", "folders without class in the model"),
+        ("remember first", "new to the model: 3 of these 3 classes"),
     ],
 )
 def test_what_a_network_without_a_classifier_lacks_is_refused(
