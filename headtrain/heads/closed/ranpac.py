@@ -66,7 +66,7 @@ class ClassMoments(MomentSums):
     @classmethod
     def like(cls, zeros: Float[Any, ...], width: int) -> ClassMoments:
         """Begin without classes and rows, in the library and on the device of `zeros`."""
-        return cls.zeros(np.zeros(0), beside(zeros, np.zeros(width)))
+        return cls.about(np.zeros(0), beside(zeros, np.zeros(width)))
 
     def grow(self, num_classes: int) -> None:
         """Add rows for classes that arrive."""

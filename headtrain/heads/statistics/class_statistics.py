@@ -119,11 +119,11 @@ class ClassStatistics:
         for features, labels, *shares in blocks:
             if moments is None:
                 shift = _mean(features) if shift is None else shift
-                moments = MomentSums.zeros(weights, float64_of(beside(features, shift)))
+                moments = MomentSums.about(weights, float64_of(beside(features, shift)))
             for part in cut(features, to_numpy(labels), None, *shares):
                 moments.add(*part)
         if moments is None:
-            moments = MomentSums.zeros(weights, np.zeros(dim) if shift is None else shift)
+            moments = MomentSums.about(weights, np.zeros(dim) if shift is None else shift)
         xp = namespace(moments.lower)
         if not bool(xp.all(xp.isfinite(moments.lower))):
             raise StatisticsError(

@@ -55,7 +55,7 @@ class MomentSums:
     """Gram matrix in Fortran order; on the CPU its lower half only."""
 
     @classmethod
-    def zeros(
+    def about(
         cls: type[Sums], weights: Float[np.ndarray, " classes"], shift: Float[Any, " dim"]
     ) -> Sums:
         """Return empty sums about `shift`, in the namespace of `shift`."""

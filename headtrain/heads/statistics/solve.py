@@ -372,11 +372,9 @@ def leave_one_out_curve(
     spaced = np.linspace(0, len(order) - 1, num=min(len(order), MOST_ROWS)).astype(np.int64)
     drawn = np.sort(order[spaced])
     reweighted = np.full(statistics.num_classes, statistics.weighting == "class")
-    if groups is not None:
-        reweighted &= np.bincount(labels, minlength=len(reweighted)) == np.bincount(
-            one_of_each(labels, groups), minlength=len(reweighted)
-        )
-    blocks, places = blocks_of(labels, drawn, reweighted, groups)
+    counts = np.bincount(one_of_each(labels, groups), minlength=len(reweighted))
+    reweighted &= np.bincount(labels, minlength=len(reweighted)) == counts
+    blocks, places = blocks_of(labels, drawn, reweighted, counts, groups)
     coordinates = [path.coordinates(float64_of(take(features, block.all_rows))) for block in blocks]
     weights = statistics.weights[labels[drawn]]
     truth = np.eye(statistics.num_classes)[labels[drawn]]
