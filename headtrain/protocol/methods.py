@@ -34,7 +34,7 @@ from clinit.headtrain.protocol.stream.task_plan import Lesson
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.evaluate import evaluate, mean_losses
-from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
+from clinit.headtrain.protocol.train.heads import Bank, BankLogits, LabelledRows
 from clinit.headtrain.protocol.train.loop import TaskSteps
 from clinit.headtrain.protocol.train.past import (
     STRENGTHS,
@@ -113,17 +113,14 @@ class GradientHeads(Method):
         if any(study.keeps_statistics for study in self._experiment.studies):
             with torch_stream(self.device):
                 old = self._past.before(lesson.task.number)
-        yield Done("train", {"statistics_numbers": old.numbers} if self._draws and old else {})
+        draws = self._shared.draws_old_rows
+        yield Done("train", {"statistics_numbers": old.numbers} if draws and old else {})
         anchors = yield from self._anchors(lesson, data, old, before)
         yield from self._train(lesson, data, anchors)
         if self._diagnose is not None:
             with torch_stream(self.device):
                 found = self._diagnoses(lesson, data, self._diagnose)
             yield Done("diagnose", of_heads=[{"diagnosis": each} for each in found])
-
-    @property
-    def _draws(self) -> bool:
-        return self._shared.draws_old_rows
 
     def _grow(self, task: Task) -> None:
         seed, classes = self._shared.stream.seed, len(task.classes)
@@ -214,7 +211,7 @@ class GradientHeads(Method):
 
     def _drawn(self, task: Task) -> OldClasses | None:
         """Return the statistics that the old rows of batches are drawn from, if they are drawn."""
-        return self._past.before(task.number) if self._draws else None
+        return self._past.before(task.number) if self._shared.draws_old_rows else None
 
     def _train(
         self, lesson: Lesson, data: LabelledRows, anchors: list[Anchor | None]
@@ -240,7 +237,7 @@ class GradientHeads(Method):
     ) -> list[dict[str, Any]]:
         """Measure each head in its present state, on the rows that the task was learnt from."""
         stop = lesson.task.stop
-        if self._draws:
+        if self._shared.draws_old_rows:
             statistics = self._past.statistics(lesson.task.number)
         else:
             groups = self._past.groups(lesson.rows)
@@ -383,10 +380,7 @@ class FormBank(Bank):
         return super().row_values + self._form.block_values
 
     def logits(
-        self,
-        features: Float[Tensor, "rows dim"],
-        out: Float[Tensor, "rows heads classes"],
-        heads: slice = slice(None),
-    ) -> Float[Tensor, "rows heads classes"]:
+        self, features: Float[Tensor, "rows dim"], out: BankLogits, heads: slice = slice(None)
+    ) -> BankLogits:
         """Write the scores into `out`, and return it."""
         return out.copy_(as_tensor(self._form.scores(as_array(features)))[:, None])

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from clinit.extract.cache.head import Head
@@ -55,7 +55,7 @@ from clinit.headtrain.protocol.train.evaluate import evaluate, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.step import Updates
 from clinit.headtrain.protocol.train.task_start import TaskStart
-from clinit.headtrain.top.activations import PoolActivations, TaskReader, cut
+from clinit.headtrain.top.activations import Index, PoolActivations, TaskReader, cut
 from clinit.headtrain.top.checkpoint import Checkpoint, damaged, read_checkpoint, resumed_from
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.methods import Derpp, Ewc
@@ -80,7 +80,7 @@ of 256 rows are a sixth slower than batches of 32.
 
 @torch.no_grad()
 def features(
-    model: PlasticModel, activations: PoolActivations, rows: Int[np.ndarray, " rows"]
+    model: PlasticModel, activations: PoolActivations, rows: Index
 ) -> Float[Tensor, "rows dim"]:
     """Return the features of pool rows, in float32 on the model's device."""
     found = torch.empty((len(rows), model.dim), device=model.device)
@@ -278,7 +278,7 @@ class TopBlocks(Method):
 
     def _reader(self, lesson: Lesson) -> TaskReader:
         rows, plan = lesson.rows, self._inputs.experiment.plan
-        old: Int[np.ndarray, " old"] = rows.rows[: rows.num_old]
+        old: Index = rows.rows[: rows.num_old]
         if not len(old) and lesson.task.number == 1:
             old = plan.base_sample(self._method.base_sample)
         train = self._scenario.train
@@ -312,9 +312,7 @@ class TopBlocks(Method):
         found = {"task": task.number, "top1": best, "iteration": iteration}
         return {"forward_transfer": found}
 
-    def _labelled(
-        self, split: str, rows: Int[np.ndarray, " rows"], *, first: int = 0
-    ) -> LabelledRows:
+    def _labelled(self, split: str, rows: Index, *, first: int = 0) -> LabelledRows:
         labels = getattr(self._scenario, split).labels[rows] - first
         found = features(self.model, getattr(self._inputs, split), rows)
         return LabelledRows(found, torch.from_numpy(labels).to(self.device))

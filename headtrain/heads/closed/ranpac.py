@@ -40,6 +40,7 @@ from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import (
     Cholesky,
     FeatureRows,
+    Labels,
     as_type,
     beside,
     namespace,
@@ -75,11 +76,7 @@ class ClassMoments(MomentSums):
         self.sums = grown(self.sums, num_classes)
 
     def add_mapped(
-        self,
-        features: FeatureRows,
-        labels: Int[np.ndarray, " rows"],
-        mapped: FeatureMap,
-        observer: Observer = ignore,
+        self, features: FeatureRows, labels: Labels, mapped: FeatureMap, observer: Observer = ignore
     ) -> None:
         """Map rows block by block, and add them."""
         for block in slices(len(labels), mapped.block_rows):

@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.heads.array import take, to_numpy
+from clinit.headtrain.heads.array import Mask, take, to_numpy
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.statistics.solve import LambdaCurve
 
 Ints = Int[np.ndarray, " _"]
+Floats = Float[np.ndarray, " _"]
 
 
 MARGIN = 1e-4
@@ -26,12 +27,12 @@ MARGIN = 1e-4
 class Balance(NamedTuple):
     """What decides the shift of the biases of new rows, relative to these rows."""
 
-    room: Float[np.ndarray, " right"]
+    room: Floats
     """By how much the largest old logit of each old image that is answered right exceeds its
     largest new logit, ascending: the image is lost if the shift is larger."""
     judged: int
     """Number of old images."""
-    needed: Float[np.ndarray, " left_out"]
+    needed: Floats
     """The shift from which each left-out new image is answered right, as far as one can."""
     untested: float
     """Share of new classes of a single image: nothing shows how much these need."""
@@ -40,11 +41,7 @@ class Balance(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        highest: Float[np.ndarray, " rows"],
-        right: Bool[np.ndarray, " rows"],
-        target: Ints,
-        logits: Float[np.ndarray, "rows new"],
+        cls, highest: Floats, right: Mask, target: Ints, logits: Float[np.ndarray, "rows new"]
     ) -> Balance:
         """Return what decides the shift of these rows.
 

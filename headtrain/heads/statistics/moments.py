@@ -21,6 +21,7 @@ from scipy.sparse import csr_matrix
 
 from clinit.headtrain.heads.array import (
     FeatureRows,
+    Labels,
     beside,
     float64_of,
     is_slow_in_float64,
@@ -32,6 +33,7 @@ from clinit.headtrain.heads.array import (
 Block = tuple[Any, ...]
 """Features (rows, dim), labels (rows,) and, unless all weights are 1, the weights of the rows;
 labels and weights are NumPy arrays."""
+Square = Float[Any, "dim dim"]
 CPU_BLOCK_BYTES = 2**21
 """Size of a block of features in float64 that stays in the caches."""
 GPU_BLOCK_BYTES = 2**26
@@ -51,7 +53,7 @@ class MomentSums:
     counts: Num[np.ndarray, " classes"]
     shift: Float[Any, " dim"]
     sums: Float[Any, "classes dim"]
-    lower: Float[Any, "dim dim"]
+    lower: Square
     """Gram matrix in Fortran order; on the CPU its lower half only."""
 
     @classmethod
@@ -72,7 +74,7 @@ class MomentSums:
     def add(
         self,
         features: Num[Any, "rows dim"],
-        labels: Int[np.ndarray, " rows"],
+        labels: Labels,
         shares: Float[np.ndarray, " rows"] | None = None,
     ) -> None:
         """Add a block of rows with weights `shares`; default: 1."""
@@ -89,9 +91,7 @@ class MomentSums:
         self.lower = add_products(self.lower, rows)
 
 
-def add_products(
-    lower: Float[Any, "dim dim"], rows: Float[Any, "rows dim"]
-) -> Float[Any, "dim dim"]:
+def add_products(lower: Square, rows: Float[Any, "rows dim"]) -> Square:
     """Return lower + rows^T rows, in place; on the CPU its lower half only.
 
     Args:
@@ -113,14 +113,14 @@ def add_products(
     return lower
 
 
-def symmetric(lower: Float[Any, "dim dim"]) -> Float[Any, "dim dim"]:
+def symmetric(lower: Square) -> Square:
     """Return the symmetric matrix with this lower half."""
     xp = namespace(lower)
     return xp.tril(lower) + xp.tril(lower, k=-1).T
 
 
 def add_by_class(
-    sums: Float[Any, "classes dim"], rows: Float[Any, "rows dim"], labels: Int[np.ndarray, " rows"]
+    sums: Float[Any, "classes dim"], rows: Float[Any, "rows dim"], labels: Labels
 ) -> None:
     """Add each row to the sum of its class, in place; at least one row is required."""
     if isinstance(sums, np.ndarray):

@@ -51,6 +51,8 @@ from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import (
     Cholesky,
     FeatureRows,
+    Groups,
+    Labels,
     as_array,
     beside,
     float64_of,
@@ -349,25 +351,19 @@ of classes."""
 
 
 def leave_one_out_curve(
-    features: FeatureRows,
-    labels: Int[np.ndarray, " rows"],
-    statistics: ClassStatistics,
-    lams: tuple[float, ...] | None = None,
-    groups: Int[np.ndarray, " rows"] | None = None,
+    features: FeatureRows, labels: Labels, statistics: ClassStatistics, groups: Groups | None = None
 ) -> LambdaCurve:
-    """Return the leave-one-out error of W_LS at each lambda.
+    """Return the leave-one-out error of W_LS at half decades of lambda.
 
     Args:
         features: Of shape (rows, dim).
         labels: Their classes.
         statistics: Statistics of these rows.
-        lams: Ascending; default: half decades around the mean eigenvalue of the total covariance.
         groups: Groups of rows that repeat each other and are left out together. In a class with
             such rows, the weights of the remaining rows are not raised to make up for rows left
             out. None: no row repeats another.
     """
-    path = LambdaPath.of(statistics)
-    lams = default_lams(statistics) if lams is None else lams
+    path, lams = LambdaPath.of(statistics), default_lams(statistics)
     order = np.argsort(labels, kind="stable")
     spaced = np.linspace(0, len(order) - 1, num=min(len(order), MOST_ROWS)).astype(np.int64)
     drawn = np.sort(order[spaced])
