@@ -34,6 +34,8 @@ Groups = Int[np.ndarray, " rows"]
 """The group of each row, equal for rows that repeat each other."""
 Mask = Bool[np.ndarray, " rows"]
 """Whether each row is chosen."""
+Shares = Float[np.ndarray, " rows"]
+"""Weight of each row within its group."""
 ClassCounts = Int[np.ndarray, " classes"]
 """A number of rows for each class."""
 

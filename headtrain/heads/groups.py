@@ -9,9 +9,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
-from clinit.headtrain.heads.array import ClassCounts, Groups, Labels, Mask
+from clinit.headtrain.heads.array import ClassCounts, Groups, Labels, Mask, Shares
 from clinit.words import number_of
 
 ALIKE, MOST_ALIKE = 8, 256
@@ -33,7 +33,7 @@ def by_class(labels: Labels) -> list[Int[np.ndarray, " _"]]:
     return parts if len(labels) else []
 
 
-def shares_of(groups: Groups | None) -> Float[np.ndarray, " rows"] | None:
+def shares_of(groups: Groups | None) -> Shares | None:
     """Return weights with which each group counts as one row; None if `groups` is None."""
     if groups is None:
         return None

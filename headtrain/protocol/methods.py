@@ -266,7 +266,7 @@ class ClosedHeads(Method):
 
     def head(self, index: int) -> Head:
         """Copy the linear layer in its present state."""
-        rows, feature_map = self._form.head()
+        rows, feature_map = self._form.rows, self._form.feature_map
         names = self._experiment.scenario.class_names[: rows.bias.shape[0]]
         return rows.as_head(names, self._experiment.head.fingerprint, feature_map=feature_map)
 
@@ -308,11 +308,11 @@ class ClosedHeads(Method):
 
     def _diagnosis(self, task: Task, diagnose: Diagnose) -> dict[str, Any]:
         """Measure the linear layer on all rows seen."""
-        (head, _), train = self._form.head(), self._experiment.scenario.train
+        train = self._experiment.scenario.train
         rows = train.rows_between(0, task.stop)
         arrays = self._experiment.training(rows).arrays()
         statistics = ClassStatistics.of(arrays, train.labels[rows], num_classes=task.stop)
-        return diagnose(statistics, head)
+        return diagnose(statistics, self._form.rows)
 
 
 LINEAR = frozenset({"slda", "simplecil"})

@@ -110,21 +110,21 @@ class LeftOut(NamedTuple):
             rows: The second set, for the old images of the first.
             share: Weight of the first set.
         """
-        places = [
-            np.where(is_new, np.cumsum(is_new) - 1, -1)[each.drawn]
-            for each in (self, other)
-            for is_new in (each.data.labels >= each.data.start,)
-        ]
-        mine, theirs = self.logits.cpu().numpy(), other.logits.cpu().numpy()
-        images = np.full((2 + max(map(np.max, places)), mine.shape[1]), np.nan)
-        images[places[1][places[1] >= 0]] = theirs[places[1] >= 0]
+        mine, theirs = self._numbers, other._numbers
+        known = np.full((1 + max(mine.max(), theirs.max()), self.logits.shape[1]), np.nan)
+        known[theirs[theirs >= 0]] = other.logits.cpu().numpy()[theirs >= 0]
         features = to_numpy(take(self.data.features, self.drawn)).astype(np.float64)
-        second = np.where(
-            places[0][:, None] >= 0, images[places[0]], features @ rows.weight.T + rows.bias
-        )
-        kept = ~np.isnan(second[:, 0])
-        logits = torch.from_numpy(share * mine + (1 - share) * second)
+        second = features @ rows.weight.T + rows.bias
+        second[mine >= 0] = known[mine[mine >= 0]]
+        kept = ~np.isnan(second[:, 0])  # the second set leaves out other images, too
+        logits = torch.from_numpy(share * self.logits.cpu().numpy() + (1 - share) * second)
         return self._replace(drawn=self.drawn[kept], logits=logits[kept])
+
+    @property
+    def _numbers(self) -> Ints:
+        """Number of each image among the new images of the data; -1 for an old image."""
+        is_new = self.data.labels >= self.data.start
+        return np.asarray(np.where(is_new, np.cumsum(is_new) - 1, -1)[self.drawn])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

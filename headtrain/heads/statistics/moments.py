@@ -22,6 +22,7 @@ from scipy.sparse import csr_matrix
 from clinit.headtrain.heads.array import (
     FeatureRows,
     Labels,
+    Shares,
     beside,
     float64_of,
     is_slow_in_float64,
@@ -34,6 +35,8 @@ Block = tuple[Any, ...]
 """Features (rows, dim), labels (rows,) and, unless all weights are 1, the weights of the rows;
 labels and weights are NumPy arrays."""
 Square = Float[Any, "dim dim"]
+Order = Int[np.ndarray, " _"]
+"""Numbers of rows, in the order in which they are read."""
 CPU_BLOCK_BYTES = 2**21
 """Size of a block of features in float64 that stays in the caches."""
 GPU_BLOCK_BYTES = 2**26
@@ -72,10 +75,7 @@ class MomentSums:
         )
 
     def add(
-        self,
-        features: Num[Any, "rows dim"],
-        labels: Labels,
-        shares: Float[np.ndarray, " rows"] | None = None,
+        self, features: Num[Any, "rows dim"], labels: Labels, shares: Shares | None = None
     ) -> None:
         """Add a block of rows with weights `shares`; default: 1."""
         rows = float64_of(features)
@@ -139,10 +139,7 @@ def add_by_class(
 
 
 def cut(
-    features: FeatureRows,
-    labels: Int[np.ndarray, " _"],
-    order: np.ndarray | None = None,
-    shares: Float[np.ndarray, " _"] | None = None,
+    features: FeatureRows, labels: Labels, order: Order | None = None, shares: Shares | None = None
 ) -> Iterator[Block]:
     """Cut rows, or the rows `order` in that order, into blocks that suit `MomentSums.add`."""
     # The size depends on the device that computes, so that rows on disk give the same sums.

@@ -180,12 +180,7 @@ class LambdaPath:
         ).without(unit)
 
     def of_other_rows(
-        self,
-        coordinates: Float[Any, "rows dim"],
-        lam: float,
-        classes: slice,
-        *,
-        with_bias: bool = True,
+        self, coordinates: Float[Any, "rows dim"], lam: float, classes: slice, *, with_bias: bool
     ) -> tuple[Float[Any, "rows classes"], Float[np.ndarray, " classes"]]:
         """Return the scores of rows, and what the score of the only row of a class owes to it."""
         within, statistics = self._within(lam, classes), self.statistics

@@ -8,7 +8,7 @@ Notes on missing data or hardware of an experiment, if the user can do something
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -303,11 +303,7 @@ def drawn_shots(labels: Labels, shots: int, seed: int) -> Mask:
 
 
 def data_notes(
-    scenario: Scenario,
-    base: Source,
-    new: Source,
-    studies: Sequence[Study],
-    head_facts: Mapping[str, Any] | None = None,
+    scenario: Scenario, base: Source, new: Source, studies: Sequence[Study], facts: dict[str, Any]
 ) -> list[str]:
     """Return notes for the user, before training starts.
 
@@ -316,7 +312,7 @@ def data_notes(
         base: Features of the classes of the pretrained head.
         new: Features of the classes that arrive.
         studies: Resolved studies of one stream.
-        head_facts: Facts about the pretrained head.
+        facts: Facts about the pretrained head.
     """
     notes = [*base.notes, *new.notes, *_class_gaps(scenario, new, studies[0])]
     notes += _more_than_there_is(scenario, new, studies[0].stream)
@@ -329,7 +325,7 @@ def data_notes(
             f" {classes:,} classes before the last task, {size_text(8 * numbers)}"
         )
     losses = {study.training.loss for study in studies}
-    aligned = ((head_facts or {}).get("alignment") or {}).get("loss")
+    aligned = (facts.get("alignment") or {}).get("loss")
     if aligned and losses != {aligned}:
         others = ", ".join(sorted(losses - {aligned}))
         notes.append(f"the base head is aligned with {aligned}, not with {others}")
