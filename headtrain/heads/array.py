@@ -21,23 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import array_api_compat
 import numpy as np
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Float, Int, Num
 
 from clinit.extract.cache.features import StoredRows, select_rows
 
 if TYPE_CHECKING:
     import torch
-
-Labels = Int[np.ndarray, " rows"]
-"""The class of each row."""
-Groups = Int[np.ndarray, " rows"]
-"""The group of each row, equal for rows that repeat each other."""
-Mask = Bool[np.ndarray, " rows"]
-"""Whether each row is chosen."""
-Shares = Float[np.ndarray, " rows"]
-"""Weight of each row within its group."""
-ClassCounts = Int[np.ndarray, " classes"]
-"""A number of rows for each class."""
 
 
 def namespace(array: Any) -> Any:

@@ -9,10 +9,20 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 
-from clinit.headtrain.heads.array import ClassCounts, Groups, Labels, Mask, Shares
 from clinit.words import number_of
+
+Labels = Int[np.ndarray, " rows"]
+"""The class of each row."""
+Groups = Int[np.ndarray, " rows"]
+"""The group of each row, equal for rows that repeat each other."""
+Mask = Bool[np.ndarray, " rows"]
+"""Whether each row is chosen."""
+Shares = Float[np.ndarray, " rows"]
+"""Weight of each row within its group."""
+ClassCounts = Int[np.ndarray, " classes"]
+"""A number of rows for each class."""
 
 ALIKE, MOST_ALIKE = 8, 256
 """A start uses at most `ALIKE` rows of a group, or `MOST_ALIKE` divided by the number of groups of

@@ -35,8 +35,7 @@ import torch
 from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.heads.array import ClassCounts, Mask
-from clinit.headtrain.heads.groups import held_out_rows, repeating
+from clinit.headtrain.heads.groups import ClassCounts, Mask, held_out_rows, repeating
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator

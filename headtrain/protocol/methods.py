@@ -199,9 +199,8 @@ class GradientHeads(Method):
             schedule = self._experiment.plan.schedule(rows.part(~aside))
             batches = np.flatnonzero(~aside)[schedule.batches]
             without = replace(lesson, schedule=replace(schedule, batches=batches))
-            for _ in TaskSteps.of(bank, data, without, anchors, self._drawn(task)).until(
-                len(batches)
-            ):
+            steps = TaskSteps.of(bank, data, without, anchors, self._drawn(task))
+            for _ in steps.until(len(batches)):
                 pass
             weights = class_weights(judging.labels.cpu().numpy(), task.start, task.stop)
             losses = mean_losses(bank, judging, torch.from_numpy(weights).to(self.device))

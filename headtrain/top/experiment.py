@@ -133,20 +133,14 @@ class TopBlocks(Method):
     """A copy of the network of some inputs, whose top blocks and classifier are trained."""
 
     def __init__(
-        self,
-        inputs: TopInputs,
-        study: Study,
-        method: TopMethod,
-        found: Checkpoint | None = None,
-        every: int = 0,
+        self, inputs: TopInputs, study: Study, found: Checkpoint | None, every: int
     ) -> None:
         """Copy the network.
 
         Args:
             inputs: Stream, activations and network.
             study: The study to train, resolved.
-            method: The loss to minimise, and the memory of earlier tasks.
-            found: The checkpoint that the run resumes from.
+            found: The checkpoint that the run resumes from, if any.
             every: Updates between two pauses within a task; 0: none.
         """
         network = copy.deepcopy(inputs.network)
@@ -154,7 +148,7 @@ class TopBlocks(Method):
         halves = cut_network(network, inputs.top.top_blocks)
         self.model = PlasticModel(network, halves, Rows.of_head(inputs.experiment.head), study)
         self.device = self.model.device
-        self._inputs, self._study, self._method = inputs, study, method
+        self._inputs, self._study, self._method = inputs, study, top_method(study)
         self._every, self._grows = every, study.start.head_width == "grow"
         self._found = found
         """A checkpoint inside the next task."""
@@ -358,7 +352,7 @@ def run_top(
     digest, log = inputs.digest(study), Log()
     found = read_checkpoint(checkpoint, digest, inputs.device) if checkpoint else None
     started = now()
-    blocks = TopBlocks(inputs, study, top_method(study), found, every if checkpoint else 0)
+    blocks = TopBlocks(inputs, study, found, every if checkpoint else 0)
 
     def store(log: Log, paused: Paused) -> None:
         if checkpoint is not None:

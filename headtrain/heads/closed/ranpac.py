@@ -40,7 +40,6 @@ from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import (
     Cholesky,
     FeatureRows,
-    Labels,
     as_type,
     beside,
     namespace,
@@ -51,7 +50,7 @@ from clinit.headtrain.heads.array import (
 )
 from clinit.headtrain.heads.closed.methods import Arrival, ClosedForm, Solution, grown
 from clinit.headtrain.heads.closed.settings import RanpacConfig
-from clinit.headtrain.heads.groups import in_whole_groups
+from clinit.headtrain.heads.groups import Labels, in_whole_groups
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.statistics.moments import MomentSums, symmetric

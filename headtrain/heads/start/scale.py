@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.heads.array import Mask, take, to_numpy
+from clinit.headtrain.heads.array import take, to_numpy
+from clinit.headtrain.heads.groups import Mask
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.statistics.solve import LambdaCurve

@@ -28,17 +28,8 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.heads.array import (
-    ClassCounts,
-    FeatureRows,
-    Labels,
-    beside,
-    float64_of,
-    namespace,
-    take,
-    to_numpy,
-)
-from clinit.headtrain.heads.groups import one_of_each, order_by_class, shares_of
+from clinit.headtrain.heads.array import FeatureRows, beside, float64_of, namespace, take, to_numpy
+from clinit.headtrain.heads.groups import ClassCounts, one_of_each, order_by_class, shares_of
 from clinit.headtrain.heads.statistics.moments import Block, MomentSums, cut, symmetric
 
 Weighting = Literal["class", "sample"]
@@ -326,7 +317,7 @@ class ClassStatistics:
         return self.sums / beside(self.gram, rows)[:, None]
 
 
-def count(labels: Labels, num_classes: int | None = None) -> ClassCounts:
+def count(labels: Int[np.ndarray, " rows"], num_classes: int | None = None) -> ClassCounts:
     """Return the number of rows of each class; labels must lie in [0, num_classes)."""
     counts = np.bincount(labels, minlength=num_classes or 0)
     if num_classes is not None and len(counts) > num_classes:

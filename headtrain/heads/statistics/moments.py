@@ -21,8 +21,6 @@ from scipy.sparse import csr_matrix
 
 from clinit.headtrain.heads.array import (
     FeatureRows,
-    Labels,
-    Shares,
     beside,
     float64_of,
     is_slow_in_float64,
@@ -30,6 +28,7 @@ from clinit.headtrain.heads.array import (
     slices,
     take,
 )
+from clinit.headtrain.heads.groups import Labels, Shares
 
 Block = tuple[Any, ...]
 """Features (rows, dim), labels (rows,) and, unless all weights are 1, the weights of the rows;

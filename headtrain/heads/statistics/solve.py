@@ -51,8 +51,6 @@ from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import (
     Cholesky,
     FeatureRows,
-    Groups,
-    Labels,
     as_array,
     beside,
     float64_of,
@@ -62,7 +60,7 @@ from clinit.headtrain.heads.array import (
     to_numpy,
     torch_stream,
 )
-from clinit.headtrain.heads.groups import one_of_each
+from clinit.headtrain.heads.groups import Groups, Labels, one_of_each
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.heads.statistics.leave_one_out import Answers, Unit, blocks_of

@@ -36,8 +36,7 @@ from jaxtyping import Bool, Float, Int
 
 from clinit.extract.cache.features import StoredRows
 from clinit.extract.cache.read import CacheSplit
-from clinit.headtrain.heads.array import ClassCounts
-from clinit.headtrain.heads.groups import order_by_class, repeating, water_level
+from clinit.headtrain.heads.groups import ClassCounts, order_by_class, repeating, water_level
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.machine import free_memory
 from clinit.words import size_text

@@ -22,8 +22,8 @@ from clinit.extract.cache.fingerprint import check_same_backbone
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import names_in, near_names
 from clinit.files.text import TextFileError
-from clinit.headtrain.heads.array import Labels, Mask, cupy_problem
-from clinit.headtrain.heads.groups import by_class
+from clinit.headtrain.heads.array import cupy_problem
+from clinit.headtrain.heads.groups import Labels, Mask, by_class
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.stream.buffer import COPIED_SHARE, Pool

@@ -20,8 +20,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.headtrain.heads.array import Labels
-from clinit.headtrain.heads.groups import thinned
+from clinit.headtrain.heads.groups import Labels, thinned
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.stream.buffer import Buffer, TaskRows, drawn_per_class
 from clinit.headtrain.protocol.stream.scenario import Scenario, Task

@@ -63,8 +63,8 @@ import scipy.linalg
 import torch
 from jaxtyping import Float, Int
 
-from clinit.headtrain.heads.array import FeatureRows, Groups, Labels, Mask, select, take, to_numpy
-from clinit.headtrain.heads.groups import held_out_rows, one_of_each
+from clinit.headtrain.heads.array import FeatureRows, select, take, to_numpy
+from clinit.headtrain.heads.groups import Groups, Labels, Mask, held_out_rows, one_of_each
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting, count
 from clinit.headtrain.protocol.stream.buffer import Pool, TaskRows, drawn_per_class
