@@ -21,8 +21,8 @@ Mask = Bool[np.ndarray, " rows"]
 """Whether each row is chosen."""
 Shares = Float[np.ndarray, " rows"]
 """Weight of each row within its group."""
-ClassCounts = Int[np.ndarray, " classes"]
-"""A number of rows for each class."""
+PerClass = Int[np.ndarray, " classes"]
+"""An integer for each class, such as its number of rows."""
 
 ALIKE, MOST_ALIKE = 8, 256
 """A start uses at most `ALIKE` rows of a group, or `MOST_ALIKE` divided by the number of groups of
@@ -94,7 +94,7 @@ def thinned(labels: Labels, groups: Groups) -> Mask:
     return np.asarray((rank * most // size) != ((rank - 1) * most // size))
 
 
-def draw_per_class(labels: Labels, quotas: ClassCounts, seed: int) -> Mask:
+def draw_per_class(labels: Labels, quotas: PerClass, seed: int) -> Mask:
     """Mark rows drawn at random without replacement, as many per class as its quota.
 
     If a class has fewer rows than its quota, all are marked. Equal labels, quotas and seeds give
@@ -145,7 +145,7 @@ def held_out_rows(
     return in_whole_groups(groups, choose)
 
 
-def water_level(counts: ClassCounts, size: int) -> int:
+def water_level(counts: PerClass, size: int) -> int:
     """Return the largest number of rows per class with which all classes fit into `size` rows.
 
     A class with fewer rows contributes all of them. The level is at most the largest count, and 0

@@ -35,7 +35,7 @@ import torch
 from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.heads.groups import ClassCounts, Mask, held_out_rows, repeating
+from clinit.headtrain.heads.groups import Mask, PerClass, held_out_rows, repeating
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
@@ -260,7 +260,7 @@ def _statistics(rows: FeatureSet) -> ClassStatistics:
     return ClassStatistics.of(rows.features, rows.labels, num_classes=len(rows.class_names))
 
 
-def present_rows(source: Source) -> tuple[FeatureSet, ClassCounts]:
+def present_rows(source: Source) -> tuple[FeatureSet, PerClass]:
     """Return the training rows, labelled by head row, and the head row of each class or -1."""
     present = np.flatnonzero(source.train.counts())
     if len(present) < 2:
@@ -305,7 +305,7 @@ def _bank(heads: Sequence[Rows], device: torch.device) -> Bank:
     return bank
 
 
-def measure(head: Rows, test: LabelledRows, row_of_class: ClassCounts) -> Accuracy | None:
+def measure(head: Rows, test: LabelledRows, row_of_class: PerClass) -> Accuracy | None:
     """Measure one head; return None if `test` is empty.
 
     Args:

@@ -29,7 +29,7 @@ from jaxtyping import Float, Int, Num
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import FeatureRows, beside, float64_of, namespace, take, to_numpy
-from clinit.headtrain.heads.groups import ClassCounts, one_of_each, order_by_class, shares_of
+from clinit.headtrain.heads.groups import PerClass, one_of_each, order_by_class, shares_of
 from clinit.headtrain.heads.statistics.moments import Block, MomentSums, cut, symmetric
 
 Weighting = Literal["class", "sample"]
@@ -39,7 +39,7 @@ Weighting = Literal["class", "sample"]
 class ClassStatistics:
     """Class-wise moments of a set of rows, or of a part of it. Memory O(d^2 + C d)."""
 
-    totals: ClassCounts
+    totals: PerClass
     """Number of rows of each class in the whole set; a class without rows does not count."""
     weighting: Weighting
     """`class`: every class with rows weighs the same. `sample`: every row weighs the same."""
@@ -61,7 +61,7 @@ class ClassStatistics:
         *,
         num_classes: int | None = None,
         weighting: Weighting = "class",
-        totals: ClassCounts | None = None,
+        totals: PerClass | None = None,
         shift: Float[Any, " dim"] | None = None,
         groups: Int[np.ndarray, " rows"] | None = None,
     ) -> ClassStatistics:
@@ -95,7 +95,7 @@ class ClassStatistics:
     def of_blocks(
         cls,
         blocks: Iterable[Block],
-        totals: ClassCounts,
+        totals: PerClass,
         dim: int,
         *,
         weighting: Weighting = "class",
@@ -215,7 +215,7 @@ class ClassStatistics:
             gram=self.gram + cross + cross.T + mass * xp.linalg.outer(offset, offset),
         )
 
-    def renumbered(self, place: ClassCounts, num_classes: int) -> ClassStatistics:
+    def renumbered(self, place: PerClass, num_classes: int) -> ClassStatistics:
         """Return the same statistics with renumbered classes.
 
         Args:
@@ -317,7 +317,7 @@ class ClassStatistics:
         return self.sums / beside(self.gram, rows)[:, None]
 
 
-def count(labels: Int[np.ndarray, " rows"], num_classes: int | None = None) -> ClassCounts:
+def count(labels: Int[np.ndarray, " rows"], num_classes: int | None = None) -> PerClass:
     """Return the number of rows of each class; labels must lie in [0, num_classes)."""
     counts = np.bincount(labels, minlength=num_classes or 0)
     if num_classes is not None and len(counts) > num_classes:
@@ -325,7 +325,7 @@ def count(labels: Int[np.ndarray, " rows"], num_classes: int | None = None) -> C
     return counts
 
 
-def row_weights(totals: ClassCounts, weighting: Weighting) -> Float[np.ndarray, " classes"]:
+def row_weights(totals: PerClass, weighting: Weighting) -> Float[np.ndarray, " classes"]:
     """Return the weight of a row of each class: 1 / (C n_c) or 1 / N; 0 if n_c = 0."""
     if weighting not in get_args(Weighting):
         raise ValueError(f"weighting is {weighting!r}, expected one of {get_args(Weighting)}")
