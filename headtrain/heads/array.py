@@ -268,3 +268,11 @@ def as_type(features: Num[Any, "rows dim"], dtype: Any) -> Float[Any, "rows dim"
 def float64_of(features: Num[Any, "*shape"]) -> Float[Any, "*shape"]:
     """Return a copy of features in float64."""
     return namespace(features).astype(widen(features), namespace(features).float64)
+
+
+def unit(features: Num[Any, "rows dim"]) -> Float[Any, "rows dim"]:
+    """Return h / |h| in float64; a feature of zeros stays zero."""
+    xp, wide = namespace(features), float64_of(features)
+    norms = xp.linalg.vector_norm(wide, axis=1, keepdims=True)
+    wide /= xp.where(norms > 0, norms, 1.0)
+    return wide

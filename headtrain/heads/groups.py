@@ -13,26 +13,37 @@ from jaxtyping import Bool, Float, Int
 
 from clinit.words import number_of
 
+Labels = Int[np.ndarray, " rows"]
+"""The class of each row."""
+Groups = Int[np.ndarray, " rows"]
+"""The group of each row, equal for rows that repeat each other."""
+Mask = Bool[np.ndarray, " rows"]
+"""Whether each row is chosen."""
+Shares = Float[np.ndarray, " rows"]
+"""Weight of each row within its group."""
+PerClass = Int[np.ndarray, " classes"]
+"""An integer for each class, such as its number of rows."""
+
 ALIKE, MOST_ALIKE = 8, 256
 """A start uses at most `ALIKE` rows of a group, or `MOST_ALIKE` divided by the number of groups of
 its class, if that is more."""
 
 
-def order_by_class(labels: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"]:
+def order_by_class(labels: Labels) -> Int[np.ndarray, " rows"]:
     """Return the rows sorted by class, and those of a class in their order."""
     # NumPy sorts numbers of 16 bits in linear time.
     small = len(labels) and labels.min() >= -(2**15) and labels.max() < 2**15
     return np.argsort(labels.astype(np.int16) if small else labels, kind="stable")
 
 
-def by_class(labels: Int[np.ndarray, " rows"]) -> list[Int[np.ndarray, " _"]]:
+def by_class(labels: Labels) -> list[Int[np.ndarray, " _"]]:
     """Return the rows of each class with rows, in ascending order of classes."""
     order = order_by_class(labels)
     parts = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
     return parts if len(labels) else []
 
 
-def shares_of(groups: Int[np.ndarray, " rows"] | None) -> Float[np.ndarray, " rows"] | None:
+def shares_of(groups: Groups | None) -> Shares | None:
     """Return weights with which each group counts as one row; None if `groups` is None."""
     if groups is None:
         return None
@@ -40,22 +51,18 @@ def shares_of(groups: Int[np.ndarray, " rows"] | None) -> Float[np.ndarray, " ro
     return np.asarray(1 / sizes[places])
 
 
-def one_of_each(
-    values: Int[np.ndarray, " rows"], groups: Int[np.ndarray, " rows"] | None
-) -> Int[np.ndarray, " groups"]:
+def one_of_each(values: Labels, groups: Groups | None) -> Int[np.ndarray, " groups"]:
     """Return the values of one row of each group, or of all rows if `groups` is None."""
     return values if groups is None else values[np.unique(groups, return_index=True)[1]]
 
 
-def repeating(groups: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"] | None:
+def repeating(groups: Groups) -> Groups | None:
     """Return `groups`, or None if no row repeats another."""
     alone = np.array_equal(groups, np.arange(len(groups)))  # as `find_groups` numbers them
     return None if alone or len(np.unique(groups)) == len(groups) else groups
 
 
-def count_repeats(
-    labels: Int[np.ndarray, " rows"], groups: Int[np.ndarray, " rows"] | None
-) -> dict[str, int] | None:
+def count_repeats(labels: Labels, groups: Groups | None) -> dict[str, int] | None:
     """Count the images that repeat each other, their groups and classes; None if there are none."""
     if groups is None or repeating(groups) is None:
         return None
@@ -72,9 +79,7 @@ def repeats_in_words(found: Mapping[str, int]) -> str:
     return f"{groups} of repeated images ({images}, {classes}) count as one image each"
 
 
-def thinned(
-    labels: Int[np.ndarray, " rows"], groups: Int[np.ndarray, " rows"]
-) -> Bool[np.ndarray, " rows"]:
+def thinned(labels: Labels, groups: Groups) -> Mask:
     """Mark the rows that a start uses: evenly spaced rows of large groups, and all other rows.
 
     The limit (`ALIKE`) bounds the cost: to leave a group out, a matrix with one row per marked row
@@ -89,9 +94,7 @@ def thinned(
     return np.asarray((rank * most // size) != ((rank - 1) * most // size))
 
 
-def draw_per_class(
-    labels: Int[np.ndarray, " rows"], quotas: Int[np.ndarray, " classes"], seed: int
-) -> Bool[np.ndarray, " rows"]:
+def draw_per_class(labels: Labels, quotas: PerClass, seed: int) -> Mask:
     """Mark rows drawn at random without replacement, as many per class as its quota.
 
     If a class has fewer rows than its quota, all are marked. Equal labels, quotas and seeds give
@@ -111,10 +114,7 @@ def draw_per_class(
     return marked
 
 
-def in_whole_groups(
-    groups: Int[np.ndarray, " rows"],
-    choose: Callable[[Int[np.ndarray, " firsts"]], Int[np.ndarray, " chosen"]],
-) -> Bool[np.ndarray, " rows"]:
+def in_whole_groups(groups: Groups, choose: Callable[[np.ndarray], np.ndarray]) -> Mask:
     """Mark all rows of the groups whose first row is chosen.
 
     Whole groups are held out, because a held-out row must not repeat a kept row.
@@ -130,14 +130,11 @@ def in_whole_groups(
 
 
 def held_out_rows(
-    labels: Int[np.ndarray, " rows"],
-    groups: Int[np.ndarray, " rows"],
-    fraction: float,
-    random: np.random.Generator,
-) -> Bool[np.ndarray, " rows"]:
+    labels: Labels, groups: Groups, fraction: float, random: np.random.Generator
+) -> Mask:
     """Choose a fraction of the groups of each class: at least one, but never all."""
 
-    def choose(firsts: Int[np.ndarray, " firsts"]) -> Int[np.ndarray, " chosen"]:
+    def choose(firsts: np.ndarray) -> np.ndarray:
         # One permutation per class, as in recorded searches; `draw_per_class` chooses other rows.
         held = []
         for places in by_class(labels[firsts]):
@@ -148,7 +145,7 @@ def held_out_rows(
     return in_whole_groups(groups, choose)
 
 
-def water_level(counts: Int[np.ndarray, " classes"], size: int) -> int:
+def water_level(counts: PerClass, size: int) -> int:
     """Return the largest number of rows per class with which all classes fit into `size` rows.
 
     A class with fewer rows contributes all of them. The level is at most the largest count, and 0
@@ -158,7 +155,7 @@ def water_level(counts: Int[np.ndarray, " classes"], size: int) -> int:
     return bisect_right(levels, size, key=lambda level: int(np.minimum(counts, level).sum()))
 
 
-def balanced_draw(labels: Int[np.ndarray, " rows"], max_rows: int) -> Int[np.ndarray, " drawn"]:
+def balanced_draw(labels: Labels, max_rows: int) -> Int[np.ndarray, " drawn"]:
     """Draw at most `max_rows` row numbers (at least one per class), the same number per class.
 
     If a class has fewer rows, all are drawn. The numbers ascend and depend on the labels only.

@@ -39,6 +39,10 @@ Logits = Float[Tensor, "*bank rows classes"]
 Labels = Int[Tensor, "*#bank rows"]
 """Broadcast over leading axes, so that the heads of a bank share them."""
 PerRow = Float[Tensor, "*bank rows"]
+WithGradient = tuple[PerRow, Logits]
+"""The loss of each sample, and its gradient with respect to its logits."""
+Out = Logits | None
+"""Where to write a gradient; None: new memory."""
 Columns = Float[Tensor, "rows columns"]
 """Logits of some classes, new or fixed."""
 Target = Int[Tensor, " rows"]
@@ -98,9 +102,7 @@ class CrossEntropy:
         """Return the loss of each sample."""
         return logits.logsumexp(-1) - logits.gather(-1, spread(labels, logits)).squeeze(-1)
 
-    def value_and_gradient(
-        self, logits: Logits, labels: Labels, out: Logits | None = None
-    ) -> tuple[PerRow, Logits]:
+    def value_and_gradient(self, logits: Logits, labels: Labels, out: Out = None) -> WithGradient:
         """Return the loss of each sample and its gradient with respect to its logits."""
         index = spread(labels, logits)
         gradient = torch.softmax(logits, -1, out=out)
@@ -152,9 +154,7 @@ class SquaredError:
         picked = logits.gather(-1, spread(labels, logits)).squeeze(-1)
         return (logits.square().sum(-1) + self._excess(picked)) / logits.shape[-1]
 
-    def value_and_gradient(
-        self, logits: Logits, labels: Labels, out: Logits | None = None
-    ) -> tuple[PerRow, Logits]:
+    def value_and_gradient(self, logits: Logits, labels: Labels, out: Out = None) -> WithGradient:
         """Return the loss of each sample and its gradient with respect to its logits."""
         index, classes = spread(labels, logits), logits.shape[-1]
         value, picked = self.value(logits, labels), logits.gather(-1, index)
@@ -196,9 +196,7 @@ class Squentropy:
         squares = (logits.square().sum(-1) - picked.square()) / _wrong(logits.shape[-1])
         return logits.logsumexp(-1) - picked + squares
 
-    def value_and_gradient(
-        self, logits: Logits, labels: Labels, out: Logits | None = None
-    ) -> tuple[PerRow, Logits]:
+    def value_and_gradient(self, logits: Logits, labels: Labels, out: Out = None) -> WithGradient:
         """Return the loss of each sample and its gradient with respect to its logits."""
         wrong = _wrong(logits.shape[-1])
         index = spread(labels, logits)
@@ -241,9 +239,7 @@ class BinaryCrossEntropy:
         picked = logits.gather(-1, spread(labels, logits)).squeeze(-1)
         return torch.nn.functional.softplus(logits).sum(-1) - picked
 
-    def value_and_gradient(
-        self, logits: Logits, labels: Labels, out: Logits | None = None
-    ) -> tuple[PerRow, Logits]:
+    def value_and_gradient(self, logits: Logits, labels: Labels, out: Out = None) -> WithGradient:
         """Return the loss of each sample and its gradient with respect to its logits."""
         index, value = spread(labels, logits), self.value(logits, labels)
         gradient = torch.sigmoid(logits, out=out)
@@ -294,9 +290,7 @@ class OwnLoss:
             )
         return found.view(shape)
 
-    def value_and_gradient(
-        self, logits: Logits, labels: Labels, out: Logits | None = None
-    ) -> tuple[PerRow, Logits]:
+    def value_and_gradient(self, logits: Logits, labels: Labels, out: Out = None) -> WithGradient:
         """Return the loss of each sample and its gradient, by automatic differentiation."""
         with torch.enable_grad():
             of = logits.detach().requires_grad_()

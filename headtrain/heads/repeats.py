@@ -57,6 +57,7 @@ LOW, LARGEST_SHAPE = 0.05, 5000.0
 MOST_ROWS = 2048
 """Maximum number of rows of a class that are searched together (32 MB of distances); larger classes
 are cut into parts, in the order of their rows."""
+Sampled = Int[np.ndarray, " sampled"]
 SAMPLED = 1024
 """Number of rows, evenly spaced, from which the distances of distinct rows are known."""
 GLANCE_ABOVE, GLANCE_ROWS = 256, 32
@@ -139,11 +140,7 @@ class _Spread:
 
     @classmethod
     def of(
-        cls,
-        features: Float[np.ndarray, "sampled dim"],
-        labels: Int[np.ndarray, " sampled"],
-        apart: Int[np.ndarray, " sampled"],
-        rows: int,
+        cls, features: Float[np.ndarray, "sampled dim"], labels: Sampled, apart: Sampled, rows: int
     ) -> _Spread:
         residuals = _residuals(features, labels, np.arange(len(labels)))
         squares = _squares_between(residuals)
@@ -166,9 +163,7 @@ class _Spread:
 
 
 def _residuals(
-    features: Float[np.ndarray, "sampled dim"],
-    labels: Int[np.ndarray, " sampled"],
-    groups: Int[np.ndarray, " sampled"],
+    features: Float[np.ndarray, "sampled dim"], labels: Sampled, groups: Sampled
 ) -> list[Float[np.ndarray, "_ dim"]]:
     """Return, for each class of two groups, the means of its groups minus the mean of the class."""
     _, first, places = np.unique(groups, return_index=True, return_inverse=True)

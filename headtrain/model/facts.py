@@ -55,12 +55,7 @@ class Change:
 
     @classmethod
     def now(
-        cls,
-        action: Action,
-        classes: Sequence[str],
-        *,
-        accuracy: Mapping[str, Top1] | None = None,
-        **more: Any,
+        cls, action: Action, classes: Sequence[str], accuracy: Mapping[str, Top1] = {}, **more: Any
     ) -> Change:
         """Return a change made now, by this version of clinit."""
         return cls(
@@ -68,7 +63,7 @@ class Change:
             date=now(),
             clinit=version("clinit"),
             classes=tuple(classes),
-            accuracy={name: part for name, part in (accuracy or {}).items() if part.total},
+            accuracy={name: part for name, part in accuracy.items() if part.total},
             **more,
         )
 

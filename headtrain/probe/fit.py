@@ -25,8 +25,11 @@ from torch import Tensor
 from clinit.headtrain.heads.array import slices
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.protocol.train.heads import LabelledRows
+from clinit.headtrain.protocol.train.heads import Bias, LabelledRows, Weight
 
+Vector = Float[np.ndarray, " parameters"]
+"""Weights, then biases."""
+Tell = Callable[[int, int], None]
 BLOCK_ROWS = 8192
 BLOCK_VALUES = 2**22
 """Logits computed at a time: 32 MB in float64."""
@@ -78,7 +81,7 @@ class Standard:
         """Return standardised features, in float64."""
         return (features.double() - self.mean) / self.deviation
 
-    def folded(self, weight: Float[Tensor, "classes dim"], bias: Float[Tensor, " classes"]) -> Rows:
+    def folded(self, weight: Weight, bias: Bias) -> Rows:
         """Convert a head on standardised features to a head on the features as stored."""
         own = weight.double() / self.deviation
         shifted = bias.double() - own @ self.mean
@@ -98,17 +101,13 @@ class LogisticRegression:
         """Number of parameters."""
         return self.num_classes * (int(self.rows.features.shape[1]) + 1)
 
-    def split(
-        self, parameters: Float[np.ndarray, " parameters"]
-    ) -> tuple[Float[Tensor, "classes dim"], Float[Tensor, " classes"]]:
+    def split(self, parameters: Vector) -> tuple[Weight, Bias]:
         """Return weights and biases, on the device of the rows."""
         values = torch.from_numpy(parameters).to(self.rows.labels.device)
         weight, bias = values[: -self.num_classes], values[-self.num_classes :]
         return weight.view(self.num_classes, -1), bias
 
-    def mean_loss(
-        self, parameters: Float[np.ndarray, " parameters"]
-    ) -> tuple[float, Float[np.ndarray, " parameters"]]:
+    def mean_loss(self, parameters: Vector) -> tuple[float, Vector]:
         """Return the mean cross entropy and its gradient."""
         weight, bias = self.split(parameters)
         of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
@@ -127,8 +126,8 @@ class LogisticRegression:
         return float(total) / len(self.rows), both.cpu().numpy()
 
     def minimum(
-        self, c: float, start: Float[np.ndarray, " parameters"] | None = None, *, most: int = 1000
-    ) -> tuple[Fitted, Float[np.ndarray, " parameters"]]:
+        self, c: float, start: Vector | None = None, *, most: int = 1000
+    ) -> tuple[Fitted, Vector]:
         """Search from `start`, or from zeros; return the head and its parameters.
 
         Args:
@@ -155,28 +154,24 @@ class LogisticRegression:
 
 
 def fit(
-    train: LabelledRows,
-    num_classes: int,
-    penalties: Sequence[float],
-    config: ProbeConfig,
-    progress: Callable[[int, int], None],
+    train: LabelledRows, num_classes: int, grid: Sequence[float], config: ProbeConfig, tell: Tell
 ) -> list[Fitted]:
     """Fit a head with each penalty.
 
     Args:
         train: Rows, labelled 0 to `num_classes` - 1; each class has at least one row.
         num_classes: Number of rows of a head.
-        penalties: Values of c, ascending: each search begins at the minimum of the previous
+        grid: Values of c, ascending: each search begins at the minimum of the previous
             search, which has a stronger penalty.
         config: How the heads are fitted.
-        progress: Called with finished and total searches.
+        tell: Called with finished and total searches.
     """
     standard = Standard.of(train, standardise=config.standardise)
     regression = LogisticRegression(train, num_classes, standard)
     fitted: list[Fitted] = []
     start = None
-    for c in penalties:
+    for c in grid:
         found, start = regression.minimum(c, start, most=config.max_iterations)
         fitted.append(found)
-        progress(len(fitted), len(penalties))
+        tell(len(fitted), len(grid))
     return fitted

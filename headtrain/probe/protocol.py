@@ -25,18 +25,17 @@ supervision", TMLR 2024.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
 
 from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.heads.groups import held_out_rows, repeating
+from clinit.headtrain.heads.groups import Mask, PerClass, held_out_rows, repeating
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
@@ -44,7 +43,7 @@ from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head, leave_one_out_curve
 from clinit.headtrain.heads.temperature import Temperature, fit_temperature
 from clinit.headtrain.heads.temperature import logits_of as head_logits
-from clinit.headtrain.probe.fit import Fitted, fit
+from clinit.headtrain.probe.fit import Fitted, Tell, fit
 from clinit.headtrain.probe.settings import HELD_OUT, ProbeConfig
 from clinit.headtrain.protocol.record.info import provenance
 from clinit.headtrain.protocol.stream.source import Source
@@ -184,7 +183,7 @@ def probe(
     held, c = np.zeros(len(rows.labels), dtype=bool), config.grid[0]
     grid: tuple[GridPoint, ...] = ()
 
-    def progress(what: str) -> Callable[[int, int], None]:
+    def progress(what: str) -> Tell:
         return lambda done, total: observer(Progressed(what, done, total, "searches"))
 
     if len(config.grid) > 1:
@@ -261,7 +260,7 @@ def _statistics(rows: FeatureSet) -> ClassStatistics:
     return ClassStatistics.of(rows.features, rows.labels, num_classes=len(rows.class_names))
 
 
-def present_rows(source: Source) -> tuple[FeatureSet, Int[np.ndarray, " classes"]]:
+def present_rows(source: Source) -> tuple[FeatureSet, PerClass]:
     """Return the training rows, labelled by head row, and the head row of each class or -1."""
     present = np.flatnonzero(source.train.counts())
     if len(present) < 2:
@@ -278,11 +277,7 @@ def present_rows(source: Source) -> tuple[FeatureSet, Int[np.ndarray, " classes"
 
 
 def _tried(
-    train: LabelledRows,
-    held: Bool[np.ndarray, " rows"],
-    num_classes: int,
-    config: ProbeConfig,
-    progress: Callable[[int, int], None],
+    train: LabelledRows, held: Mask, num_classes: int, config: ProbeConfig, tell: Tell
 ) -> tuple[GridPoint, ...]:
     """Train a head per penalty on rows that are not held out; measure it on the held-out rows."""
     if not held.any():
@@ -291,7 +286,7 @@ def _tried(
             remedy="Give a single penalty (--c 1), or more images of each class.",
         )
     part, aside = (train.subset(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
-    fitted = fit(part, num_classes, config.grid, config, progress)
+    fitted = fit(part, num_classes, config.grid, config, tell)
     with torch.no_grad():
         bank = _bank([each.rows for each in fitted], train.labels.device)
         right, losses = evaluate(bank, aside).correct.sum(1), mean_losses(bank, aside)
@@ -310,9 +305,7 @@ def _bank(heads: Sequence[Rows], device: torch.device) -> Bank:
     return bank
 
 
-def measure(
-    head: Rows, test: LabelledRows, row_of_class: Int[np.ndarray, " classes"]
-) -> Accuracy | None:
+def measure(head: Rows, test: LabelledRows, row_of_class: PerClass) -> Accuracy | None:
     """Measure one head; return None if `test` is empty.
 
     Args:

@@ -34,7 +34,7 @@ from clinit.headtrain.protocol.stream.task_plan import Lesson
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.evaluate import evaluate, mean_losses
-from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
+from clinit.headtrain.protocol.train.heads import Bank, BankLogits, LabelledRows
 from clinit.headtrain.protocol.train.loop import TaskSteps
 from clinit.headtrain.protocol.train.past import (
     STRENGTHS,
@@ -113,17 +113,14 @@ class GradientHeads(Method):
         if any(study.keeps_statistics for study in self._experiment.studies):
             with torch_stream(self.device):
                 old = self._past.before(lesson.task.number)
-        yield Done("train", {"statistics_numbers": old.numbers} if self._draws and old else {})
+        draws = self._shared.draws_old_rows
+        yield Done("train", {"statistics_numbers": old.numbers} if draws and old else {})
         anchors = yield from self._anchors(lesson, data, old, before)
         yield from self._train(lesson, data, anchors)
         if self._diagnose is not None:
             with torch_stream(self.device):
                 found = self._diagnoses(lesson, data, self._diagnose)
             yield Done("diagnose", of_heads=[{"diagnosis": each} for each in found])
-
-    @property
-    def _draws(self) -> bool:
-        return self._shared.draws_old_rows
 
     def _grow(self, task: Task) -> None:
         seed, classes = self._shared.stream.seed, len(task.classes)
@@ -202,9 +199,8 @@ class GradientHeads(Method):
             schedule = self._experiment.plan.schedule(rows.part(~aside))
             batches = np.flatnonzero(~aside)[schedule.batches]
             without = replace(lesson, schedule=replace(schedule, batches=batches))
-            for _ in TaskSteps.of(bank, data, without, anchors, self._drawn(task)).until(
-                len(batches)
-            ):
+            steps = TaskSteps.of(bank, data, without, anchors, self._drawn(task))
+            for _ in steps.until(len(batches)):
                 pass
             weights = class_weights(judging.labels.cpu().numpy(), task.start, task.stop)
             losses = mean_losses(bank, judging, torch.from_numpy(weights).to(self.device))
@@ -214,7 +210,7 @@ class GradientHeads(Method):
 
     def _drawn(self, task: Task) -> OldClasses | None:
         """Return the statistics that the old rows of batches are drawn from, if they are drawn."""
-        return self._past.before(task.number) if self._draws else None
+        return self._past.before(task.number) if self._shared.draws_old_rows else None
 
     def _train(
         self, lesson: Lesson, data: LabelledRows, anchors: list[Anchor | None]
@@ -240,7 +236,7 @@ class GradientHeads(Method):
     ) -> list[dict[str, Any]]:
         """Measure each head in its present state, on the rows that the task was learnt from."""
         stop = lesson.task.stop
-        if self._draws:
+        if self._shared.draws_old_rows:
             statistics = self._past.statistics(lesson.task.number)
         else:
             groups = self._past.groups(lesson.rows)
@@ -269,7 +265,7 @@ class ClosedHeads(Method):
 
     def head(self, index: int) -> Head:
         """Copy the linear layer in its present state."""
-        rows, feature_map = self._form.head()
+        rows, feature_map = self._form.rows, self._form.feature_map
         names = self._experiment.scenario.class_names[: rows.bias.shape[0]]
         return rows.as_head(names, self._experiment.head.fingerprint, feature_map=feature_map)
 
@@ -311,11 +307,11 @@ class ClosedHeads(Method):
 
     def _diagnosis(self, task: Task, diagnose: Diagnose) -> dict[str, Any]:
         """Measure the linear layer on all rows seen."""
-        (head, _), train = self._form.head(), self._experiment.scenario.train
+        train = self._experiment.scenario.train
         rows = train.rows_between(0, task.stop)
         arrays = self._experiment.training(rows).arrays()
         statistics = ClassStatistics.of(arrays, train.labels[rows], num_classes=task.stop)
-        return diagnose(statistics, head)
+        return diagnose(statistics, self._form.rows)
 
 
 LINEAR = frozenset({"slda", "simplecil"})
@@ -383,10 +379,7 @@ class FormBank(Bank):
         return super().row_values + self._form.block_values
 
     def logits(
-        self,
-        features: Float[Tensor, "rows dim"],
-        out: Float[Tensor, "rows heads classes"],
-        heads: slice = slice(None),
-    ) -> Float[Tensor, "rows heads classes"]:
+        self, features: Float[Tensor, "rows dim"], out: BankLogits, heads: slice = slice(None)
+    ) -> BankLogits:
         """Write the scores into `out`, and return it."""
         return out.copy_(as_tensor(self._form.scores(as_array(features)))[:, None])

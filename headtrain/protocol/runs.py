@@ -141,12 +141,16 @@ def _all_fields(side: Mapping[str, Any]) -> Fingerprint:
     return Fingerprint({**(side.get("fingerprint") or {}), **known})
 
 
+BankRecords = Iterator[tuple[Sequence[Study], list[RunRecord]]]
+"""Banks with their records, each trained when it is asked for."""
+
+
 def train_banks(
     data: RunData,
     banks: Sequence[Sequence[Study]],
     observer: Observer = ignore,
     diagnose: Diagnose | None = None,
-) -> Iterator[tuple[Sequence[Study], list[RunRecord]]]:
+) -> BankRecords:
     """Train banks one after another; yield each with its records."""
     for number, bank in enumerate(banks, start=1):
         observer(BankStarted(bank, number, len(banks)))

@@ -26,6 +26,7 @@ from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.compiled import Forward
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.pipeline import Decoder
+from clinit.headtrain.heads.array import slices
 from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.top.images import Storage
 from clinit.headtrain.top.network import Cut
@@ -208,7 +209,7 @@ class PoolActivations:
 
 def cut(rows: Index, size: int) -> list[Index]:
     """Return the rows, `size` at a time; the last part may be smaller."""
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
+    return [rows[part] for part in slices(len(rows), size)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,7 +262,7 @@ class TaskReader:
         return self.stream(parts, [0] * len(parts))
 
     def stream(
-        self, batches: Sequence[Int[np.ndarray, " _"]], num_new: Sequence[int]
+        self, batches: Sequence[Index], num_new: Sequence[int]
     ) -> Generator[ActivationBatch]:
         """Yield the given batches, the first `num_new` of each being new rows."""
         with closing(self.activations.stream(batches)) as streamed:

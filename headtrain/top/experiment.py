@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from clinit.extract.cache.head import Head
@@ -55,7 +55,7 @@ from clinit.headtrain.protocol.train.evaluate import evaluate, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.step import Updates
 from clinit.headtrain.protocol.train.task_start import TaskStart
-from clinit.headtrain.top.activations import PoolActivations, TaskReader, cut
+from clinit.headtrain.top.activations import Index, PoolActivations, TaskReader, cut
 from clinit.headtrain.top.checkpoint import Checkpoint, damaged, read_checkpoint, resumed_from
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.methods import Derpp, Ewc
@@ -80,7 +80,7 @@ of 256 rows are a sixth slower than batches of 32.
 
 @torch.no_grad()
 def features(
-    model: PlasticModel, activations: PoolActivations, rows: Int[np.ndarray, " rows"]
+    model: PlasticModel, activations: PoolActivations, rows: Index
 ) -> Float[Tensor, "rows dim"]:
     """Return the features of pool rows, in float32 on the model's device."""
     found = torch.empty((len(rows), model.dim), device=model.device)
@@ -133,20 +133,14 @@ class TopBlocks(Method):
     """A copy of the network of some inputs, whose top blocks and classifier are trained."""
 
     def __init__(
-        self,
-        inputs: TopInputs,
-        study: Study,
-        method: TopMethod,
-        found: Checkpoint | None = None,
-        every: int = 0,
+        self, inputs: TopInputs, study: Study, found: Checkpoint | None, every: int
     ) -> None:
         """Copy the network.
 
         Args:
             inputs: Stream, activations and network.
             study: The study to train, resolved.
-            method: The loss to minimise, and the memory of earlier tasks.
-            found: The checkpoint that the run resumes from.
+            found: The checkpoint that the run resumes from, if any.
             every: Updates between two pauses within a task; 0: none.
         """
         network = copy.deepcopy(inputs.network)
@@ -154,7 +148,7 @@ class TopBlocks(Method):
         halves = cut_network(network, inputs.top.top_blocks)
         self.model = PlasticModel(network, halves, Rows.of_head(inputs.experiment.head), study)
         self.device = self.model.device
-        self._inputs, self._study, self._method = inputs, study, method
+        self._inputs, self._study, self._method = inputs, study, top_method(study)
         self._every, self._grows = every, study.start.head_width == "grow"
         self._found = found
         """A checkpoint inside the next task."""
@@ -278,7 +272,7 @@ class TopBlocks(Method):
 
     def _reader(self, lesson: Lesson) -> TaskReader:
         rows, plan = lesson.rows, self._inputs.experiment.plan
-        old: Int[np.ndarray, " old"] = rows.rows[: rows.num_old]
+        old: Index = rows.rows[: rows.num_old]
         if not len(old) and lesson.task.number == 1:
             old = plan.base_sample(self._method.base_sample)
         train = self._scenario.train
@@ -312,9 +306,7 @@ class TopBlocks(Method):
         found = {"task": task.number, "top1": best, "iteration": iteration}
         return {"forward_transfer": found}
 
-    def _labelled(
-        self, split: str, rows: Int[np.ndarray, " rows"], *, first: int = 0
-    ) -> LabelledRows:
+    def _labelled(self, split: str, rows: Index, *, first: int = 0) -> LabelledRows:
         labels = getattr(self._scenario, split).labels[rows] - first
         found = features(self.model, getattr(self._inputs, split), rows)
         return LabelledRows(found, torch.from_numpy(labels).to(self.device))
@@ -360,7 +352,7 @@ def run_top(
     digest, log = inputs.digest(study), Log()
     found = read_checkpoint(checkpoint, digest, inputs.device) if checkpoint else None
     started = now()
-    blocks = TopBlocks(inputs, study, top_method(study), found, every if checkpoint else 0)
+    blocks = TopBlocks(inputs, study, found, every if checkpoint else 0)
 
     def store(log: Log, paused: Paused) -> None:
         if checkpoint is not None:

@@ -72,7 +72,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -80,9 +80,9 @@ from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.stream.scenario import Task
 from clinit.headtrain.protocol.study.parts import DerppConfig, EwcConfig
-from clinit.headtrain.top.activations import ActivationBatch, TaskReader
+from clinit.headtrain.top.activations import ActivationBatch, Index, TaskReader
 from clinit.headtrain.top.network import CLASSIFIER, PlasticModel
-from clinit.headtrain.top.training import TopMethod, sample_losses
+from clinit.headtrain.top.training import BatchLoss, TopMethod, sample_losses
 
 
 class Ewc(TopMethod):
@@ -100,9 +100,7 @@ class Ewc(TopMethod):
         if task.number == 1 and len(rows.old):
             self._anchor(model, rows, rows.old, task.start, 0)
 
-    def loss(
-        self, model: PlasticModel, batch: ActivationBatch
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
+    def loss(self, model: PlasticModel, batch: ActivationBatch) -> BatchLoss:
         """Return mean loss plus penalty, and the losses alone."""
         loss, losses = super().loss(model, batch)
         if self.memory is not None:
@@ -114,12 +112,7 @@ class Ewc(TopMethod):
         self._anchor(model, rows, rows.new, task.stop, task.number)
 
     def _anchor(
-        self,
-        model: PlasticModel,
-        rows: TaskReader,
-        candidates: Int[np.ndarray, " rows"],
-        classes: int,
-        number: int,
+        self, model: PlasticModel, rows: TaskReader, candidates: Index, classes: int, number: int
     ) -> None:
         """Measure the Fisher information on a sample of the rows, and add the springs."""
         if not self._config.lam:
@@ -289,9 +282,7 @@ class Derpp(TopMethod):
         """Delete the copy."""
         self.memory = {}
 
-    def loss(
-        self, model: PlasticModel, batch: ActivationBatch
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
+    def loss(self, model: PlasticModel, batch: ActivationBatch) -> BatchLoss:
         """Return the weighted sum of the three terms, and the loss of each row of `batch`."""
         logits = model.logits(model.features(batch.activations))
         losses = sample_losses(self.loss_name, logits, batch.labels)

@@ -49,6 +49,9 @@ from clinit.headtrain.protocol.study.parts import Top, Training
 from clinit.headtrain.top.activations import ActivationBatch, TaskReader
 from clinit.headtrain.top.network import PlasticModel, classifier_of
 
+BatchLoss = tuple[Float[Tensor, ""], Float[Tensor, " batch"]]
+"""The loss to minimise, and the detached loss of each row for the record."""
+
 
 class TopMethod:
     """A way to learn one task after another with a backbone that changes.
@@ -71,9 +74,7 @@ class TopMethod:
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Prepare for a task, after its new rows are initialised and before any training."""
 
-    def loss(
-        self, model: PlasticModel, batch: ActivationBatch
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
+    def loss(self, model: PlasticModel, batch: ActivationBatch) -> BatchLoss:
         """Return the loss to minimise, and the detached loss of each row for the record."""
         logits = model.logits(model.features(batch.activations))
         losses = sample_losses(self.loss_name, logits, batch.labels)

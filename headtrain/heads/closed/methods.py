@@ -82,10 +82,13 @@ class ClosedForm:
 
     block_values = 0
     """Numbers in memory per scored row, from which callers choose the size of blocks."""
+    feature_map: Mapping[str, Any] | None = None
+    """Description of the map that `rows` read; None if they read the features themselves."""
 
     def __init__(self, zeros: Float[Any, " dim"]) -> None:
         """Begin without classes; `zeros` sets library, device and width of the features."""
-        self._rows = Rows(zeros[None, :][:0, :], zeros[:0])
+        self.rows = Rows(zeros[None, :][:0, :], zeros[:0])
+        """The linear layer that gives the scores."""
 
     def learn(self, arrival: Arrival) -> Solution:
         """Add the rows of classes that arrive, and solve unless they belong to the base."""
@@ -93,16 +96,9 @@ class ClosedForm:
 
     def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
         """Return the score of each class seen so far; the largest wins."""
-        rows, xp = self._rows, namespace(self._rows.weight)
+        rows, xp = self.rows, namespace(self.rows.weight)
         weight, bias = xp.astype(rows.weight, xp.float32), xp.astype(rows.bias, xp.float32)
         return as_type(features, xp.float32) @ weight.T + bias
-
-    def head(self) -> tuple[Rows, Mapping[str, Any] | None]:
-        """Return the linear layer that gives the scores, and a description of the map it reads.
-
-        None if the layer reads the features themselves.
-        """
-        return self._rows, None
 
 
 def grown(values: Any, num_classes: int) -> Any:
@@ -156,7 +152,7 @@ class Slda(ClosedForm):
         dim = zeros.shape[0]
         self._shrinkage = config.shrinkage
         self._counts = np.zeros(0, dtype=np.int64)
-        self._means = self._rows.weight
+        self._means = self.rows.weight
         self._lower = beside(zeros, np.zeros((dim, dim))).T
         """t S; on the CPU only its lower half."""
 
@@ -177,7 +173,7 @@ class Slda(ClosedForm):
                 self._stream(float64_of(rows), labels)
         with arrival.watch.phase("solve"):
             system = towards_identity(self.covariance, self._shrinkage)
-            self._rows = rule_out(discriminants_of(self._means, system), self._counts > 0)
+            self.rows = rule_out(discriminants_of(self._means, system), self._counts > 0)
         return Solution()
 
     def _begin(self, arrival: Arrival) -> None:
@@ -245,7 +241,7 @@ class SimpleCil(ClosedForm):
 
     def __init__(self, zeros: Float[Any, " dim"]) -> None:
         super().__init__(zeros)
-        self._sums = self._rows.weight
+        self._sums = self.rows.weight
         self._has_data = np.zeros(0, dtype=bool)
 
     def learn(self, arrival: Arrival) -> Solution:
@@ -260,5 +256,5 @@ class SimpleCil(ClosedForm):
             xp = namespace(self._sums)
             norms = xp.sqrt(xp.sum(self._sums**2, axis=1))
             units = self._sums / xp.where(norms > 0, norms, 1.0)[:, None]
-            self._rows = rule_out(Rows(units, xp.zeros_like(norms)), self._has_data)
+            self.rows = rule_out(Rows(units, xp.zeros_like(norms)), self._has_data)
         return Solution()

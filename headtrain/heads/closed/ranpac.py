@@ -29,7 +29,7 @@ weights rows by the counts of their classes, which are unknown in a stream.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ from clinit.headtrain.heads.array import (
 )
 from clinit.headtrain.heads.closed.methods import Arrival, ClosedForm, Solution, grown
 from clinit.headtrain.heads.closed.settings import RanpacConfig
-from clinit.headtrain.heads.groups import in_whole_groups
+from clinit.headtrain.heads.groups import Labels, in_whole_groups
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.statistics.moments import MomentSums, symmetric
@@ -66,7 +66,7 @@ class ClassMoments(MomentSums):
     @classmethod
     def like(cls, zeros: Float[Any, ...], width: int) -> ClassMoments:
         """Begin without classes and rows, in the library and on the device of `zeros`."""
-        return cls.zeros(np.zeros(0), beside(zeros, np.zeros(width)))
+        return cls.about(np.zeros(0), beside(zeros, np.zeros(width)))
 
     def grow(self, num_classes: int) -> None:
         """Add rows for classes that arrive."""
@@ -75,11 +75,7 @@ class ClassMoments(MomentSums):
         self.sums = grown(self.sums, num_classes)
 
     def add_mapped(
-        self,
-        features: FeatureRows,
-        labels: Int[np.ndarray, " rows"],
-        mapped: FeatureMap,
-        observer: Observer = ignore,
+        self, features: FeatureRows, labels: Labels, mapped: FeatureMap, observer: Observer = ignore
     ) -> None:
         """Map rows block by block, and add them."""
         for block in slices(len(labels), mapped.block_rows):
@@ -225,6 +221,7 @@ class Ranpac(ClosedForm):
     def __init__(self, config: RanpacConfig, zeros: Float[Any, " dim"], *, seed: int) -> None:
         super().__init__(zeros)
         self._drawn = FeatureMap.drawn(zeros, config.width, seed=seed)
+        self.feature_map = self._drawn.description
         self._lam, self._seed = config.lam, seed
         self._moments = ClassMoments.like(zeros, config.width)
         self.block_values = config.width
@@ -245,16 +242,12 @@ class Ranpac(ClosedForm):
         lam = self._choice(curve)
         with arrival.watch.phase("solve"):
             arrival.observer(Progressed("solving for the head", 0, 1))
-            self._rows = self._solved(lam)
+            self.rows = self._solved(lam)
         return Solution(lam, curve)
 
     def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
         """Return the scores of the random features."""
         return super().scores(self._drawn(features))
-
-    def head(self) -> tuple[Rows, Mapping[str, Any] | None]:
-        """Return the linear layer on the random features, and their description."""
-        return self._rows, self._drawn.description
 
     def _add_and_judge(self, arrival: Arrival) -> LambdaCurve | None:
         """Add the rows of a task; return the error of each lambda on the last fifth of them.
@@ -276,7 +269,7 @@ class Ranpac(ClosedForm):
         with arrival.watch.phase("statistics"):
             part = self._moments
             if by_gram:  # statistics of the rows to fit only
-                part = ClassMoments.like(self._rows.bias, self._drawn.width)
+                part = ClassMoments.like(self.rows.bias, self._drawn.width)
                 part.grow(arrival.num_classes)
             part.add_mapped(of_fitted, labels[fitted], self._drawn, arrival.observer)
         curve = None

@@ -171,7 +171,8 @@ class CalibrationSet:
         """
         new = np.arange(self.data.stop) >= self.data.start
         reweighted = new & (statistics.weighting == "class")
-        return blocks_of(self.data.labels, self.drawn, reweighted, self.data.groups)
+        data = self.data
+        return blocks_of(data.labels, self.drawn, reweighted, data.counts, data.groups)
 
     def __len__(self) -> int:
         return len(self.drawn)

@@ -35,11 +35,11 @@ from clinit.headtrain.heads.array import (
     Cholesky,
     FeatureRows,
     beside,
-    float64_of,
     library,
     namespace,
     take,
     to_numpy,
+    unit,
 )
 from clinit.headtrain.heads.groups import one_of_each, shares_of
 from clinit.headtrain.heads.linear import Rows
@@ -111,7 +111,8 @@ SHRINKAGE = 1e-4
 
 def discriminants(statistics: ClassStatistics, classes: slice = slice(None)) -> Rows:
     """Return the discriminants of `classes`, for equal priors."""
-    return discriminants_of(statistics.class_means[classes, :], shrunk(statistics))
+    covariance = shrunk(statistics)
+    return discriminants_of(statistics.class_means[classes, :], covariance)
 
 
 def discriminants_of(means: Float[Any, "classes dim"], covariance: Float[Any, "dim dim"]) -> Rows:
@@ -179,11 +180,11 @@ def own_rows(start: Start, data: NewClasses, statistics: ClassStatistics | None 
         ExperimentError: If the function cannot be imported, or returns anything else.
     """
     assert start.own is not None
-    function, features = start.own.load(), to_numpy(take(data.features, slice(None)))
+    function, old = start.own.load(), data.head.between(0, data.start).on_host()
+    features = to_numpy(take(data.features, slice(None)))
     features = features.astype(np.result_type(features, np.float32), copy=False)
     if statistics is None or library(statistics.mean) != "numpy":
         statistics = replace(data, features=features).statistics(start.weighting)
-    old = data.head.between(0, data.start).on_host()
     old = Rows(_read_only(old.weight), _read_only(old.bias))
     names = ("totals", "counts", "shift", "sums", "gram")
     arrays: dict[str, Any] = {n: _read_only(getattr(statistics, n)) for n in names}
@@ -230,15 +231,6 @@ def unit_class_mean_rows(data: NewClasses) -> Rows:
         add_by_class(sums, features, labels - data.start)
     counts = beside(sums, data.counts[data.start :].astype(np.float64))
     return Rows(sums / counts[:, None], namespace(sums).zeros_like(stale.bias))
-
-
-def unit(features: Any) -> Any:
-    """Return h / |h| in float64; a feature of zeros stays zero."""
-    xp = namespace(features)
-    wide = float64_of(features)
-    norms = xp.linalg.vector_norm(wide, axis=1, keepdims=True)
-    wide /= xp.where(norms > 0, norms, 1.0)
-    return wide
 
 
 def random_rows(rng: np.random.Generator, classes: int, dim: int) -> Rows:

@@ -8,15 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.headtrain.heads.array import take, to_numpy
+from clinit.headtrain.heads.groups import Mask
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.statistics.solve import LambdaCurve
 
 Ints = Int[np.ndarray, " _"]
+Floats = Float[np.ndarray, " _"]
 
 
 MARGIN = 1e-4
@@ -26,12 +28,12 @@ MARGIN = 1e-4
 class Balance(NamedTuple):
     """What decides the shift of the biases of new rows, relative to these rows."""
 
-    room: Float[np.ndarray, " right"]
+    room: Floats
     """By how much the largest old logit of each old image that is answered right exceeds its
     largest new logit, ascending: the image is lost if the shift is larger."""
     judged: int
     """Number of old images."""
-    needed: Float[np.ndarray, " left_out"]
+    needed: Floats
     """The shift from which each left-out new image is answered right, as far as one can."""
     untested: float
     """Share of new classes of a single image: nothing shows how much these need."""
@@ -40,11 +42,7 @@ class Balance(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        highest: Float[np.ndarray, " rows"],
-        right: Bool[np.ndarray, " rows"],
-        target: Ints,
-        logits: Float[np.ndarray, "rows new"],
+        cls, highest: Floats, right: Mask, target: Ints, logits: Float[np.ndarray, "rows new"]
     ) -> Balance:
         """Return what decides the shift of these rows.
 
@@ -113,21 +111,21 @@ class LeftOut(NamedTuple):
             rows: The second set, for the old images of the first.
             share: Weight of the first set.
         """
-        places = [
-            np.where(is_new, np.cumsum(is_new) - 1, -1)[each.drawn]
-            for each in (self, other)
-            for is_new in (each.data.labels >= each.data.start,)
-        ]
-        mine, theirs = self.logits.cpu().numpy(), other.logits.cpu().numpy()
-        images = np.full((2 + max(map(np.max, places)), mine.shape[1]), np.nan)
-        images[places[1][places[1] >= 0]] = theirs[places[1] >= 0]
+        mine, theirs = self._numbers, other._numbers
+        known = np.full((1 + max(mine.max(), theirs.max()), self.logits.shape[1]), np.nan)
+        known[theirs[theirs >= 0]] = other.logits.cpu().numpy()[theirs >= 0]
         features = to_numpy(take(self.data.features, self.drawn)).astype(np.float64)
-        second = np.where(
-            places[0][:, None] >= 0, images[places[0]], features @ rows.weight.T + rows.bias
-        )
-        kept = ~np.isnan(second[:, 0])
-        logits = torch.from_numpy(share * mine + (1 - share) * second)
+        second = features @ rows.weight.T + rows.bias
+        second[mine >= 0] = known[mine[mine >= 0]]
+        kept = ~np.isnan(second[:, 0])  # the second set leaves out other images, too
+        logits = torch.from_numpy(share * self.logits.cpu().numpy() + (1 - share) * second)
         return self._replace(drawn=self.drawn[kept], logits=logits[kept])
+
+    @property
+    def _numbers(self) -> Ints:
+        """Number of each image among the new images of the data; -1 for an old image."""
+        is_new = self.data.labels >= self.data.start
+        return np.asarray(np.where(is_new, np.cumsum(is_new) - 1, -1)[self.drawn])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

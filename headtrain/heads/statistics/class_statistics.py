@@ -29,7 +29,7 @@ from jaxtyping import Float, Int, Num
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import FeatureRows, beside, float64_of, namespace, take, to_numpy
-from clinit.headtrain.heads.groups import one_of_each, order_by_class, shares_of
+from clinit.headtrain.heads.groups import PerClass, one_of_each, order_by_class, shares_of
 from clinit.headtrain.heads.statistics.moments import Block, MomentSums, cut, symmetric
 
 Weighting = Literal["class", "sample"]
@@ -39,7 +39,7 @@ Weighting = Literal["class", "sample"]
 class ClassStatistics:
     """Class-wise moments of a set of rows, or of a part of it. Memory O(d^2 + C d)."""
 
-    totals: Int[np.ndarray, " classes"]
+    totals: PerClass
     """Number of rows of each class in the whole set; a class without rows does not count."""
     weighting: Weighting
     """`class`: every class with rows weighs the same. `sample`: every row weighs the same."""
@@ -61,7 +61,7 @@ class ClassStatistics:
         *,
         num_classes: int | None = None,
         weighting: Weighting = "class",
-        totals: Int[np.ndarray, " classes"] | None = None,
+        totals: PerClass | None = None,
         shift: Float[Any, " dim"] | None = None,
         groups: Int[np.ndarray, " rows"] | None = None,
     ) -> ClassStatistics:
@@ -95,7 +95,7 @@ class ClassStatistics:
     def of_blocks(
         cls,
         blocks: Iterable[Block],
-        totals: Int[np.ndarray, " classes"],
+        totals: PerClass,
         dim: int,
         *,
         weighting: Weighting = "class",
@@ -119,11 +119,11 @@ class ClassStatistics:
         for features, labels, *shares in blocks:
             if moments is None:
                 shift = _mean(features) if shift is None else shift
-                moments = MomentSums.zeros(weights, float64_of(beside(features, shift)))
+                moments = MomentSums.about(weights, float64_of(beside(features, shift)))
             for part in cut(features, to_numpy(labels), None, *shares):
                 moments.add(*part)
         if moments is None:
-            moments = MomentSums.zeros(weights, np.zeros(dim) if shift is None else shift)
+            moments = MomentSums.about(weights, np.zeros(dim) if shift is None else shift)
         xp = namespace(moments.lower)
         if not bool(xp.all(xp.isfinite(moments.lower))):
             raise StatisticsError(
@@ -215,7 +215,7 @@ class ClassStatistics:
             gram=self.gram + cross + cross.T + mass * xp.linalg.outer(offset, offset),
         )
 
-    def renumbered(self, place: Int[np.ndarray, " classes"], num_classes: int) -> ClassStatistics:
+    def renumbered(self, place: PerClass, num_classes: int) -> ClassStatistics:
         """Return the same statistics with renumbered classes.
 
         Args:
@@ -317,9 +317,7 @@ class ClassStatistics:
         return self.sums / beside(self.gram, rows)[:, None]
 
 
-def count(
-    labels: Int[np.ndarray, " rows"], num_classes: int | None = None
-) -> Int[np.ndarray, " classes"]:
+def count(labels: Int[np.ndarray, " rows"], num_classes: int | None = None) -> PerClass:
     """Return the number of rows of each class; labels must lie in [0, num_classes)."""
     counts = np.bincount(labels, minlength=num_classes or 0)
     if num_classes is not None and len(counts) > num_classes:
@@ -327,9 +325,7 @@ def count(
     return counts
 
 
-def row_weights(
-    totals: Int[np.ndarray, " classes"], weighting: Weighting
-) -> Float[np.ndarray, " classes"]:
+def row_weights(totals: PerClass, weighting: Weighting) -> Float[np.ndarray, " classes"]:
     """Return the weight of a row of each class: 1 / (C n_c) or 1 / N; 0 if n_c = 0."""
     if weighting not in get_args(Weighting):
         raise ValueError(f"weighting is {weighting!r}, expected one of {get_args(Weighting)}")

@@ -49,7 +49,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from clinit.headtrain.heads.array import beside, namespace
-from clinit.headtrain.heads.groups import one_of_each
 
 MOST_ROWS = 32
 """Maximum number of groups of a class that is reweighted; in larger classes, a group is at most 3 %
@@ -80,6 +79,7 @@ def blocks_of(
     labels: Int[np.ndarray, " all"],
     drawn: Int[np.ndarray, " rows"],
     reweighted: Bool[np.ndarray, " classes"],
+    counts: Int[np.ndarray, " classes"],
     groups: Int[np.ndarray, " all"] | None = None,
 ) -> tuple[list[Unit], Int[np.ndarray, " rows"]]:
     """Return blocks of rows, and the place of each drawn row in the joined blocks.
@@ -92,9 +92,9 @@ def blocks_of(
         drawn: Numbers of the rows to leave out. Blocks also contain the other rows of reweighted
             classes and of groups.
         reweighted: The classes to reweight, if they have 2 to `MOST_ROWS` groups.
+        counts: Number of rows of each class; a group counts as one row.
         groups: Groups of rows that repeat each other; None: no row repeats another.
     """
-    counts = np.bincount(one_of_each(labels, groups), minlength=len(reweighted))
     whole = reweighted & (counts > 1) & (counts <= MOST_ROWS)
     repeats = np.zeros(len(reweighted), dtype=bool)
     if groups is not None:

@@ -28,10 +28,14 @@ from clinit.headtrain.heads.array import (
     slices,
     take,
 )
+from clinit.headtrain.heads.groups import Labels, Shares
 
 Block = tuple[Any, ...]
 """Features (rows, dim), labels (rows,) and, unless all weights are 1, the weights of the rows;
 labels and weights are NumPy arrays."""
+Square = Float[Any, "dim dim"]
+Order = Int[np.ndarray, " _"]
+"""Numbers of rows, in the order in which they are read."""
 CPU_BLOCK_BYTES = 2**21
 """Size of a block of features in float64 that stays in the caches."""
 GPU_BLOCK_BYTES = 2**26
@@ -51,11 +55,11 @@ class MomentSums:
     counts: Num[np.ndarray, " classes"]
     shift: Float[Any, " dim"]
     sums: Float[Any, "classes dim"]
-    lower: Float[Any, "dim dim"]
+    lower: Square
     """Gram matrix in Fortran order; on the CPU its lower half only."""
 
     @classmethod
-    def zeros(
+    def about(
         cls: type[Sums], weights: Float[np.ndarray, " classes"], shift: Float[Any, " dim"]
     ) -> Sums:
         """Return empty sums about `shift`, in the namespace of `shift`."""
@@ -70,10 +74,7 @@ class MomentSums:
         )
 
     def add(
-        self,
-        features: Num[Any, "rows dim"],
-        labels: Int[np.ndarray, " rows"],
-        shares: Float[np.ndarray, " rows"] | None = None,
+        self, features: Num[Any, "rows dim"], labels: Labels, shares: Shares | None = None
     ) -> None:
         """Add a block of rows with weights `shares`; default: 1."""
         rows = float64_of(features)
@@ -89,9 +90,7 @@ class MomentSums:
         self.lower = add_products(self.lower, rows)
 
 
-def add_products(
-    lower: Float[Any, "dim dim"], rows: Float[Any, "rows dim"]
-) -> Float[Any, "dim dim"]:
+def add_products(lower: Square, rows: Float[Any, "rows dim"]) -> Square:
     """Return lower + rows^T rows, in place; on the CPU its lower half only.
 
     Args:
@@ -113,14 +112,14 @@ def add_products(
     return lower
 
 
-def symmetric(lower: Float[Any, "dim dim"]) -> Float[Any, "dim dim"]:
+def symmetric(lower: Square) -> Square:
     """Return the symmetric matrix with this lower half."""
     xp = namespace(lower)
     return xp.tril(lower) + xp.tril(lower, k=-1).T
 
 
 def add_by_class(
-    sums: Float[Any, "classes dim"], rows: Float[Any, "rows dim"], labels: Int[np.ndarray, " rows"]
+    sums: Float[Any, "classes dim"], rows: Float[Any, "rows dim"], labels: Labels
 ) -> None:
     """Add each row to the sum of its class, in place; at least one row is required."""
     if isinstance(sums, np.ndarray):
@@ -139,10 +138,7 @@ def add_by_class(
 
 
 def cut(
-    features: FeatureRows,
-    labels: Int[np.ndarray, " _"],
-    order: np.ndarray | None = None,
-    shares: Float[np.ndarray, " _"] | None = None,
+    features: FeatureRows, labels: Labels, order: Order | None = None, shares: Shares | None = None
 ) -> Iterator[Block]:
     """Cut rows, or the rows `order` in that order, into blocks that suit `MomentSums.add`."""
     # The size depends on the device that computes, so that rows on disk give the same sums.

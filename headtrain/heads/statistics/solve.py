@@ -60,7 +60,7 @@ from clinit.headtrain.heads.array import (
     to_numpy,
     torch_stream,
 )
-from clinit.headtrain.heads.groups import one_of_each
+from clinit.headtrain.heads.groups import Groups, Labels, one_of_each
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.heads.statistics.leave_one_out import Answers, Unit, blocks_of
@@ -178,12 +178,7 @@ class LambdaPath:
         ).without(unit)
 
     def of_other_rows(
-        self,
-        coordinates: Float[Any, "rows dim"],
-        lam: float,
-        classes: slice,
-        *,
-        with_bias: bool = True,
+        self, coordinates: Float[Any, "rows dim"], lam: float, classes: slice, *, with_bias: bool
     ) -> tuple[Float[Any, "rows classes"], Float[np.ndarray, " classes"]]:
         """Return the scores of rows, and what the score of the only row of a class owes to it."""
         within, statistics = self._within(lam, classes), self.statistics
@@ -349,34 +344,26 @@ of classes."""
 
 
 def leave_one_out_curve(
-    features: FeatureRows,
-    labels: Int[np.ndarray, " rows"],
-    statistics: ClassStatistics,
-    lams: tuple[float, ...] | None = None,
-    groups: Int[np.ndarray, " rows"] | None = None,
+    features: FeatureRows, labels: Labels, statistics: ClassStatistics, groups: Groups | None = None
 ) -> LambdaCurve:
-    """Return the leave-one-out error of W_LS at each lambda.
+    """Return the leave-one-out error of W_LS at half decades of lambda.
 
     Args:
         features: Of shape (rows, dim).
         labels: Their classes.
         statistics: Statistics of these rows.
-        lams: Ascending; default: half decades around the mean eigenvalue of the total covariance.
         groups: Groups of rows that repeat each other and are left out together. In a class with
             such rows, the weights of the remaining rows are not raised to make up for rows left
             out. None: no row repeats another.
     """
-    path = LambdaPath.of(statistics)
-    lams = default_lams(statistics) if lams is None else lams
+    path, lams = LambdaPath.of(statistics), default_lams(statistics)
     order = np.argsort(labels, kind="stable")
     spaced = np.linspace(0, len(order) - 1, num=min(len(order), MOST_ROWS)).astype(np.int64)
     drawn = np.sort(order[spaced])
     reweighted = np.full(statistics.num_classes, statistics.weighting == "class")
-    if groups is not None:
-        reweighted &= np.bincount(labels, minlength=len(reweighted)) == np.bincount(
-            one_of_each(labels, groups), minlength=len(reweighted)
-        )
-    blocks, places = blocks_of(labels, drawn, reweighted, groups)
+    counts = np.bincount(one_of_each(labels, groups), minlength=len(reweighted))
+    reweighted &= np.bincount(labels, minlength=len(reweighted)) == counts
+    blocks, places = blocks_of(labels, drawn, reweighted, counts, groups)
     coordinates = [path.coordinates(float64_of(take(features, block.all_rows))) for block in blocks]
     weights = statistics.weights[labels[drawn]]
     truth = np.eye(statistics.num_classes)[labels[drawn]]

@@ -58,9 +58,6 @@ class BaseHeadInfo(TypedDict, total=False):
 class StartInfo(TypedDict, total=False):
     """How the rows of new classes started."""
 
-    init: str
-    """Only in the first task of a stream without base classes: kind of the first rows, which is the
-    same for every `init` of the settings."""
     factor: Number | None
     shift: Number | None
     loss_before: Number | None
@@ -71,6 +68,9 @@ class StartInfo(TypedDict, total=False):
     """g of discriminants, with `quadratic` (rho)."""
     quadratic: Number
     library: str | None
+    init: str
+    """Only in the first task of a stream without base classes: kind of the first rows, which is the
+    same for every `init` of the settings."""
     repeats: dict[str, Count]
     """Number of `images` that repeat each other, of their `groups` and of their `classes`; a group
     counts as one image. Absent if no image repeats another."""

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.protocol.record.format import TABLES
-from clinit.headtrain.protocol.record.info import TaskInfo
+from clinit.headtrain.protocol.record.info import StartInfo, TaskInfo
 from clinit.headtrain.protocol.stream.scenario import Scenario
 from clinit.headtrain.protocol.stream.task_plan import Lesson
 
@@ -34,10 +34,7 @@ class Point:
 
 _LACKING = ("shrinkage", "quadratic", "init", "repeats")
 """Facts of a start that are left out if None."""
-_OF_START = (
-    *("factor", "shift", "loss_before", "loss_after", "steps", "lam"),
-    *("shrinkage", "quadratic", "library", "init", "repeats"),
-)
+_OF_START = tuple(name for name in StartInfo.__annotations__ if name != "seconds")
 
 
 @dataclass(slots=True, eq=False)

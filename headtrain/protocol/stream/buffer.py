@@ -36,7 +36,7 @@ from jaxtyping import Bool, Float, Int
 
 from clinit.extract.cache.features import StoredRows
 from clinit.extract.cache.read import CacheSplit
-from clinit.headtrain.heads.groups import order_by_class, repeating, water_level
+from clinit.headtrain.heads.groups import PerClass, order_by_class, repeating, water_level
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.machine import free_memory
 from clinit.words import size_text
@@ -130,7 +130,7 @@ class Pool:
         """Return the groups of `rows`; None if no row repeats another."""
         return None if self._repeating is None else repeating(self._repeating[rows])
 
-    def counts(self, num_classes: int) -> Int[np.ndarray, " classes"]:
+    def counts(self, num_classes: int) -> PerClass:
         """Return the number of rows of each class."""
         return np.bincount(self.labels[self.labels >= 0], minlength=num_classes)
 
@@ -204,9 +204,7 @@ class TaskRows:
         return np.sort(chosen) + self.num_old
 
 
-def level(
-    counts: Int[np.ndarray, " classes"], size: int, ranks: Float[np.ndarray, " classes"]
-) -> Int[np.ndarray, " classes"]:
+def level(counts: PerClass, size: int, ranks: Float[np.ndarray, " classes"]) -> PerClass:
     """Share `size` rows among classes that have `counts` rows.
 
     Each class keeps rows up to the water level. If classes have more rows than this, fewer rows

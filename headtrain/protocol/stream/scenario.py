@@ -8,14 +8,14 @@ Notes on missing data or hardware of an experiment, if the user can do something
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
 from clinit.errors import ExperimentError, HeadError
 from clinit.extract.cache.fingerprint import check_same_backbone
@@ -23,6 +23,7 @@ from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import names_in, near_names
 from clinit.files.text import TextFileError
 from clinit.headtrain.heads.array import cupy_problem
+from clinit.headtrain.heads.groups import Labels, Mask, by_class
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.stream.buffer import COPIED_SHARE, Pool
@@ -32,6 +33,9 @@ from clinit.headtrain.protocol.study.study import Study
 from clinit.machine import choose_device
 from clinit.words import contrast_digests, examples, number_of, size_text
 
+Classes = Int[np.ndarray, " classes"]
+"""Labels of classes, each once."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
@@ -39,7 +43,7 @@ class Task:
 
     number: int
     """1 for the first task; 0 for the base classes."""
-    classes: Int[np.ndarray, " classes"]
+    classes: Classes
     """Labels in the new data, in order of arrival."""
     start: int
     """Head row of the first class; the other classes follow."""
@@ -55,14 +59,12 @@ class Task:
         return np.arange(self.start, self.stop)
 
 
-def shuffled(classes: Int[np.ndarray, " classes"], seed: int) -> Int[np.ndarray, " classes"]:
+def shuffled(classes: Classes, seed: int) -> Classes:
     """Return the classes in the order that `seed` determines."""
     return generator(seed, Draw.CLASS_ORDER).permutation(np.sort(classes)).astype(np.int64)
 
 
-def split_into_tasks(
-    order: Int[np.ndarray, " classes"], *, tasks: int, first_row: int
-) -> tuple[Task, ...]:
+def split_into_tasks(order: Classes, *, tasks: int, first_row: int) -> tuple[Task, ...]:
     """Split the classes in their order of arrival; the first tasks take the remainder.
 
     Raises:
@@ -94,9 +96,7 @@ def read_class_order(path: Path) -> tuple[str, ...]:
         ) from error
 
 
-def named_order(
-    names: Sequence[str], class_names: Sequence[str], arriving: Int[np.ndarray, " classes"]
-) -> Int[np.ndarray, " classes"]:
+def named_order(names: Sequence[str], class_names: Sequence[str], arriving: Classes) -> Classes:
     """Return the classes `arriving` in the order of `names`.
 
     A name of a class without training rows is allowed and has no effect.
@@ -286,7 +286,7 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
     )
 
 
-def drawn_shots(labels: Int[np.ndarray, " n"], shots: int, seed: int) -> Bool[np.ndarray, " n"]:
+def drawn_shots(labels: Labels, shots: int, seed: int) -> Mask:
     """Mark `shots` rows of each class, or all of a smaller class; more shots only add rows.
 
     Args:
@@ -296,19 +296,14 @@ def drawn_shots(labels: Int[np.ndarray, " n"], shots: int, seed: int) -> Bool[np
         seed: Seed of the stream.
     """
     marked = np.zeros(len(labels), dtype=bool)
-    order = np.argsort(labels, kind="stable")
-    classes, first = np.unique(labels[order], return_index=True)
-    for label, rows in zip(classes, np.split(order, first[1:]), strict=True):
-        marked[generator(seed, Draw.SHOTS, int(label)).permutation(rows)[:shots]] = True
+    for rows in by_class(labels):
+        random = generator(seed, Draw.SHOTS, int(labels[rows[0]]))
+        marked[random.permutation(rows)[:shots]] = True
     return marked
 
 
 def data_notes(
-    scenario: Scenario,
-    base: Source,
-    new: Source,
-    studies: Sequence[Study],
-    head_facts: Mapping[str, Any] | None = None,
+    scenario: Scenario, base: Source, new: Source, studies: Sequence[Study], facts: dict[str, Any]
 ) -> list[str]:
     """Return notes for the user, before training starts.
 
@@ -317,7 +312,7 @@ def data_notes(
         base: Features of the classes of the pretrained head.
         new: Features of the classes that arrive.
         studies: Resolved studies of one stream.
-        head_facts: Facts about the pretrained head.
+        facts: Facts about the pretrained head.
     """
     notes = [*base.notes, *new.notes, *_class_gaps(scenario, new, studies[0])]
     notes += _more_than_there_is(scenario, new, studies[0].stream)
@@ -330,7 +325,7 @@ def data_notes(
             f" {classes:,} classes before the last task, {size_text(8 * numbers)}"
         )
     losses = {study.training.loss for study in studies}
-    aligned = ((head_facts or {}).get("alignment") or {}).get("loss")
+    aligned = (facts.get("alignment") or {}).get("loss")
     if aligned and losses != {aligned}:
         others = ", ".join(sorted(losses - {aligned}))
         notes.append(f"the base head is aligned with {aligned}, not with {others}")

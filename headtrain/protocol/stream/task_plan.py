@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.headtrain.heads.groups import thinned
+from clinit.headtrain.heads.groups import Labels, thinned
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.protocol.stream.buffer import Buffer, TaskRows, drawn_per_class
 from clinit.headtrain.protocol.stream.scenario import Scenario, Task
@@ -78,12 +78,7 @@ def draw_schedule(
 
 
 def draw_uniform(
-    random: np.random.Generator,
-    labels: Int[np.ndarray, " rows"],
-    *,
-    first_new: int,
-    iterations: int,
-    batch_size: int,
+    random: np.random.Generator, labels: Labels, *, first_new: int, iterations: int, batch_size: int
 ) -> Schedule:
     """Draw batches in which every class that has a row is equally likely at every place.
 

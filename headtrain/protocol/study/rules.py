@@ -178,9 +178,6 @@ def refusals(asked: Iterable[str], studies: Sequence[Parts]) -> list[str]:
     ]
 
 
-DEFAULT_BUFFER = 24_000
-
-
 def defaults(study: Parts) -> dict[str, Any]:
     """Return the defaults that depend on other settings, by name."""
     method, top = study.stream.method, study.top is not None
@@ -194,7 +191,7 @@ def defaults(study: Parts) -> dict[str, Any]:
         "init_rows": default_init_rows(method),
     }
     if study.keeps_buffer:
-        found["buffer"] = DEFAULT_BUFFER
+        found["buffer"] = 24_000
     return found
 
 

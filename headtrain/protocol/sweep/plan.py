@@ -7,7 +7,7 @@ runs again, and refuses records of other data.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +16,13 @@ from typing import Any
 from clinit.headtrain.protocol.events import RunsRecorded
 from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.record.format import (
-    RunRecord,
     check_free,
     find_records,
     read_info,
     write_record,
 )
 from clinit.headtrain.protocol.record.info import settings_of
-from clinit.headtrain.protocol.runs import check_data
+from clinit.headtrain.protocol.runs import BankRecords, check_data
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.rules import EARLIER, PLACES
 from clinit.headtrain.protocol.study.study import Study, by_stream, identity_of, run_name, study_of
@@ -131,10 +130,6 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
         told = [name for name in varied if name not in idle and run.value(name) is not None]
         names.append(run_name(run.settings(), told).replace("/", "_"))
     return names
-
-
-BankRecords = Iterator[tuple[StudyBank, list[RunRecord]]]
-"""Banks with their records, each trained when it is asked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

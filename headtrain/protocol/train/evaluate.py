@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from clinit.headtrain.heads.array import slices
 from clinit.headtrain.heads.losses import loss_named
-from clinit.headtrain.protocol.train.heads import Bank, LabelledRows, products_in
+from clinit.headtrain.protocol.train.heads import Bank, BankLogits, LabelledRows, products_in
 
 BLOCK_VALUES = 2**19
 """Logits computed at a time: 2 MB stay in a core's cache while they are reduced."""
@@ -101,7 +102,7 @@ def mean_losses(
 
 def logits_of(
     bank: Bank, features: Float[Tensor, "rows dim"], heads: slice, space: Tensor | None = None
-) -> Float[Tensor, "rows heads classes"]:
+) -> BankLogits:
     """Return float32 logits of some heads, in the memory of `space` if it is given."""
     shape = (len(features), heads.stop - heads.start, bank.num_classes)
     out = features.new_empty(shape) if space is None else space.resize_(shape)
@@ -114,16 +115,13 @@ def blocks_of(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
     values = CUDA_BLOCK_VALUES if bank.device.type == "cuda" else BLOCK_VALUES
     rows = max(MIN_BLOCK_ROWS, values // bank.row_values)
     heads = min(bank.num_heads, max(1, values // (rows * bank.num_classes)))
-    firsts = range(0, bank.num_heads, heads)
-    split = [slice(first, min(first + heads, bank.num_heads)) for first in firsts]
-    for start in range(0, total, rows):
-        yield slice(start, min(start + rows, total)), split
+    split = [*slices(bank.num_heads, heads)]
+    for part in slices(total, rows):
+        yield part, split
 
 
 def compared(
-    logits: Float[Tensor, "rows heads classes"],
-    labels: Int[Tensor, " rows"],
-    groups: Sequence[Group],
+    logits: BankLogits, labels: Int[Tensor, " rows"], groups: Sequence[Group]
 ) -> tuple[Float[Tensor, "rows heads"], Float[Tensor, "rows heads"], Float[Tensor, "rows heads"]]:
     """Return the logit of the label, the largest other logit, and the largest other in its task.
 

@@ -32,6 +32,11 @@ from clinit.headtrain.protocol.study.parts import Training
 from clinit.machine import cpu_has_bf16
 
 _AMPERE = (8, 0)
+Weight = Float[Tensor, "rows dim"]
+"""Weights of rows, of one head or of several."""
+Bias = Float[Tensor, " rows"]
+BankLogits = Float[Tensor, "rows heads classes"]
+"""Logits that several heads give to rows of data."""
 
 
 def check_precision(precision: str, device: torch.device) -> None:
@@ -83,10 +88,7 @@ class LabelledRows:
 
     @classmethod
     def on(
-        cls,
-        device: torch.device,
-        features: Float[Any, "rows dim"],
-        labels: Int[np.ndarray, " rows"],
+        cls, device: torch.device, features: FeatureRows, labels: Int[np.ndarray, " rows"]
     ) -> LabelledRows:
         """Move labels to `device`, and features too if they are in memory and fit."""
         moved = torch.from_numpy(labels).to(device)
@@ -198,11 +200,8 @@ class Bank:
         self.bias[index, start:stop] = as_tensor(rows.bias)
 
     def logits(
-        self,
-        features: Float[Tensor, "rows dim"],
-        out: Float[Tensor, "rows heads classes"],
-        heads: slice = slice(None),
-    ) -> Float[Tensor, "rows heads classes"]:
+        self, features: Float[Tensor, "rows dim"], out: BankLogits, heads: slice = slice(None)
+    ) -> BankLogits:
         """Write the logits of `heads` (default: all) into `out`, and return it."""
         weight, bias = self.weight[heads].view(-1, self.dim), self.bias[heads].view(-1)
         torch.addmm(bias, features, weight.t(), out=out.view(len(features), -1))

@@ -17,7 +17,7 @@ and `batches` numbers these rows in order.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -29,14 +29,17 @@ from clinit.headtrain.protocol.stream.buffer import STEPS_AT_ONCE
 from clinit.headtrain.protocol.stream.task_plan import Lesson, Schedule
 from clinit.headtrain.protocol.study.parts import RateSchedule
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
-from clinit.headtrain.protocol.train.past import Anchor, OldClasses
+from clinit.headtrain.protocol.train.past import Anchors, OldClasses
 from clinit.headtrain.protocol.train.step import Updates
+
+Batches = Int[Tensor, "iterations batch"]
+"""Numbers of the rows of each batch."""
 
 
 class ResidentFeed:
     """All rows of the task, on the device."""
 
-    def __init__(self, rows: LabelledRows, schedule: Int[Tensor, "iterations batch"]) -> None:
+    def __init__(self, rows: LabelledRows, schedule: Batches) -> None:
         self.features, self.labels = rows.features, rows.labels
         self.batches = schedule.to(rows.labels.device)
 
@@ -47,9 +50,7 @@ class ResidentFeed:
 class StreamedFeed:
     """The rows of prepared steps on the device; other rows stay in host memory or on disk."""
 
-    def __init__(
-        self, rows: LabelledRows, schedule: Int[Tensor, "iterations batch"], most_steps: int
-    ) -> None:
+    def __init__(self, rows: LabelledRows, schedule: Batches, most_steps: int) -> None:
         device, dim = rows.labels.device, rows.features.shape[1]
         stored = most_steps * schedule.shape[1]
         self._rows = rows
@@ -86,12 +87,7 @@ class DrawnFeed:
     """
 
     def __init__(
-        self,
-        rows: LabelledRows,
-        schedule: Int[Tensor, "iterations batch"],
-        most_steps: int,
-        old: OldClasses,
-        seed: int,
+        self, rows: LabelledRows, schedule: Batches, most_steps: int, old: OldClasses, seed: int
     ) -> None:
         """Store the new rows, and the statistics of old classes.
 
@@ -198,8 +194,12 @@ REPORT_STEPS = STEPS_AT_ONCE
 """Maximum number of steps between two reports of progress."""
 
 
-def rate_shares(schedule: RateSchedule, steps: int) -> Float[Tensor, " steps"] | None:
-    """Return the share of the learning rate at each step of a task, above 0; None: always 1."""
+RateShares = Float[Tensor, " iterations"] | None
+"""Share of the learning rate at each step of a task, above 0; None: always 1."""
+
+
+def rate_shares(schedule: RateSchedule, steps: int) -> RateShares:
+    """Return the shares of a schedule over a task of some `steps`."""
     done = np.arange(1, steps + 1) / (steps + 1)
     if schedule == "constant":
         return None
@@ -213,11 +213,7 @@ class TaskSteps:
     """The updates of one task, done in order; captured on a CUDA device, plain on a CPU."""
 
     def __init__(
-        self,
-        updates: Updates,
-        feed: Feed,
-        schedule: Schedule,
-        shares: Float[Tensor, " iterations"] | None = None,
+        self, updates: Updates, feed: Feed, schedule: Schedule, shares: RateShares
     ) -> None:
         device = updates.labels.device
         iterations, batch = schedule.batches.shape
@@ -245,8 +241,8 @@ class TaskSteps:
         bank: Bank,
         rows: LabelledRows,
         lesson: Lesson,
-        anchors: Sequence[Anchor | None] = (),
-        drawn: OldClasses | None = None,
+        anchors: Anchors,
+        drawn: OldClasses | None,
     ) -> TaskSteps:
         """Return the updates of a bank on a task.
 
@@ -254,7 +250,7 @@ class TaskSteps:
             bank: Heads with the rows of the new classes initialised.
             rows: Features and labels of old and new rows; only of new rows if old rows are drawn.
             lesson: Numbers and labels of these rows, and the batches.
-            anchors: The penalty that holds each head near its present state; empty: no penalties.
+            anchors: The penalty that holds each head near its present state.
             drawn: Statistics that old rows are drawn from; None: old rows are stored.
         """
         schedule, stream = lesson.schedule, lesson.stream

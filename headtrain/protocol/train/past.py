@@ -54,23 +54,23 @@ is used.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
 import scipy.linalg
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from jaxtyping import Float, Int
 
 from clinit.headtrain.heads.array import FeatureRows, select, take, to_numpy
-from clinit.headtrain.heads.groups import held_out_rows, one_of_each
+from clinit.headtrain.heads.groups import Groups, Labels, Mask, held_out_rows, one_of_each
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting, count
 from clinit.headtrain.protocol.stream.buffer import Pool, TaskRows, drawn_per_class
 from clinit.headtrain.protocol.stream.scenario import Scenario
 from clinit.headtrain.protocol.stream.task_plan import TaskPlan
-from clinit.headtrain.protocol.train.heads import LabelledRows
+from clinit.headtrain.protocol.train.heads import Bias, LabelledRows, Weight
 
 LEADING = 16
 """The leading 1/16 of the eigenvectors of Ave z z^T are kept exactly."""
@@ -180,7 +180,7 @@ class RunningStatistics:
         features: FeatureRows,
         num_classes: int,
         weighting: Weighting,
-        groups: Int[np.ndarray, " rows"] | None = None,
+        groups: Groups | None = None,
     ) -> ClassStatistics:
         """Return the class statistics of the rows of a task.
 
@@ -269,14 +269,15 @@ class Anchor:
     """Classes whose features it averages over."""
 
 
+Anchors = Sequence[Anchor | None]
+"""The penalty that holds each head near its state before the task; None: no penalty."""
+
+
 class Hold:
     """Adds the gradient of an anchor to the gradients of heads that share it."""
 
     def __init__(
-        self,
-        anchor: Anchor,
-        head: tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]],
-        gradient: tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]],
+        self, anchor: Anchor, head: tuple[Weight, Bias], gradient: tuple[Weight, Bias]
     ) -> None:
         """Copy the present rows as W_0, b_0.
 
@@ -312,7 +313,7 @@ STRENGTHS = (0.0, 0.01, 0.1, 1.0, 10.0)
 ASIDE = 0.2
 
 
-def set_aside(data: TaskRows, past: Past, seed: int) -> Bool[np.ndarray, " rows"]:
+def set_aside(data: TaskRows, past: Past, seed: int) -> Mask:
     """Mark the stored rows of a task that are set aside as judges."""
     num_drawn, is_old = int((data.rows < 0).sum()), np.arange(len(data.labels)) < data.num_old
     groups = past.groups(data)
@@ -322,9 +323,7 @@ def set_aside(data: TaskRows, past: Past, seed: int) -> Bool[np.ndarray, " rows"
     return np.concatenate([np.zeros(num_drawn, dtype=bool), aside])
 
 
-def judges(
-    data: TaskRows, rows: LabelledRows, aside: Bool[np.ndarray, " rows"], past: Past, seed: int
-) -> LabelledRows:
+def judges(data: TaskRows, rows: LabelledRows, aside: Mask, past: Past, seed: int) -> LabelledRows:
     """Return the judges: old rows first.
 
     Args:
@@ -345,9 +344,7 @@ def judges(
     return LabelledRows(features, torch.cat([drawn.labels, stored.labels]))
 
 
-def class_weights(
-    labels: Int[np.ndarray, " rows"], start: int, stop: int
-) -> Float[np.ndarray, " rows"]:
+def class_weights(labels: Labels, start: int, stop: int) -> Float[np.ndarray, " rows"]:
     """Return weights of rows with which all classes seen count the same; the weights add up to 1.
 
     Classes in [0, start) that have rows share the weight of all classes in [0, start); likewise for

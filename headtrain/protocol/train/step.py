@@ -38,8 +38,8 @@ from torch.optim.adamw import adamw
 from clinit.errors import ExperimentError
 from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.protocol.stream.scenario import Task
-from clinit.headtrain.protocol.train.heads import Bank, check_precision, products_in
-from clinit.headtrain.protocol.train.past import Anchor, Hold
+from clinit.headtrain.protocol.train.heads import Bank, Bias, Weight, check_precision, products_in
+from clinit.headtrain.protocol.train.past import Anchors, Hold
 from clinit.setting import Imported
 
 
@@ -66,8 +66,8 @@ class Batch:
 class Parameters:
     """Weight and bias of a head, to be differentiated."""
 
-    weight: Float[Tensor, "classes dim"]
-    bias: Float[Tensor, " classes"]
+    weight: Weight
+    bias: Bias
 
     def __call__(self, features: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows classes"]:
         """Return the logits."""
@@ -80,9 +80,7 @@ class OwnStep:
     def __init__(self, path: Imported, state: dict[str, Any]) -> None:
         self._path, self._function, self._state = path.path, path.load(), state
 
-    def gradients(
-        self, batch: Batch, weight: Float[Tensor, "classes dim"], bias: Float[Tensor, " classes"]
-    ) -> tuple[Float[Tensor, "classes dim"], Float[Tensor, " classes"]]:
+    def gradients(self, batch: Batch, weight: Weight, bias: Bias) -> tuple[Weight, Bias]:
         """Return the gradients of weight and bias.
 
         Raises:
@@ -149,6 +147,10 @@ class AdamW:
         )
 
 
+BatchLogits = Float[Tensor, "batch rows"]
+"""Logits of a batch, or their gradient; the rows of one head after another."""
+
+
 class Products:
     """Products of float32 matrices; CUDA computes them in TF32 if this is switched on."""
 
@@ -159,18 +161,11 @@ class Products:
         """Set the features of a batch, for all heads."""
         self._features = features
 
-    def logits(
-        self,
-        weight: Float[Tensor, "rows dim"],
-        bias: Float[Tensor, " rows"],
-        out: Float[Tensor, "batch rows"],
-    ) -> None:
+    def logits(self, weight: Weight, bias: Bias, out: BatchLogits) -> None:
         """Write the logits of the batch into `out`."""
         torch.addmm(bias, self._features, weight.t(), out=out)
 
-    def weight_gradient(
-        self, gradient: Float[Tensor, "batch rows"], scale: float, out: Float[Tensor, "rows dim"]
-    ) -> None:
+    def weight_gradient(self, gradient: BatchLogits, scale: float, out: Weight) -> None:
         """Write the gradient of the weight, `scale` times the product, into `out`."""
         torch.addmm(out, gradient.t(), self._features, beta=0, alpha=scale, out=out)
 
@@ -190,21 +185,14 @@ class Bf16Products(Products):
         """Copy the features of a batch; float32 is faster to convert than float16."""
         self._features.copy_(features)
 
-    def logits(
-        self,
-        weight: Float[Tensor, "rows dim"],
-        bias: Float[Tensor, " rows"],
-        out: Float[Tensor, "batch rows"],
-    ) -> None:
+    def logits(self, weight: Weight, bias: Bias, out: BatchLogits) -> None:
         """Multiply in bfloat16 and add the bias in float32."""
         rounded = self._weight[: len(weight)].copy_(weight)
         logits = self._logits[: out.numel()].view(out.shape)
         torch.mm(self._features, rounded.t(), out=logits)
         out.copy_(logits).add_(bias)  # an addition of two types would allocate
 
-    def weight_gradient(
-        self, gradient: Float[Tensor, "batch rows"], scale: float, out: Float[Tensor, "rows dim"]
-    ) -> None:
+    def weight_gradient(self, gradient: BatchLogits, scale: float, out: Weight) -> None:
         """Multiply in bfloat16, and overwrite the rounded weight, which is no longer needed."""
         rounded = self._logits[: gradient.numel()].view(gradient.shape).copy_(gradient)
         product = self._weight[: len(out)]
@@ -222,11 +210,7 @@ class Updates:
     """Losses of the last batch, before its update."""
 
     def __init__(
-        self,
-        bank: Bank,
-        batch_size: int,
-        anchors: Sequence[Anchor | None] | None = None,
-        task: Task | None = None,
+        self, bank: Bank, batch_size: int, anchors: Anchors | None = None, task: Task | None = None
     ) -> None:
         """Begin at the present heads.
 

@@ -121,6 +121,6 @@ def test_the_class_of_the_largest_cosine_with_its_mean_wins() -> None:
     scaled = found[:, seen] / np.linalg.norm(asked, axis=1)[:, None]
     np.testing.assert_allclose(scaled, cosines[:, seen], atol=1e-5)
 
-    head, _ = form.head()
+    head = form.rows
     np.testing.assert_allclose(np.linalg.norm(head.weight[seen], axis=1), 1)
     assert (head.bias[seen] == 0).all()

@@ -77,7 +77,7 @@ def test_lambda_has_the_least_error_on_the_last_fifth_of_the_task(width: int) ->
             np.array(solution.curve.errors)[large], np.array(errors)[large], rtol=1e-4, atol=1e-7
         )
         assert solution.lam == solution.curve.best
-    head, _ = form.head()
+    head = form.rows
     assert second.lam is not None
     np.testing.assert_allclose(head.weight, naive_head(width, second.lam), rtol=1e-3, atol=1e-4)
 

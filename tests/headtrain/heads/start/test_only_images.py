@@ -75,7 +75,7 @@ def test_scores_along_a_path_of_lambdas_are_those_of_one_lambda() -> None:
     for lam in (1e-3, 0.1, 10.0):
         rows = raw_rows(start, data, statistics, lam)
         expected = leave_one_out(start, rows, sample, statistics, lam).numpy()[-NEW:]
-        scores, owed = path.of_other_rows(path.coordinates(alone), lam, new)
+        scores, owed = path.of_other_rows(path.coordinates(alone), lam, new, with_bias=True)
         np.testing.assert_allclose(scores - np.diag(owed), expected, rtol=1e-9)
 
 

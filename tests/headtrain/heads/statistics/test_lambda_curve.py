@@ -45,10 +45,10 @@ def naive_leave_one_out(
 def test_the_curve_is_that_of_a_solve_without_each_row(weighting: Weighting) -> None:
     features, labels = rows()
     statistics = ClassStatistics.of(features, labels, weighting=weighting)
-    found = leave_one_out_curve(features, labels, statistics, LAMS)
-    expected = [naive_leave_one_out(features, labels, lam, weighting) for lam in LAMS]
+    found = leave_one_out_curve(features, labels, statistics)
+    expected = [naive_leave_one_out(features, labels, lam, weighting) for lam in found.lams]
     np.testing.assert_allclose(found.errors, expected, rtol=1e-9)
-    assert found.best == LAMS[int(np.argmin(expected))]
+    assert found.best == found.lams[int(np.argmin(expected))]
     assert found.measure == "leave-one-out error"
 
 
@@ -57,11 +57,9 @@ def test_copies_are_left_out_together(weighting: Weighting) -> None:
     features, labels = rows(dim=9)
     features, labels = np.repeat(features, 3, axis=0), np.repeat(labels, 3)
     statistics = ClassStatistics.of(features, labels, weighting=weighting)
-    found = leave_one_out_curve(
-        features, labels, statistics, LAMS, groups=find_groups(features, labels)
-    )
+    found = leave_one_out_curve(features, labels, statistics, groups=find_groups(features, labels))
     weights = statistics.weights[labels]
-    for lam, error in zip(LAMS, found.errors, strict=True):
+    for lam, error in zip(found.lams, found.errors, strict=True):
         total = 0.0
         for left in range(0, len(labels), 3):
             kept = weights.copy()

@@ -26,7 +26,7 @@ def notes(
     config = {**CONFIG, **changes}
     asked = [Study.of({**config, **each}).resolved() for each in starts or [{"init": "random"}]]
     scenario = build_scenario(base, new, head, asked[0].stream)
-    return data_notes(scenario, base, new, asked, facts)
+    return data_notes(scenario, base, new, asked, dict(facts or {}))
 
 
 LACKING = "classes have no validation image: not evaluated"
