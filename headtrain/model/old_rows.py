@@ -185,7 +185,7 @@ class Guesses:
 
     def rows(self, guess: Population, pairs: int | None = None) -> FeatureSet:
         """Return rows in pairs around the means of their classes, in float32."""
-        factor = scipy.linalg.cholesky(guess.covariance.astype(np.float32), check_finite=False)
+        factor = scipy.linalg.cholesky(guess.covariance).astype(np.float32)
         noise = self.noise[:, :pairs]
         offsets = scipy.linalg.blas.strmm(
             1.0, factor, noise.reshape(-1, self.head.dim).T, trans_a=1

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.headtrain.heads.temperature import temperature_of
 from clinit.headtrain.model.add import add
@@ -95,6 +97,28 @@ def test_the_fewest_images_give_a_covariance(rows: slice) -> None:
     assert np.trace(covariance) > 0
     assert np.linalg.eigvalsh(covariance).min() > -1e-6 * np.trace(covariance)
     assert np.isfinite(found.means).all()
+
+
+def test_rows_drawn_anew_have_the_statistics_that_are_returned_with_them() -> None:
+    head, new, _ = collapsed()
+    given = FeatureSet(new.features[:80], new.labels[:80], ("c0", "c7"))
+    rows, _, known, guesses = old_rows(head, None, new, given)
+    assert guesses is not None
+    assert {*known.labels, *guesses.classes} == {*range(CLASSES)}
+    features = np.concatenate([rows.features, new.features[80:90], new.features[100:]])
+    labels = np.concatenate([rows.labels, new.labels[80:90], new.labels[100:]])
+    labels[len(rows.labels) :] += CLASSES - 2
+    grown = Rows(np.zeros((CLASSES + 58, WIDTH)), np.zeros(CLASSES + 58))
+    fewer = NewClasses(features, labels, grown, CLASSES, CLASSES + 58)
+    for weighting in get_args(Weighting):
+        data, found = guesses.anew(fewer, weighting)
+        naive = data.statistics(weighting)
+        np.testing.assert_array_equal(found.totals, naive.totals)
+        np.testing.assert_allclose(found.class_means, naive.class_means, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found.total_covariance, naive.total_covariance, 1e-3, 1e-3)
+        before, then = features[labels == guesses.classes[0]], data.labels == guesses.classes[0]
+        assert (data.features[then] != before).all()
+        np.testing.assert_array_equal(data.features[: len(known.labels)], known.features)
 
 
 @pytest.fixture
