@@ -91,15 +91,15 @@ def test_a_resumed_extraction_is_bit_identical_to_an_uninterrupted_one(
     assert files(out) == files(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+@pytest.mark.parametrize("damage", ["flip", "flip in the user block", "truncate", "remove"])
 def test_a_damaged_shard_is_found_and_computed_again(
     made: tuple[Path, Path], config: ExtractConfig, damage: str
 ) -> None:
     root, out = made
     before, path = files(out), out / "train" / "shard-00001.h5"
     content = bytearray(path.read_bytes())
-    if damage == "flip":
-        content[len(content) // 2] ^= 255
+    if damage.startswith("flip"):
+        content[len(content) // 2 if damage == "flip" else 300] ^= 255
     path.write_bytes(content[:-100] if damage == "truncate" else content)
     if damage == "remove":
         path.unlink()
@@ -284,10 +284,13 @@ def test_what_is_of_another_extraction_does_not_open_as_one_cache(
 
 
 def test_a_folder_that_has_changed_is_followed_and_only_new_images_are_computed(
-    made: tuple[Path, Path], config: ExtractConfig, tmp_path: Path
+    make_tree: Tree, config: ExtractConfig, tmp_path: Path
 ) -> None:
-    root, out = made
+    root, out = make_tree(), tmp_path / "cache"
+    (root / "train" / "c" / "2.png").write_text("no pixels here")
+    extracted(root, out, config)
     (root / "train" / "b" / "3.png").unlink()
+    Image.new("RGB", (40, 36)).save(root / "train" / "b" / "1.png")
     for name in ("a/new.png", "aa/new.png", "c/new.png"):
         (root / "train" / name).parent.mkdir(exist_ok=True)
         shutil.copy(root / "train" / "a" / "0.png", root / "train" / name)
@@ -300,7 +303,7 @@ def test_a_folder_that_has_changed_is_followed_and_only_new_images_are_computed(
         extracted(root, out, config, observer=killed)
     train, val = extracted(root, out, config)
     fresh, _ = extracted(root, tmp_path / "fresh", config)
-    assert (train.computed_rows, val.computed_rows) == (3, 0)
+    assert (train.computed_rows, val.computed_rows) == (4, 0)
     assert train.split.manifest.digest == fresh.split.manifest.digest
     np.testing.assert_allclose(
         train.split.load().features, fresh.split.load().features, rtol=1e-3, atol=1e-3

@@ -17,12 +17,14 @@ from clinit.headtrain.heads.temperature import temperature_of
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.export import TrainedRun, export_model
+from clinit.headtrain.model.growth import Growth, grown_head
 from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.old_rows import WIDENING, guessed_population, old_rows, pseudo_features
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.stream.source import Source
+from clinit.observer import ignore
 
 NAMES = ("a", "b", "c", "d")
 WIDTH, CLASSES = 8, 40
@@ -55,6 +57,18 @@ def test_the_best_rows_of_each_class_are_taken() -> None:
     assert counts == [4, len(b) + len(c), len(d)]
 
 
+def test_tested_images_never_allow_more_than_known_rows_do() -> None:
+    labels = np.repeat(np.arange(4), 25)
+    rows = HEAD.weight[labels] + np.random.default_rng(0).normal(size=(100, 3))
+    old, model = FeatureSet(rows.astype(np.float32), labels, NAMES), Model(HEAD)
+    amid = features_in(replace(NEW, features=0.2 * NEW.features)).arrive(model, 0.0, ignore)
+    growth = Growth(model, model, amid, AddConfig(), "add")
+    tests = [old.nothing(), *(replace(old, features=by * old.features) for by in (4, 0.1))]
+    grown = [grown_head(replace(growth, old=Source(old, each)), ignore) for each in tests]
+    none, few, many = (each.head.bias[-1] for each in grown)
+    assert few < none == pytest.approx(many)
+
+
 def collapsed() -> tuple[Head, FeatureSet, np.ndarray]:
     """Return a collapsed head of classes around a centre, new images around another, the means."""
     rng = np.random.default_rng(0)
@@ -85,6 +99,16 @@ def test_the_class_means_behind_a_collapsed_head_are_found() -> None:
     # What all rows have in common does not count.
     moved = guessed_population(Head(head.weight + 5.0, head.bias + 3.0, head.class_names), new)
     np.testing.assert_allclose(found.means, moved.means, atol=1e-3)
+
+
+def test_new_classes_that_differ_by_chance_alone_hardly_spread_the_means() -> None:
+    head, new, _ = collapsed()
+    noise = np.random.default_rng(1).normal(size=(120, WIDTH)).astype(np.float32)
+    found = guessed_population(
+        head, FeatureSet(noise, np.repeat(np.arange(60), 2), new.class_names)
+    )
+    spread = np.square(found.means - found.means.mean(axis=0)).sum(axis=1).mean()
+    assert spread < 0.25 * np.trace(found.covariance) / WIDENING
 
 
 @pytest.mark.parametrize("rows", [slice(None, None, 40), slice(1), slice(2)])

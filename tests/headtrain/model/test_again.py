@@ -130,6 +130,10 @@ def test_rows_come_from_a_cache_too(model: Model) -> None:
     check_equal(more(forgetful, images("xy", 5, 9), config, given), expected)
     # What is there already counts once.
     check_equal(more(first, images("xy"), config), expected)
+    # A copy of an image of another class is an image.
+    copies = replace(images("y", 0, 5).train, class_names=("x",))
+    another = arrived(first, Source(copies, copies.nothing()))
+    assert with_more(first, another, None)[1].train.counts().tolist() == [10, 5]
     # A class of the base is solved by itself.
     base = replace(model, memory=None)
     left, every, _ = with_more(base, arrived(base, images("a", 5, 9)), images("ab", 0, 5))
@@ -247,6 +251,8 @@ def test_what_would_not_be_exact_is_refused(model: Model) -> None:
         add(model, images(*each), config).model
         for each in (("xy", 0, 5), ("yz", 1, 5), ("zv", 0, 5))
     )
+    all_twice = FeatureSet.joined(2 * [images("xy", stop=MOST_LEARNT + 1).train], ("x", "y"))
+    twice = Source(all_twice, all_twice.nothing())
     moved = replace(apart, linear=replace(apart.head, weight=apart.head.weight + 0.1))
     transform = replace(model.need_engine().transform, mean=(0.1, 0.2, 0.3))
     foreign = replace(apart, engine=replace(engine_of(apart), transform=transform))
@@ -254,7 +260,12 @@ def test_what_would_not_be_exact_is_refused(model: Model) -> None:
         "all of these 5 rows already": lambda: with_more(
             first, arrived(first, images("x", 0, 5)), None
         ),
-        "of 2 classes (x, y)": lambda: with_more(many, arrived(many, images("x")), images("xy")),
+        "of 2 classes (x, y)": lambda: with_more(
+            many, arrived(many, images("x")), images("xy", 100, MOST_LEARNT + 101)
+        ),
+        "training images of 2 classes (x, y)": lambda: with_more(
+            many, arrived(many, images("x")), twice
+        ),
         "rows of 1 class (y)": lambda: of_both(first, other),
         "rows of 5 classes": lambda: of_both(first, moved),
         "images of 2 classes (x, y)": lambda: of_both(replace(first, memory=None), apart),

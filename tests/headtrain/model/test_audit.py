@@ -10,6 +10,7 @@ from PIL import Image
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
+from clinit.headtrain.model import audit as module
 from clinit.headtrain.model.audit import PLACES, Audit, AuditedImages, audit, misfits, near_pairs
 from clinit.headtrain.model.images import oddity
 
@@ -119,6 +120,13 @@ def test_classes_that_look_alike_are_counted() -> None:
     for each in taken["files"]:
         assert each["image"].startswith("tent/")
         assert each["scores"][0] < each["scores"][1] <= 1
+
+
+@pytest.mark.parametrize(("smaller", "found"), [(20, [3]), (40, [])])
+def test_classes_look_alike_by_a_tenth_of_the_smaller_one(smaller: int, found: list[int]) -> None:
+    own = np.array(["ant"] * smaller + ["bee"] * 100)
+    answers = np.where(np.arange(len(own)) < 3, "bee", own)
+    assert [pair["images"] for pair in module.look_alikes(own, answers)] == found
 
 
 def test_images_that_repeat_are_found_wherever_they_are() -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
-from clinit.headtrain.heads.start.scale import Initialisation
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.scale import Initialisation, LeftOut
 from clinit.headtrain.model.add import PRICES
 from clinit.headtrain.model.addition import Examined, first_left_out
 from clinit.headtrain.model.export import export_model
@@ -132,6 +135,23 @@ def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
     np.testing.assert_allclose(answers, np.array(logits) / scale, rtol=0, atol=1e-5)
     right = int((np.argmax(logits, axis=1) == images.labels).sum())
     assert found.price(1).new == Top1(right, len(images.labels))
+
+
+def test_what_old_images_owe_stands_beside_left_out_logits_of_new_classes() -> None:
+    rng, names = np.random.default_rng(0), tuple("abxy")
+    head = Head(rng.normal(size=(4, 3)).astype(np.float32), np.zeros(4, np.float32), names)
+    rows, labels, left = rng.normal(size=(6, 3)), np.repeat([2, 3], 3), rng.normal(size=(6, 2))
+    data = NewClasses(rows, labels, Rows.of_head(head), 2, 4)
+    old = FeatureSet(np.column_stack([rows[:2], [0.5, 0.0]]), np.array([1, 0]), names)
+    nothing = FeatureSet(rows, labels, names).nothing()
+    found = Examined.of(head, LeftOut(data, np.arange(6), torch.from_numpy(left)), old, nothing)
+    plain = rows @ head.weight.T
+    for side, expected in (
+        (found.new, np.column_stack([plain[:, :2], left])),
+        (found.old, plain[:2] - [[0, 0.5, 0, 0], [0] * 4]),
+    ):
+        logits = side.features @ found.head.weight.T + found.head.bias
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
 
 
 def test_a_head_is_measured_on_held_out_images_of_either_kind_as_it_is() -> None:

@@ -34,7 +34,7 @@ class Told(Method):
             (1.0, events.Done("prepare", {"numbers": lesson.task.number})),
             (2.0, events.Started(NOTHING, {"solve": 0.5})),
             (4.0, events.Stepped(2, waits=False)),
-            (0.0, events.Trained(0, np.ones((2, 1, 2), dtype=np.float32))),
+            (0.0, events.Trained(0, np.tile(np.array([1, 3], np.float32), (2, 1, 1)))),
             (8.0, events.Tested(2, BankEvaluation(counts, counts), np.array([np.nan]))),
             (16.0, events.Done("train", of_heads=[{"anchor": {"strength": 1.0}}])),
         ):
@@ -53,7 +53,7 @@ def test_facts_are_logged_timed_by_phase_and_told(monkeypatch: pytest.MonkeyPatc
         seen.append(event)
         clock[0] += 100.0  # the time of observers counts in no phase
 
-    study = Study.of({"tasks": 2, "iterations": 3, "buffer": 9, "batch_size": 4, "device": "cpu"})
+    study = Study.of({"tasks": 2, "iterations": 3, "buffer": 9, "batch_size": 5, "device": "cpu"})
     experiment = Experiment.of(make_head(), make_base(), make_new(), [study])
     learner = Learner(experiment, Told(clock), observe)
     learner.learn()
@@ -62,6 +62,7 @@ def test_facts_are_logged_timed_by_phase_and_told(monkeypatch: pytest.MonkeyPatc
     assert first.start_seconds == [{"solve": 0.5}]
     assert first.of_heads == [{"anchor": {"strength": 1.0}}]
     np.testing.assert_array_equal(np.isnan(first.losses[:, 0, 0]), [False, False, True])
+    assert first.steps(0)["loss"][0] == pytest.approx(0.4 * 1.0 + 0.6 * 3.0)  # 2 of 5 rows are new
     assert first.points[0].elapsed_s == [4.0 + 8.0]
     spent = {name: learner.log.seconds[name] for name in ("initialise", "train", "evaluate")}
     assert spent == {"initialise": 4.0, "train": 2 * (4.0 + 16.0), "evaluate": 16.0}

@@ -138,8 +138,11 @@ def test_the_sample_is_drawn_by_the_seed_and_its_fisher_is_the_naive_one(
         method.begin(model, TASKS[0], images)
         for key, values in naive_fisher(model, images, read[-1], BASE).items():
             torch.testing.assert_close(method.memory.fisher[key], values, rtol=1e-4, atol=1e-7)
-    first, again, other, whole = read
+    images.new = images.old
+    Ewc(EwcConfig(samples=7)).end(model, TASKS[0], images)
+    first, again, other, whole, of_task = read
     assert first == again == sorted(set(first)) != other
+    assert of_task != first
     assert len(first) == len(other) == 7
     assert whole == list(range(30))
 

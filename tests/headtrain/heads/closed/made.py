@@ -22,7 +22,7 @@ def rows_of(start: int, stop: int, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     """The training rows of some classes, class after class."""
     labels = np.repeat(np.arange(len(COUNTS)), COUNTS)
     noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
-    features = (centres()[labels] + noise).astype(np.float32)
+    features = (centres()[labels] + noise * np.linspace(0.2, 2, DIM)).astype(np.float32)
     chosen = (labels >= start) & (labels < stop)
     return features[chosen], labels[chosen]
 

@@ -141,6 +141,7 @@ def test_a_newton_step_ignores_a_direction_without_curvature() -> None:
 @pytest.mark.parametrize("kept", [slice(None), slice(0, 400)])
 def test_new_rows_weigh_their_share_and_classes_the_same_within_each_side(kept: slice) -> None:
     data, chosen = arrival(), np.zeros(500, dtype=bool)
+    data = replace(data, groups=np.arange(500) % 7 + 7 * data.labels)  # seven of each class
     chosen[kept] = True
     found = CalibrationSet.of(data, LOSSES["ce"], 0.3).subset(chosen)
     weights, is_new = found.weight.numpy(), found.labels >= OLD
@@ -166,6 +167,7 @@ def test_a_share_is_that_of_the_classes_unless_it_says_otherwise(
     assert calibration_set.share_of(data, given) == expected
     # Classes that came before, but after the base, have their part of it.
     later = replace(arrival(), base=OLD - 1)
+    assert calibration_set.share_of(replace(later, labels=np.arange(6)), "auto") is None
     weights = CalibrationSet.of(later, LOSSES["ce"], 0.4).weight.numpy()
     assert weights[later.labels >= OLD - 1].sum() == pytest.approx(0.4)
 

@@ -180,6 +180,19 @@ def test_the_price_is_paid_for_new_images(points: int, shift: float, single: flo
     assert balance.moved(balance.shift(points)).lost <= points / 100 * balance.judged
 
 
+def test_a_shift_of_least_loss_is_kept_where_the_price_allows_it() -> None:
+    shifts = [BALANCE._replace(fitted=each).shift(20) for each in (0.0, 0.9, 3.0)]
+    assert shifts == pytest.approx([0.7, 0.9, 1.0], abs=1e-3)
+
+
+def test_images_that_no_shift_can_change_decide_nothing() -> None:
+    logits = np.array([[1.0, 3.0], [2.0, 1.0], [0.0, 2.0], [4.0, 1.0]])
+    right, target = np.array([True, False, False, False]), np.array([-1, -1, 1, 1])
+    found = Balance.of(np.full(4, 5.0), right, target, logits)
+    assert (found.room.tolist(), found.needed.tolist()) == ([2.0], [3.0])
+    assert (found.judged, found.untested) == (2, 0.5)
+
+
 def test_old_classes_lose_no_more_than_the_price_on_images_that_were_left_out() -> None:
     data = made([3, 8], seed=4, spread=2.5)
     for points in (0.0, 5.0, 20.0):

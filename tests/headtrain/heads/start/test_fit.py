@@ -36,8 +36,9 @@ def naive(
     weight = torch.cat([weight[:OLD], rows[:, :-1], weight[OLD + NEW :]])
     bias = torch.cat([bias[:OLD], rows[:, -1], bias[OLD + NEW :]])
     values = LOSSES[name].value(features @ weight.T + bias, labels)
-    classes = sorted(set(data.labels.tolist()))
-    each = np.array([share / NEW if c >= OLD else (1 - share) / OLD for c in classes])
+    classes, old = sorted(set(data.labels.tolist())), data.came_with
+    of_new = share / (OLD + NEW - old)
+    each = np.array([of_new if c >= old else (1 - share) / old for c in classes])
     loss = sum(w * values[labels == c].mean() for w, c in zip(each, classes, strict=True))
     size = sum(
         w * features[labels == c].square().mean() for w, c in zip(each, classes, strict=True)
@@ -45,7 +46,7 @@ def naive(
     moved = size * (rows[:, :-1] - torch.from_numpy(start.weight)).square().sum()
     moved = moved + (rows[:, -1] - torch.from_numpy(start.bias)).square().sum()
     rows_per_class = np.mean([(data.labels == c).sum() for c in range(OLD, OLD + NEW)])
-    return loss + ridge * share / NEW / (2 * rows_per_class) * moved, loss
+    return loss + ridge * of_new / (2 * rows_per_class) * moved, loss
 
 
 def fitted(
@@ -60,9 +61,13 @@ def together(rows: Rows) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("ridge", "share"), [(0.5, SHARE), (50.0, SHARE), (5.0, 0.1)])
-def test_it_finds_the_minimum_that_scipy_finds(name: str, ridge: float, share: float) -> None:
-    data, start = arrival(), start_rows()
+@pytest.mark.parametrize(
+    ("ridge", "share", "base"), [(0.5, SHARE, OLD), (50.0, SHARE, OLD), (5.0, 0.1, OLD - 2)]
+)
+def test_it_finds_the_minimum_that_scipy_finds(
+    name: str, ridge: float, share: float, base: int
+) -> None:
+    data, start = replace(arrival(), base=base), start_rows()
     found = fitted(name, data, start, ridge, share, max_steps=500)
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:

@@ -81,7 +81,7 @@ def opposites(seed: int = 0) -> NewClasses:
 
 
 def test_where_rows_are_of_no_use_there_is_no_curve_and_no_negative_factor() -> None:
-    data = opposites()
+    data = replace(opposites(), base=OLD - 2)
     around = CalibrationSet.of(data, LOSSES["ce"])
     path = LambdaPath.of(data.statistics())
     assert found_by(around, path) is None
@@ -89,8 +89,9 @@ def test_where_rows_are_of_no_use_there_is_no_curve_and_no_negative_factor() -> 
     assert found.lam == safe_lambda(path)
     assert found.curve is None
     assert found.loss_after is None  # not calibrated
-    lengths = np.linalg.norm(found.rows.weight, axis=1)
-    assert lengths.mean() == pytest.approx(np.linalg.norm(data.head.weight[:OLD], axis=1).mean())
+    rows = data.head.weight[: OLD - 2], found.rows.weight
+    of_base, new = (np.linalg.norm(each, axis=1).mean() for each in rows)
+    assert new == pytest.approx(of_base)
 
 
 def test_a_lambda_of_negative_factor_is_not_chosen() -> None:

@@ -81,7 +81,7 @@ def test_probabilities_are_about_as_sure_as_the_classifier_is_right(dim: int) ->
     random = np.random.default_rng(1)
 
     def drawn(count: int) -> tuple[np.ndarray, np.ndarray]:
-        numbers = random.integers(0, 3, count)
+        numbers = random.choice(3, count, p=[0.8, 0.1, 0.1])
         return random.standard_normal((count, dim)) + 1.2 * np.eye(dim)[numbers], numbers
 
     gaps = []

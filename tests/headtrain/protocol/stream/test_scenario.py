@@ -116,6 +116,7 @@ def test_shots_are_drawn_per_class_and_more_of_them_hold_the_fewer() -> None:
     assert marked[2].all()
     np.testing.assert_array_equal(marked[1], drawn_shots(labels, 3, seed=1))
     assert not np.array_equal(marked[1], drawn_shots(labels, 3, seed=2))
+    assert not np.array_equal(*drawn_shots(np.repeat([0, 1], 20), 5, seed=1).reshape(2, 20))
 
 
 @given(

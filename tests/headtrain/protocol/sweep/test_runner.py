@@ -54,6 +54,7 @@ def other_side(side: Source, **changes: Any) -> Source:
         ({"fields": {"weights": "2"}}, "new weights (1 there, 2 now)"),
         ({"fields": {"features": "other"}}, "new features_digest (nothing there, other now)"),
         ({"val_manifest": "other rows"}, "new val_manifest_digest (new val there, other rows now)"),
+        ({"val_features": "other"}, "new val_features_digest (nothing there, other now)"),
     ],
 )
 def test_other_data_are_refused_and_nothing_is_lost(
