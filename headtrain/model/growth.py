@@ -165,7 +165,8 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
         found.append(start.shifted(least, start.balance))
     if share < 1:
         init = "fitted" if is_auto else growth.config.init
-        head, start = _started(growth, init, rows)
+        within = None if guesses is None else guesses.population.of_new
+        head, start = _started(growth, init, rows, within)
         if init == "fitted" and guesses is not None and start.left_out is not None:
             start = replace(start, left_out=partial(start.left_out, guesses.anew))
         if is_auto and len(rows.labels):
@@ -188,8 +189,10 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     return GrownHead(head, start, kind, taken, share, bounded, shift_at)
 
 
-def _started(growth: Growth, init: Any, rows: FeatureSet) -> tuple[Head, Initialisation]:
-    """Return the head with new rows next to these old rows."""
+def _started(
+    growth: Growth, init: Any, rows: FeatureSet, within: Float[np.ndarray, "dim dim"] | None = None
+) -> tuple[Head, Initialisation]:
+    """Return the head with new rows next to these old rows; see `started_heads`."""
     left, images, tasks = growth.left, growth.images, growth.left.facts.tasks
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))
     sides = (
@@ -198,7 +201,7 @@ def _started(growth: Growth, init: Any, rows: FeatureSet) -> tuple[Head, Initial
         Source(images.train, images.val),
     )
     study = _study(growth, init, len(rows.labels))
-    (started,) = started_heads(*sides, [study], came_with=base or len(tasks))
+    (started,) = started_heads(*sides, [study], came_with=base or len(tasks), within=within)
     return started
 
 

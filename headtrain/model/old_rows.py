@@ -101,8 +101,8 @@ def old_rows(
     known = FeatureSet.joined([new.nothing(names), *taken], names)
     guesses = None
     if not has_rows.all():
-        guesses = Guesses.of(head, np.flatnonzero(~has_rows))
-        rows = guesses.rows(guessed_population(head, new))
+        guesses = Guesses.of(head, np.flatnonzero(~has_rows), new)
+        rows = guesses.rows(guesses.population)
         add(rows, f"{DRAWN} features from the classifier's weights")
     return OldRows(FeatureSet.joined(taken, names), ", ".join(kinds), known, guesses)
 
@@ -144,6 +144,8 @@ class Population(NamedTuple):
     means: Float[np.ndarray, "classes dim"]
     covariance: Float[np.ndarray, "dim dim"]
     """Covariance within classes, positive definite."""
+    of_new: Float[np.ndarray, "dim dim"]
+    """Covariance within the new classes, or around their mean if no class has two images."""
 
 
 def guessed_population(head: Head, new: FeatureSet) -> Population:
@@ -162,8 +164,9 @@ def guessed_population(head: Head, new: FeatureSet) -> Population:
     means = _centre(offsets, head.bias.astype(np.float64), centre) + factor * offsets
     even = np.trace(covariance) / head.dim * np.eye(head.dim)
     widened = WIDENING * ((1 - ROUNDING) * covariance + ROUNDING * even)
-    covariance = deviation[:, None] * deviation * widened
-    return Population((deviation * means).astype(np.float32), covariance)
+    scale = deviation[:, None] * deviation
+    means = (deviation * means).astype(np.float32)
+    return Population(means, scale * widened, scale * covariance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,16 +175,18 @@ class Guesses:
 
     head: Head
     classes: Int[np.ndarray, " guessed"]
+    population: Population
     noise: Float[np.ndarray, "guessed pairs dim"]
     """In float32; of second moment I if there are enough."""
 
     @classmethod
-    def of(cls, head: Head, classes: Int[np.ndarray, " guessed"]) -> Guesses:
+    def of(cls, head: Head, classes: Int[np.ndarray, " guessed"], new: FeatureSet) -> Guesses:
         """Draw the noise for as many rows of these classes as `drawn_per_class` wants."""
         pairs = -(-drawn_per_class(head.num_classes, head.dim) // 2)
         random = generator(0, Draw.PSEUDO_ROWS)
         noise = whitened(random.standard_normal((len(classes) * pairs, head.dim)))
-        return cls(head, classes, noise.astype(np.float32).reshape(-1, pairs, head.dim))
+        noise = noise.astype(np.float32).reshape(-1, pairs, head.dim)
+        return cls(head, classes, guessed_population(head, new), noise)
 
     def rows(self, guess: Population, pairs: int | None = None) -> FeatureSet:
         """Return rows in pairs around the means of their classes, in float32."""

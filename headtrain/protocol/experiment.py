@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import polars as pl
 import torch
+from jaxtyping import Float
 
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
@@ -213,7 +214,13 @@ def run_experiment(
 
 
 def started_heads(
-    head: Head, old: Source, new: Source, studies: Sequence[Study], *, came_with: int
+    head: Head,
+    old: Source,
+    new: Source,
+    studies: Sequence[Study],
+    *,
+    came_with: int,
+    within: Float[np.ndarray, "dim dim"] | None = None,
 ) -> list[tuple[Head, Initialisation]]:
     """Return heads with initialised, untrained rows for the classes of `new`.
 
@@ -224,6 +231,7 @@ def started_heads(
         studies: Settings of the starts, for one stream without updates.
         came_with: Number of base rows, at least 1. These are the first rows of the head, which no
             earlier call added; or all rows if an earlier call added every row.
+        within: Covariance of images of one class; None: as of the rows.
 
     Returns:
         Each head with its initialisation.
@@ -232,7 +240,8 @@ def started_heads(
         ClinitError: As in `run_experiment`.
     """
     experiment = Experiment.of(head, old, new, studies)
-    method, (task,) = GradientHeads(experiment, came_with=came_with), experiment.scenario.tasks
+    method = GradientHeads(experiment, came_with=came_with, within=within)
+    (task,) = experiment.scenario.tasks
     with torch.no_grad():
         starts = [*method.started(experiment.plan.lesson(task))]
     with torch_stream(method.device):

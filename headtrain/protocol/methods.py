@@ -56,7 +56,11 @@ class GradientHeads(Method):
     """A bank of heads that are initialised and trained, or solved as a whole at each task."""
 
     def __init__(
-        self, experiment: Experiment, diagnose: Diagnose | None = None, came_with: int | None = None
+        self,
+        experiment: Experiment,
+        diagnose: Diagnose | None = None,
+        came_with: int | None = None,
+        within: Float[np.ndarray, "dim dim"] | None = None,
     ) -> None:
         """Begin with copies of the head.
 
@@ -65,11 +69,13 @@ class GradientHeads(Method):
             diagnose: Measures each head at the end of each task.
             came_with: Number of rows that came with the head; default: all of its rows or, without
                 base classes, the rows of the first task.
+            within: Covariance of images of one class; default: as of the rows.
         """
         scenario, plan, studies = experiment.scenario, experiment.plan, experiment.studies
         self.device = experiment.device
         self._experiment, self._diagnose = experiment, diagnose
         self._shared = experiment.study
+        self._within = within
         self._came_with = came_with or scenario.num_base or scenario.tasks[0].stop
         self._own_seconds = np.zeros(len(studies))
         self._lams: list[float | None] = [None] * len(studies)
@@ -156,6 +162,7 @@ class GradientHeads(Method):
             self.device,
             self._statistics if is_summed else RunningStatistics(),
             starts=self._experiment.starts_on(seen) if lesson.task.number == 1 else None,
+            within=self._within,
         )
 
     def _anchors(

@@ -92,6 +92,7 @@ from clinit.headtrain.heads.start.calibration_set import (
     joined,
     less_owed,
     mean_variance,
+    spread_of,
     terms_of,
     weighted_moments,
 )
@@ -433,17 +434,24 @@ class _Search:
         return loss if factor > 0 else self.without
 
     @property
-    def _coordinates(self) -> tuple[list[tuple[Unit, Any]], Int[np.ndarray, " rows"], Any]:
-        """Blocks of rows in the eigenbasis, the place of each row, and the rows that are alone."""
+    def _coordinates(
+        self,
+    ) -> tuple[list[tuple[Unit, Any]], Int[np.ndarray, " rows"], tuple[Any, Any] | None]:
+        """Blocks of rows in the eigenbasis, the place of each row, and rows that are alone.
+
+        The latter with the variances of images of one class.
+        """
         if None not in self._known:
             path, features = self._path, self._sample.data.features
             double = namespace(path.basis).float64
             units, places = self._sample.blocks(path.statistics)
             parts = (path.coordinates(as_type(take(features, u.all_rows), double)) for u in units)
-            own = path.coordinates(self._singles.features(slice(None), double))
+            own = None
+            if len(self._singles):
+                alone = path.coordinates(self._singles.features(slice(None), double))
+                own = alone, path.variances(spread_of(self._sample.data, path.statistics))
             self._known[None] = list(zip(units, parts, strict=True)), places, own
-        found: tuple[list[tuple[Unit, Any]], Int[np.ndarray, " rows"], Any] = self._known[None]
-        return found
+        return self._known[None]  # type: ignore[no-any-return]
 
     def _logits(self, lam: float) -> Float[Tensor, "rows new"]:
         """Return the leave-one-out logits at a lambda."""
@@ -457,8 +465,8 @@ class _Search:
             for unit, coordinates in blocks
         )  # fmt: skip
         logits = joined(left_out, places)
-        if len(self._singles):
-            scores, owed = self._path.of_other_rows(own, lam, new, with_bias=self._with_bias)
+        if own is not None:
+            scores, owed = self._path.of_other_rows(*own, lam, new, with_bias=self._with_bias)
             logits[self._alone] = less_owed(self._singles, as_tensor(scores), owed)
         return logits
 

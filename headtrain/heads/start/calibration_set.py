@@ -321,7 +321,7 @@ def _of_other_images(
 ) -> Float[Tensor, "alone new"]:
     """Return the logits to expect of another image of each class of a single one (`sample`)."""
     data, xp = sample.data, namespace(statistics.gram)
-    new, spread = slice(data.start, data.stop), statistics.population_covariance
+    new, spread = slice(data.start, data.stop), spread_of(data, statistics)
     size = float(xp.linalg.trace(spread))
     if start.init == "imprint" or start.class_mean == "unit":
         norms = to_numpy(xp.linalg.vector_norm(statistics.class_means[new, :], axis=1))
@@ -340,6 +340,15 @@ def _of_other_images(
         owed = owed_by_least_squares(statistics.shares[new], square, trace)
     bias = rows.bias if start.bias == "write" else xp.zeros_like(rows.bias)
     return less_owed(sample, sample.logits(in_sample(Rows(rows.weight, bias))), owed)
+
+
+def spread_of(data: NewClasses, statistics: ClassStatistics) -> Float[Any, "dim dim"]:
+    """Return the covariance by which the only row of a class is judged."""
+    spread = statistics.population_covariance
+    if data.within is None:
+        return spread
+    share = float((data.counts[data.start :] > 1).mean())
+    return share * beside(spread, data.within) + (1 - share) * spread
 
 
 def less_owed(

@@ -72,6 +72,8 @@ class NewClasses:
     groups: Int[np.ndarray, " rows"] | None = None
     """Groups of repeated rows, as from `find_groups`: a group counts as one row, and is left out as
     a whole. None: no row repeats another."""
+    within: Float[np.ndarray, "dim dim"] | None = None
+    """Covariance of images of one class; None: as of the rows."""
 
     @property
     def counts(self) -> Int[np.ndarray, " seen"]:

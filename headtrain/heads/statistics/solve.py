@@ -178,23 +178,30 @@ class LambdaPath:
         ).without(unit)
 
     def of_other_rows(
-        self, coordinates: Float[Any, "rows dim"], lam: float, classes: slice, *, with_bias: bool
+        self,
+        coordinates: Float[Any, "rows dim"],
+        variances: Float[Any, " dim"],
+        lam: float,
+        classes: slice,
+        *,
+        with_bias: bool,
     ) -> tuple[Float[Any, "rows classes"], Float[np.ndarray, " classes"]]:
-        """Return the scores of rows, and what the score of the only row of a class owes to it."""
+        """Return the scores of rows, and what the score of the only row of a class owes to it.
+
+        `variances` are those of images of one class.
+        """
         within, statistics = self._within(lam, classes), self.statistics
         offset = within.weight @ self._mean + (within.bias if with_bias else 0.0)
         system, xp = self.eigenvalues + lam, namespace(self.basis)
         centred = statistics.centred_class_means[classes, :] @ self.basis
         square = to_numpy(xp.sum(centred**2 / system, axis=1))
-        trace = float(xp.sum(self._spread / system))
+        trace = float(xp.sum(variances / system))
         owed = owed_by_least_squares(statistics.shares[classes], square, trace)
         return coordinates @ within.weight.T + offset, owed
 
-    @cached_property
-    def _spread(self) -> Float[Any, " dim"]:
-        """Variances within classes along the eigenvectors."""
-        xp = namespace(self.basis)
-        return xp.sum(self.basis * (self.statistics.population_covariance @ self.basis), axis=0)
+    def variances(self, covariance: Float[Any, "dim dim"]) -> Float[Any, " dim"]:
+        """Return the variances along the eigenvectors."""
+        return namespace(self.basis).sum(self.basis * (covariance @ self.basis), axis=0)
 
     def _within(self, lam: float, classes: slice) -> Rows:
         """Return W_LS with its weights in the eigenbasis."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.heads.array import FeatureRows, library, library_for, placed, torch_stream
@@ -83,6 +83,8 @@ class TaskStart:
     starts: Starts | None = None
     """Starts of the same heads on `seen`, by this bank or an earlier one; None
     where heads differ, as they do after the first task."""
+    within: Float[np.ndarray, "dim dim"] | None = None
+    """Covariance of images of one class; None: as of the rows."""
 
     def __post_init__(self) -> None:
         """Begin without shared results."""
@@ -147,7 +149,7 @@ class TaskStart:
             path = self._once(f"lambda {init.weighting}", LambdaPath.of, statistics)
         watch, whole = Stopwatch(self.device), Stopwatch()
         told = dict[str, Any](loss=loss, statistics=statistics, path=path, watch=watch, known={})
-        new = self.task.start, self.task.stop, self.num_base, groups
+        new = self.task.start, self.task.stop, self.num_base, groups, self.within
         given = [(NewClasses(features, self.seen.labels, head, *new), near) for head, near in heads]
         starts = together([initialising(init, data, near=near, **told) for data, near in given])
         # The phases of several heads overlap.

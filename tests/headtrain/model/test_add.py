@@ -145,6 +145,27 @@ def test_rows_drawn_anew_have_the_statistics_that_are_returned_with_them() -> No
         np.testing.assert_array_equal(data.features[: len(known.labels)], known.features)
 
 
+def test_a_class_of_one_image_hardly_changes_what_is_known_of_the_others() -> None:
+    noise, old, gaps = np.linspace(0.3, 2, 48), 60, []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        means, labels = (
+            0.4 * rng.normal(size=(old + 8, 48)),
+            np.repeat(np.arange(8), (*[10] * 7, 2)),
+        )
+        images = (means[old + labels] + noise * rng.normal(size=(72, 48))).astype(np.float32)
+        truth = np.repeat(np.arange(old, old + 7), 100)
+        tests = means[truth] + noise * rng.normal(size=(700, 48))
+        weight = means[:old].astype(np.float32)
+        model = Model(Head(weight, -(weight**2).sum(axis=1) / 2, tuple(map(str, range(old)))))
+        right = []
+        for kept in (slice(-1), slice(None)):
+            grown = model.add((images[kept], [f"n{c}" for c in labels[kept]])).model
+            right.append(100 * (grown.logits(tests).argmax(axis=1) == truth).mean())
+        gaps.append(right[1] - right[0])
+    assert np.mean(gaps) < 5
+
+
 @pytest.fixture
 def memory() -> Memory:
     rng = np.random.default_rng(2)

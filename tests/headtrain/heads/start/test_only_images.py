@@ -71,11 +71,12 @@ def test_scores_along_a_path_of_lambdas_are_those_of_one_lambda() -> None:
     statistics, start = data.statistics(), Start(init="least-square")
     path, new = LambdaPath.of(statistics), slice(OLD, OLD + NEW)
     sample = CalibrationSet.of(data, LOSSES["ce"])
-    alone = data.features[-NEW:]
+    alone, variances = data.features[-NEW:], path.variances(statistics.population_covariance)
     for lam in (1e-3, 0.1, 10.0):
         rows = raw_rows(start, data, statistics, lam)
         expected = leave_one_out(start, rows, sample, statistics, lam).numpy()[-NEW:]
-        scores, owed = path.of_other_rows(path.coordinates(alone), lam, new, with_bias=True)
+        own = path.coordinates(alone), variances
+        scores, owed = path.of_other_rows(*own, lam, new, with_bias=True)
         np.testing.assert_allclose(scores - np.diag(owed), expected, rtol=1e-9)
 
 
