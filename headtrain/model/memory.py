@@ -65,6 +65,8 @@ MOST_LEARNT = 500
 """If an added class has more training rows than this, only its statistics are remembered."""
 MOST_LEFT_OUT = 50
 """Maximum number of left-out rows of an added class."""
+ROUNDING = 1e-9
+"""Differences of `freedom` below this are rounding errors: two images of one class are 1 / 2 C."""
 METADATA = "clinit_memory"
 DOCUMENT = DocumentKind(
     title="the description of what a model remembers",
@@ -87,7 +89,8 @@ class Memory:
     covariance: Float[np.ndarray, "dim dim"]
     """Sigma."""
     averaged: int
-    """C, the weight of Sigma when it is averaged with another covariance."""
+    """C, the weight of Sigma when it is averaged with another covariance; it counts removed classes
+    that Sigma still includes, so that others can be subtracted from it."""
     freedom: float
     """The average of 1 - 1 / n_c over these classes. The expectation of Sigma is the covariance of
     their populations times this factor."""
@@ -212,7 +215,7 @@ class Memory:
     def of_rows(self, rows: Sequence[int] | Int[np.ndarray, " left"]) -> Memory:
         """Return the memory of the classes `rows`, in this order.
 
-        Sigma is shared and stays the same; its weight is the number of remembered classes left.
+        Sigma is shared and stays the same, and so does its weight, unless no class remains in it.
         """
         picked = np.asarray(rows, dtype=np.int64)
         names = tuple(self.class_names[row] for row in rows)
@@ -224,7 +227,7 @@ class Memory:
             class_names=names,
             counts=self.counts[picked],
             means=self.means[picked],
-            averaged=min(self.averaged, left),
+            averaged=self.averaged if left else 0,
             exact=not left or (self.exact and left == int(self.known.sum())),
             **{name: getattr(self, name).renumbered(place, names) for name in ROWS},
         )
@@ -237,23 +240,27 @@ class Memory:
         """
         gone = np.isin(self.class_names, came.class_names)
         left, known = self.of_rows(np.flatnonzero(~gone)), np.flatnonzero(gone & self.known)
-        if not self.exact or not left.averaged:
+        if not left.averaged:
             return left
         new = Memory.of(came.named(tuple(self.class_names[row] for row in known)), self.backbone)
         weights = np.array([self.averaged, -new.averaged]) / (self.averaged - new.averaged)
         covariance = weights[0] * self.covariance.astype(np.float64) + weights[1] * new.covariance
+        freedom = float(weights @ [self.freedom, new.freedom])
+        if freedom < ROUNDING:  # a single image of each class left
+            covariance, freedom = np.zeros_like(covariance), 0.0
         return replace(
             left,
             covariance=covariance.astype(np.float32),
-            freedom=float(weights @ [self.freedom, new.freedom]),
-            exact=True,
+            averaged=self.averaged - new.averaged,
+            freedom=freedom,
+            exact=self.exact,
         )
 
     def without(self, names: Collection[str]) -> Memory:
         """Return the memory without classes. Sigma loses those whose training rows are stored.
 
         Otherwise, rows of classes that are removed and added again would be judged by a covariance
-        that has seen their images.
+        that has seen their images. If the rows of all classes left are stored, Sigma is theirs.
         """
         stored = self.learnt.counts()
         whole = [
@@ -262,7 +269,12 @@ class Memory:
             if name in names and 0 < self.counts[row] == stored[row]
         ]
         left = self.before(self.learnt.named(tuple(whole))) if whole else self
-        return left.of_rows([row for row, n in enumerate(left.class_names) if n not in names])
+        left = left.of_rows([row for row, n in enumerate(left.class_names) if n not in names])
+        if left.exact or not np.array_equal(left.counts, left.learnt.counts()):
+            return left
+        anew = Memory.of(left.learnt, self.backbone)
+        facts = ("covariance", "averaged", "freedom", "exact")
+        return replace(left, **{name: getattr(anew, name) for name in facts})
 
     def updated(self, fresh: Memory) -> Memory:
         """Return this memory, with the facts of `fresh` for all classes that `fresh` remembers.
@@ -270,7 +282,8 @@ class Memory:
         The two memories must have equal class names.
         """
         given, others = np.flatnonzero(fresh.known), np.flatnonzero(~fresh.known)
-        both = self.of_rows(others.tolist()).joined(fresh.of_rows(given.tolist()))
+        both = self.without({self.class_names[row] for row in given})
+        both = both.joined(fresh.of_rows(given.tolist()))
         return both.of_rows(np.argsort(np.concatenate([others, given])).tolist())
 
     def renamed(self, class_names: tuple[str, ...]) -> Memory:

@@ -11,6 +11,7 @@ import pytest
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.model.add import merge
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.again import of_both, with_more
@@ -93,7 +94,28 @@ def test_the_memory_before_classes_came_is_that_of_the_others_alone() -> None:
     np.testing.assert_allclose(found.covariance, sum(own) / 4, atol=1e-6)
     assert (found.class_names, found.averaged, found.exact) == (old.class_names, 4, True)
     assert found.freedom == pytest.approx(1 - 1 / 20)
-    assert not memory.of_rows([1, 2, 3, 4, 5]).before(new).exact  # it is of a too
+    fewer = memory.of_rows([1, 2, 3, 4, 5]).before(new)
+    np.testing.assert_allclose(fewer.covariance, sum(own) / 4, atol=1e-6)
+    assert (fewer.averaged, fewer.exact) == (4, False)  # it is of a too
+    single = Memory.of(images("abcd", stop=1).train, {}).joined(Memory.of(new, {})).before(new)
+    assert single.freedom == np.abs(single.covariance).max() == 0
+
+
+def test_left_out_images_stay_unseen_after_an_old_class_was_removed() -> None:
+    rng, names = np.random.default_rng(0), tuple(map(str, range(68)))
+    centres = 0.5 * rng.normal(size=(68, 48))
+
+    def drawn(start: int, stop: int, count: int) -> FeatureSet:
+        labels = np.repeat(np.arange(start, stop), count)
+        rows = centres[labels] + rng.normal(size=(len(labels), 48))
+        return FeatureSet(rows.astype(np.float32), labels, names)
+
+    model = Model(Head(centres[:60], -0.5 * (centres[:60] ** 2).sum(axis=1), names[:60]))
+    model = model.add(drawn(60, 68, 6)).model.remember(drawn(0, 60, 1)).remove(["9"])
+    found = model.add(drawn(60, 62, 2), more=True)
+    unseen = found.model.evaluate(drawn(60, 68, 100)).top1()
+    own, others = (each.correct / each.total for each in (found.new, unseen))
+    assert abs(own - others) < 2 * np.sqrt(0.25 / found.new.total)
 
 
 @pytest.mark.parametrize(("init", "named"), [("fitted", "xyz"), *((init, "y") for init in INITS)])

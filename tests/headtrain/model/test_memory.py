@@ -1,6 +1,7 @@
 """What a model remembers: statistics in parts, other orders, and the file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,21 +82,22 @@ def test_classes_in_another_order_take_all_that_is_theirs_along(rows: FeatureSet
         for place, row in enumerate(places):
             expected = before.features[before.labels == row]
             np.testing.assert_array_equal(after.features[after.labels == place], expected)
-    assert (turned.exact, turned.averaged) == (False, 3)  # the covariance is of d too
+    assert (turned.exact, turned.averaged) == (False, 5)  # the covariance is of b and d too
     np.testing.assert_array_equal(turned.covariance, memory.covariance)
     assert memory.of_rows([4, 3, 2, 1, 0]).exact
 
 
-def test_other_classes_stay_and_weigh_as_many_as_there_are(rows: FeatureSet) -> None:
+def test_other_classes_stay_and_stored_rows_count_once(rows: FeatureSet) -> None:
     memory = in_two_parts(rows)
-    given = rows.labels >= 3
-    fresh = Memory.of(
-        FeatureSet(rows.features[given] + 1, rows.labels[given], rows.class_names), BACKBONE
-    )
+    moved = replace(rows, features=rows.features + 1)
+    fresh = Memory.of(part(moved, 3, 5).named(rows.class_names), BACKBONE)
     found = memory.updated(fresh)
     np.testing.assert_array_equal(found.means[:3], memory.means[:3])
     np.testing.assert_allclose(found.means[3:], memory.means[3:] + 1, atol=1e-5)
-    expected = 3 / 5 * memory.covariance + 2 / 5 * fresh.covariance
+    np.testing.assert_allclose(found.covariance, memory.covariance, atol=1e-6)
+    assert (found.exact, found.averaged) == (True, 5)
+    found = replace(memory, learnt=rows.nothing()).updated(fresh)
+    expected = 5 / 7 * memory.covariance + 2 / 7 * fresh.covariance
     np.testing.assert_allclose(found.covariance, expected, atol=1e-6)
     assert not found.exact
 
