@@ -189,6 +189,7 @@ def test_more_images_solve_rows_anew_and_two_models_become_one(
     told = {"a known image of g", "f/moved.png"}
     assert "across classes" in {each["where"] for each in found if told <= {*each["images"]}}
     assert "5 more photographs of 1 class, 2 classes computed anew" in printed
+    assert " photographs (5 new) of 2 classes computed anew, " in printed
     assert f"`clinit model show {grown[0]} --html PAGE.html` shows them, and how" in printed
     again = draw(tmp_path / "again", "f", 1, start=20)
     printed = done("add", tmp_path / "more-of-f", again, "--more", *cpu)
@@ -358,7 +359,7 @@ def test_a_network_of_timm_is_a_model_too(
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)
     assert "synthetic features from the classifier's weights" in old_rows(tmp_path / "out")
-    assert "The 3 classes of convnextv2_atto: no photographs of them were given" in printed
+    assert "The 3 classes of convnextv2_atto: no photograph of them is held out" in printed
     assert head_of(tmp_path / "out").class_names == tuple("abcfg")
     cache = tiny_run.parent / "caches" / "base"
     message = refused(ModelError, "add", images, "--out", tmp_path / "no", "--old", cache, *network)
