@@ -290,8 +290,8 @@ class Addition:
             of = " and ".join(f"{number_of(n, noun)} {kind}" for kind, n in kinds.items() if n)
             of += ", each tested without itself" if learnt else ""
             before = f"before this step {self.old_before.correct:,}"
-            whose = "Your other" if "more" in self.change.data else "Old"
-            lines.append(f"{whose} classes: of {of}, {_right(self.old)}; {before}.")
+            which = "Other" if "more" in self.change.data else "Old"
+            lines.append(f"{which} classes: of {of}, {_right(self.old)}; {before}.")
             which, classes = "The other", classes + self.change.data["tested_classes"]
         if classes < self.model.facts.num_classes:
             lost = self.change.data.get("estimated_loss")
