@@ -3,9 +3,9 @@
 After `clinit add`, and of a model: the photographs that the audit found. After `clinit evaluate`:
 photographs of the most frequently confused pairs, and all that only the other model classifies
 correctly. Each has its name and two scores, of its own class and of the other one. Ticked
-photographs become commands: those that seem to belong to another class move there, unless the box
-next to it is cleared; the others become a list of files to leave out. Names of classes and files
-come from data, so they are escaped.
+photographs become commands: those that seem to belong to another class of the folder move there,
+unless the box next to it is cleared; the others become a list of files to leave out. Names of
+classes and files come from data, so they are escaped.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Shot:
     """Its path below the folder of the images."""
     words: str = ""
     nearest: str | None = None
-    """The class that it seems to belong to."""
+    """The class that it seems to belong to; None if it cannot move there."""
     moves: bool = True
     """Whether moving it there is the better guess; if not, leaving it out."""
     has_box: bool = True
@@ -141,7 +141,9 @@ def _of_audit(audit: Mapping[str, Any]) -> Sections:
         words = f"{verb} {in_words(nearest)}" if nearest else "like no class"
         names = map(in_words, (each["class"], nearest or "the nearest other"))
         told = [f"{n:.2f} {of} {name}" for n, name in zip(each["scores"], names, strict=True)]
-        return Shot(each["image"], f"{words}: {unit} {', '.join(told)}", nearest)
+        # Not to a class of the old model: `clinit add` refuses a folder of its name.
+        to = nearest if each["unit"] == UNIT else None
+        return Shot(each["image"], f"{words}: {unit} {', '.join(told)}", to)
 
     found = {"May not belong to their class, oddest first": [*map(compared, audit["misfits"])]}
     for pair in audit["alike"]:

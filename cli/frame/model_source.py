@@ -253,8 +253,8 @@ def opened(
     """Claim `out`, and open the model in the arguments of a command.
 
     Yields the model, its input, the path of the new model, and the observer of the work.
-    Wrong arguments are refused before PyTorch is loaded, which takes seconds, and names of classes
-    before the network of a model is loaded.
+    Wrong arguments are refused before PyTorch is loaded, which takes seconds; folders that cannot
+    be listed and wrong names of classes before the network of a model is loaded.
 
     Args:
         paths: The model and the images; with a timm network, only the images.
@@ -275,8 +275,9 @@ def opened(
         from clinit.headtrain.model.storage import check_apart, check_kind
 
         inputs = _inputs(paths[-1], network, observe)
+        names = inputs.class_names
         if network.backbone is None and paths[0].suffix != ".onnx":
-            check_names(without_network(paths[0]), inputs.class_names, kind)
+            check_names(without_network(paths[0]), names, kind)
         for text in choice:
             observe(Noted(text))
         observe(Doing("Loading the model …"))

@@ -258,6 +258,9 @@ class Addition:
     def _new_in_words(self) -> str:
         count = sum(self.change.images.values())
         given = number_of(count, self._noun)
+        if fresh := self.change.data.get("more"):
+            anew = number_of(len(self.change.classes), "class")
+            given += f" ({sum(fresh.values()):,} new) of {anew} computed anew"
         if not self.new.total:
             return f"Your {self._noun if count == 1 else given} could not be tested."
         if not self.left_out:
@@ -272,7 +275,7 @@ class Addition:
         easy = ", too easy a test of few while old classes are not remembered"
         easy = easy if guessed and init not in ("auto", "fitted") else ""
         found = f"{_right(self.new)}{easy}; {other} may be harder"
-        found += f" ({repeats:,} in sets that count as one, see below)" if repeats else ""
+        found += f" ({repeats:,} are repeats or nearly alike, listed below)" if repeats else ""
         return f"Your {given}, {each} without itself: {found}."
 
     @property
@@ -287,7 +290,8 @@ class Addition:
             of = " and ".join(f"{number_of(n, noun)} {kind}" for kind, n in kinds.items() if n)
             of += ", each tested without itself" if learnt else ""
             before = f"before this step {self.old_before.correct:,}"
-            lines.append(f"Old classes: of {of}, {_right(self.old)}; {before}.")
+            which = "Other" if "more" in self.change.data else "Old"
+            lines.append(f"{which} classes: of {of}, {_right(self.old)}; {before}.")
             which, classes = "The other", classes + self.change.data["tested_classes"]
         if classes < self.model.facts.num_classes:
             lost = self.change.data.get("estimated_loss")
@@ -298,7 +302,8 @@ class Addition:
                 loss = f"; perhaps much lost: give {given}, or more new ones"
             left = number_of(self.model.facts.num_classes - classes, "class")
             of = Path(self.change.data.get("model", "both models")).name
-            why = f"no {self._noun}s of them were given to test (`clinit remember` takes them)"
+            takes = "give `clinit remember` five or more of each"
+            why = f"no {self._noun} of them is held out to test ({takes})"
             lines.append(f"{which} {left} of {of}: {why}{loss}.")
         return lines
 
@@ -326,7 +331,8 @@ class Addition:
             model, old = change.data.get("model", "MODEL"), shlex.quote(each["old"])
             how = f"remove the old one: `clinit remove {shlex.quote(name)} {old}`"
             if dict(zip(self.model.class_names, self.model.facts.tasks, strict=True))[each["old"]]:
-                how = f"name its folder {old} and run `clinit add {model} FOLDER --more`"
+                to = shlex.quote(f"NEW/{each['old']}")
+                how = f"move its {self._noun}s to {to} and run `clinit add {model} NEW --more`"
             notes.append(f"is {each['class']} the same as {in_words(each['old'])}? Then {how}")
         if self.place and any(each["where"] == PLACES[3] for each in self.audit.repeated):
             none = f"`clinit cache group {shlex.quote(self.place)} --groups none`"

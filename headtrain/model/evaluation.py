@@ -15,6 +15,7 @@ percentages", Psychometrika 12(2), 1947.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -199,10 +200,14 @@ class Evaluation:
             right = f"{one.correct:,} of {number_of(known, noun)} of {classes} right"
             lines["right"] = f"{right} ({one.percent:.2f} %)"
             lines["top-5"] = f"{five.correct:,} right ({five.percent:.2f} %)"
-            lines["calibration"] = (
-                f"mean probability {100 * found['mean_probability']:.1f} %, right"
-                f" {one.percent:.1f} %; off by {100 * found['calibration_error']:.1f} % on average"
-            )
+            mean = found["mean_probability"]
+            gap = mean - one.correct / known
+            chance = math.sqrt(max(0.0, mean * (1 - mean)) / known)  # largest standard error
+            told = f": too {'high' if gap > 0 else 'low'}" if abs(gap) > 2 * chance else ""
+            right = f"right {one.percent:.1f} %"
+            lines["calibration"] = f"mean probability {100 * mean:.1f} %, {right}{told}"
+            error = f"{100 * found['calibration_error']:.1f} %"
+            lines["calibration error"] = f"{error} on average over groups of like probability"
         if learnt := found["learnt"]:
             of = number_of(len(self.table), noun)
             lines["learnt"] = (

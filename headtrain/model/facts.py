@@ -179,6 +179,7 @@ class ModelFacts:
             return f"not calibrated; `clinit add` does it with {takes}, some of old classes"
         last = self.history[-1]
         old, new = (last.accuracy.get(n, Top1(0, 0)).total for n in ("old", "new"))
+        tested, which = old + new, "few old classes" if old else "no old class"
         if old == last.data.get("old_left_out") and not last.data["tested_most"]:
             old = 0  # images of a few old classes are not like those of all
         is_first = len(last.classes) == self.num_classes
@@ -188,7 +189,8 @@ class ModelFacts:
         if is_first:
             return f"perhaps too high or low; calibration takes {takes}: there are {new:,}"
         there = f"there are {old:,} of old and {new:,} of new ones (give more)"
-        there = there if old else "give them to `clinit remember`, or with `--old`"
+        if not old:
+            there = f"there are {tested:,}, of {which} (`clinit remember` or `--old` gives more)"
         return (
             f"perhaps too high or low; calibration takes {takes}, also of most old classes: {there}"
         )

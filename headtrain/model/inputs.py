@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -224,13 +225,17 @@ def ask_names(names: Sequence[str], model: Model, told: str, observe: Observer) 
 def similar_names(names: Sequence[str], model: Model) -> str:
     """Return questions about names that may be misspelt; empty if there are none."""
     known = by_word(model.class_names)
-    new, asked = [name for name in names if plain(name) not in known], list[str]()
+    task_of = dict(zip(model.class_names, model.facts.tasks, strict=True))
+    new, asked, pairs = [n for n in names if plain(n) not in known], list[str](), list[str]()
     for name in new[:MOST_ASKED]:
         found = get_close_matches(plain(name), known, n=1, cutoff=0.88)
         if found and _letters(found[0]) != _letters(plain(name)):  # `row 1` is not `row 2`
-            asked.append(f"{name}: is it {in_words(known[found[0]])}?")
+            old = known[found[0]]
+            asked.append(f"{name}: is it {in_words(old)}?")
+            pairs += [shlex.quote(f"{old}={name}")] if task_of.get(old) else []
         known[plain(name)] = name  # the next folder may be this one, misspelt
-    return f"{examples(asked)} If so, rename or join the folders" if asked else ""
+    or_class = f", or the class: `clinit rename MODEL {pairs[0]}`" if pairs else ""
+    return f"{examples(asked)} If so, rename or join the folders{or_class}" if asked else ""
 
 
 def _letters(name: str) -> str:

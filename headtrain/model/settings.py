@@ -42,7 +42,8 @@ class AddConfig(SettingGroup):
         " classes that their rows were computed without.",
         least=0,
         most=100,
-        otherwise="1; less strictly if most old classes are unknown and few old images held out",
+        otherwise="1; if most old classes are unknown, less strictly with few held-out images of"
+        " old classes, and hardly at all without any",
     )
     init: AddInit = setting(
         "auto",

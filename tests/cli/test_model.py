@@ -358,7 +358,7 @@ def test_a_network_of_timm_is_a_model_too(
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)
     assert "synthetic features from the classifier's weights" in old_rows(tmp_path / "out")
-    assert "The 3 classes of convnextv2_atto: no photographs of them were given" in printed
+    assert "The 3 classes of convnextv2_atto: no photograph of them is held out" in printed
     assert head_of(tmp_path / "out").class_names == tuple("abcfg")
     cache = tiny_run.parent / "caches" / "base"
     message = refused(ModelError, "add", images, "--out", tmp_path / "no", "--old", cache, *network)

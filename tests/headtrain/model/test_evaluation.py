@@ -66,6 +66,9 @@ def test_measures_are_those_of_their_definitions() -> None:
     caught, refused = (f"({100 * share:.0f} %)" for share in shares)
     assert f"unknown caught {caught}, {away['known']} of 48 known refused {refused}" in str(found)
     assert {"Classes with mistakes", *found.lines()} <= {*str(found).splitlines()}
+    assert found.summary["calibration"].endswith(" %: too high"), "sure of noise"
+    sure = Evaluation(found.table.with_columns(probability=found.table["right"].mean()), None)
+    assert ": too" not in sure.summary["calibration"]
 
 
 @pytest.mark.untyped  # the questions are a stand-in
