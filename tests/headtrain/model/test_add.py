@@ -12,7 +12,6 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.headtrain.heads.temperature import temperature_of
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.addition import Addition
@@ -128,7 +127,6 @@ def test_rows_drawn_anew_have_the_statistics_that_are_returned_with_them() -> No
     given = FeatureSet(new.features[:80], new.labels[:80], ("c0", "c7"))
     rows, _, known, guesses = old_rows(head, None, new, given)
     assert guesses is not None
-    assert {*known.labels, *guesses.classes} == {*range(CLASSES)}
     features = np.concatenate([rows.features, new.features[80:90], new.features[100:]])
     labels = np.concatenate([rows.labels, new.labels[80:90], new.labels[100:]])
     labels[len(rows.labels) :] += CLASSES - 2
@@ -149,19 +147,14 @@ def test_a_class_of_one_image_hardly_changes_what_is_known_of_the_others() -> No
     noise, old, gaps = np.linspace(0.3, 2, 48), 60, []
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        means, labels = (
-            0.4 * rng.normal(size=(old + 8, 48)),
-            np.repeat(np.arange(8), (*[10] * 7, 2)),
-        )
+        means, labels = 0.4 * rng.normal(size=(old + 8, 48)), np.arange(72) // 10
         images = (means[old + labels] + noise * rng.normal(size=(72, 48))).astype(np.float32)
         truth = np.repeat(np.arange(old, old + 7), 100)
         tests = means[truth] + noise * rng.normal(size=(700, 48))
         weight = means[:old].astype(np.float32)
-        model = Model(Head(weight, -(weight**2).sum(axis=1) / 2, tuple(map(str, range(old)))))
-        right = []
-        for kept in (slice(-1), slice(None)):
-            grown = model.add((images[kept], [f"n{c}" for c in labels[kept]])).model
-            right.append(100 * (grown.logits(tests).argmax(axis=1) == truth).mean())
+        model = Model(Head(weight, -(weight**2).sum(axis=1) / 2, tuple(map(chr, range(99, 159)))))
+        grown = [model.add((images[:n], labels[:n].astype(str))).model for n in (71, 72)]
+        right = [100 * (each.logits(tests).argmax(axis=1) == truth).mean() for each in grown]
         gaps.append(right[1] - right[0])
     assert np.mean(gaps) < 5
 
@@ -184,14 +177,6 @@ def test_with_enough_rows_means_and_covariance_are_that_of_the_population(memory
     np.testing.assert_allclose(drawn.class_means, memory.means, atol=1e-6)
     found = drawn.within_covariance
     np.testing.assert_allclose(found, memory.population_covariance, rtol=1e-4, atol=1e-4)
-
-
-def test_so_their_least_squares_are_the_same_whatever_the_seed(memory: Memory) -> None:
-    drawn = [pseudo_features(memory, 8, seed=seed) for seed in (0, 0, 1)]
-    one, _, other = (least_squares_head(statistics(each), 0.1) for each in drawn)
-    np.testing.assert_allclose(one.weight, other.weight, atol=1e-5)
-    np.testing.assert_array_equal(drawn[0].features, drawn[1].features)
-    assert (drawn[0].features != drawn[2].features).mean() > 0.9
 
 
 def test_classes_of_which_nothing_is_known_are_left_out(memory: Memory) -> None:

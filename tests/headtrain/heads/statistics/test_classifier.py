@@ -109,17 +109,10 @@ def test_generalised_cross_validation_is_its_formula() -> None:
 
 
 @pytest.mark.untyped
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lam": -1}, "lam is -1"),
-        ({"lam": "little"}, "lam is 'little'"),
-        ({"weighting": "row"}, "weighting is 'row'"),
-    ],
-)
-def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        LeastSquaresClassifier(**settings).fit(*rows())
+@pytest.mark.parametrize(("name", "value"), [("lam", -1), ("lam", "little"), ("weighting", "row")])
+def test_wrong_settings_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {value!r}"):
+        LeastSquaresClassifier(**{name: value}).fit(*rows())
 
 
 def test_one_class_is_refused() -> None:
