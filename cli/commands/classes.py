@@ -142,7 +142,7 @@ def remember(
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'other image')}, held out")
     tests = memory.held_out.counts() + memory.left_out.counts()
     if left := int((tests == 0).sum()):
-        say(f"Not tested: {number_of(left, 'class')}; of five images or more, one is held out")
+        say(f"Not tested: {number_of(left, 'class')}; of five images or more, a fifth is held out")
     if few := int(((memory.counts > 0) & (memory.counts < 5)).sum()):
         say(f"Known from few images: {number_of(few, 'class')}; 5 to 20 of each are better")
     say(memory.describe())

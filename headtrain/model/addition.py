@@ -340,7 +340,9 @@ class Addition:
         lost = self.old_before.correct - self.old.correct
         if self.prices and self.prices[-1].points is None and 100 * lost > self.old.total:
             told = f"{number_of(lost, self._noun)} fewer of old classes are right"
-            notes.append(f"{told}: `--max-old-loss 1` spares them, at a cost to the added classes")
+            (spared,) = (each for each in self.prices if each.points == 1)
+            cost = number_of(self.new.correct - spared.new.correct, self._noun)
+            notes.append(f"{told}; with `--max-old-loss 1`, {cost} fewer of added ones")
         if names := change.data.get("untested"):
             takes = f"a second {self._noun}, which does not repeat the first"
             takes = takes if self.left_out else f"a {self._noun} in val, or five to hold one out"

@@ -234,7 +234,7 @@ def similar_names(names: Sequence[str], model: Model) -> str:
             asked.append(f"{name}: is it {in_words(old)}?")
             pairs += [shlex.quote(f"{old}={name}")] if task_of.get(old) else []
         known[plain(name)] = name  # the next folder may be this one, misspelt
-    or_class = f", or the class: `clinit rename MODEL {pairs[0]}`" if pairs else ""
+    or_class = f", or the class, in a new model: `clinit rename MODEL {pairs[0]}`" if pairs else ""
     return f"{examples(asked)} If so, rename or join the folders{or_class}" if asked else ""
 
 
