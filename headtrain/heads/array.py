@@ -171,6 +171,14 @@ class Cholesky:
     factor: Float[Any, "dim dim"]
 
     @classmethod
+    def ridged(cls, matrix: Float[Any, "dim dim"], lam: float) -> Cholesky:
+        """Factorise matrix + lam I; a NumPy array is changed in place, which saves its copies."""
+        if not isinstance(matrix, np.ndarray):
+            return cls.of(matrix + beside(matrix, lam * np.eye(len(matrix))))
+        matrix[np.diag_indices_from(matrix)] += lam
+        return cls.of(matrix)
+
+    @classmethod
     def of(cls, system: Float[Any, "dim dim"]) -> Cholesky:
         """Factorise, O(dim^3).
 

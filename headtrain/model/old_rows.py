@@ -44,6 +44,7 @@ from clinit.headtrain.heads.statistics.class_statistics import (
     Weighting,
     row_weights,
 )
+from clinit.headtrain.heads.statistics.moments import MomentSums, add_products, cut, symmetric
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.protocol.stream.buffer import drawn_per_class
 from clinit.headtrain.protocol.train.past import paired_rows, root, whitened
@@ -134,18 +135,39 @@ WIDENING, ROUNDING = 8.0, 0.9
 photographs: with 8 and 0.5, ViT-tiny recognised 4 points less of classes of five images."""
 
 
-MOST_ANEW = 4096
-"""Maximum number of guessed rows that are drawn anew for the test of left-out images."""
+MOST_PAIRS, MOST_ANEW = 4096, 4096
+"""Maximum numbers of pairs of guessed rows, and of guessed rows that are drawn anew for the test of
+left-out images."""
 
 
 class Population(NamedTuple):
     """What the rows of a head, and new images, tell of the images of its classes."""
 
     means: Float[np.ndarray, "classes dim"]
-    covariance: Float[np.ndarray, "dim dim"]
-    """Covariance within classes, positive definite."""
-    of_new: Float[np.ndarray, "dim dim"]
-    """Covariance within the new classes, or around their mean if no class has two images."""
+    deviation: Float[np.ndarray, " dim"]
+    """sqrt(D), the unit of each feature."""
+    within: Float[np.ndarray, "dim dim"]
+    """Covariance within classes in these units, positive definite."""
+    within_new: Float[np.ndarray, "dim dim"]
+    """The same of the new classes, or around their mean if no class has two images."""
+
+    @property
+    def covariance(self) -> Float[np.ndarray, "dim dim"]:
+        """Covariance within classes."""
+        return _scaled(self.within, self.deviation)
+
+    @property
+    def of_new(self) -> Float[np.ndarray, "dim dim"]:
+        """Covariance within the new classes."""
+        return _scaled(self.within_new, self.deviation)
+
+
+def _scaled(
+    covariance: Float[np.ndarray, "dim dim"], deviation: Float[np.ndarray, " dim"]
+) -> Float[np.ndarray, "dim dim"]:
+    found: np.ndarray = deviation[:, None] * covariance
+    found *= deviation
+    return found
 
 
 def guessed_population(head: Head, new: FeatureSet) -> Population:
@@ -162,11 +184,9 @@ def guessed_population(head: Head, new: FeatureSet) -> Population:
     offsets -= offsets.mean(axis=0)
     factor = np.sqrt(spread / max(float(np.square(offsets).sum(axis=1).mean()), 1e-30))
     means = _centre(offsets, head.bias.astype(np.float64), centre) + factor * offsets
-    even = np.trace(covariance) / head.dim * np.eye(head.dim)
-    widened = WIDENING * ((1 - ROUNDING) * covariance + ROUNDING * even)
-    scale = deviation[:, None] * deviation
-    means = (deviation * means).astype(np.float32)
-    return Population(means, scale * widened, scale * covariance)
+    widened = WIDENING * (1 - ROUNDING) * covariance
+    widened[np.diag_indices_from(widened)] += WIDENING * ROUNDING * np.trace(covariance) / head.dim
+    return Population((deviation * means).astype(np.float32), deviation, widened, covariance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,16 +201,21 @@ class Guesses:
 
     @classmethod
     def of(cls, head: Head, classes: Int[np.ndarray, " guessed"], new: FeatureSet) -> Guesses:
-        """Draw the noise for as many rows of these classes as `drawn_per_class` wants."""
+        """Draw the noise for as many rows of these classes as `drawn_per_class` wants.
+
+        But no more than `MOST_PAIRS` or, if that is more, as their second moment takes.
+        """
         pairs = -(-drawn_per_class(head.num_classes, head.dim) // 2)
+        pairs = min(pairs, max(MOST_PAIRS // len(classes), -(-head.dim // len(classes))))
         random = generator(0, Draw.PSEUDO_ROWS)
-        noise = whitened(random.standard_normal((len(classes) * pairs, head.dim)))
-        noise = noise.astype(np.float32).reshape(-1, pairs, head.dim)
+        noise = random.standard_normal((len(classes) * pairs, head.dim)).astype(np.float32)
+        noise = whitened(noise).reshape(-1, pairs, head.dim)
         return cls(head, classes, guessed_population(head, new), noise)
 
     def rows(self, guess: Population, pairs: int | None = None) -> FeatureSet:
         """Return rows in pairs around the means of their classes, in float32."""
-        factor = scipy.linalg.cholesky(guess.covariance).astype(np.float32)
+        factor = scipy.linalg.cholesky(guess.within.astype(np.float32), overwrite_a=True)
+        factor *= guess.deviation.astype(np.float32)
         noise = self.noise[:, :pairs]
         offsets = scipy.linalg.blas.strmm(
             1.0, factor, noise.reshape(-1, self.head.dim).T, trans_a=1
@@ -236,15 +261,19 @@ class Guesses:
             labels=np.append(rest.labels, drawn.labels),
             groups=groups,
         )
-        statistics = rest.statistics(weighting)
-        totals = np.bincount(drawn.labels, minlength=fewer.stop)
-        offsets = np.zeros((fewer.stop, self.head.dim))
-        offsets[self.classes] = guess.means[self.classes] - to_numpy(statistics.shift)
-        weights = row_weights(totals, weighting) * totals
-        gram = (weights[:, None] * offsets).T @ offsets + weights.sum() * guess.covariance
-        sums = totals[:, None] * offsets
-        guessed = ClassStatistics(totals, weighting, totals, statistics.shift, sums, gram)
-        return data, guessed.beside(statistics.gram).merged(statistics)
+        totals, classes = data.counts, self.classes
+        means = beside(rest.features, guess.means[classes].astype(np.float64))
+        shift = namespace(means).mean(means, axis=0)
+        sums = MomentSums.about(row_weights(totals, weighting), shift)
+        each, means = totals[classes], means - shift
+        weights = sums.weights[classes] * each
+        sums.lower = beside(means, float(weights.sum()) * guess.covariance).T
+        for block in cut(rest.features, rest.labels, None, rest.shares):
+            sums.add(*block)
+        sums.counts = sums.counts + np.bincount(drawn.labels, minlength=fewer.stop)
+        sums.sums[classes, :] = beside(means, each.astype(np.float64))[:, None] * means
+        gram = symmetric(add_products(sums.lower, beside(means, np.sqrt(weights))[:, None] * means))
+        return data, ClassStatistics(totals, weighting, sums.counts, sums.shift, sums.sums, gram)
 
 
 def _deviation(features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, " dim"]:
@@ -260,11 +289,15 @@ def _centre(
     near: Float[np.ndarray, " dim"],
 ) -> Float[np.ndarray, " dim"]:
     """Return the point nearest to `near` at which no class is preferred."""
-    gram = offsets.T @ offsets
-    mean_eigenvalue = float(np.trace(gram)) / len(gram) or 1.0
-    system = gram + RIDGE * mean_eigenvalue * np.eye(len(gram))
-    preferred = bias - bias.mean() + offsets @ near
-    step = scipy.linalg.solve(system, offsets.T @ preferred, assume_a="pos")
+    mean_eigenvalue = float(np.square(offsets).sum()) / len(near) or 1.0
+    preferred, fewer = bias - bias.mean() + offsets @ near, len(offsets) < len(near)
+    system = offsets @ offsets.T if fewer else offsets.T @ offsets
+    system[np.diag_indices_from(system)] += RIDGE * mean_eigenvalue
+    # (O'O + r I)^-1 O' p = O' (OO' + r I)^-1 p
+    if fewer:
+        step = offsets.T @ scipy.linalg.solve(system, preferred, assume_a="pos")
+    else:
+        step = scipy.linalg.solve(system, offsets.T @ preferred, assume_a="pos")
     return np.asarray(near - step)
 
 

@@ -338,13 +338,25 @@ def newton_step(
     return np.asarray(-scale * (basis @ (inverse * (basis.T @ (scale * gradient)))))
 
 
-MAX_ROWS = 8192
-"""Maximum number of rows on which lambdas are compared."""
+MAX_ROWS, MOST_PRODUCTS = 8192, 2**36
+"""Maximum number of rows on which lambdas are compared, and of the products that each of their
+numbers takes with all others: 4,096 rows of 4,096 features."""
 ABOVE, BELOW = 4, 10
 """Half decades above and below the largest eigenvalue."""
 MOST_BELOW, STRIDE = 20, 3
 SHARED_BYTES = 2**23
 """Maximum size of logits at one lambda that are kept for other heads."""
+
+
+def compared(sample: CalibrationSet) -> CalibrationSet:
+    """Return the rows on which lambdas are compared: at most `MAX_ROWS`."""
+    dim = sample.data.head.weight.shape[1]
+    most = min(MAX_ROWS, MOST_PRODUCTS // dim**2)
+    if len(sample) <= most:
+        return sample
+    drawn = np.zeros(len(sample), dtype=bool)
+    drawn[balanced_draw(sample.labels, most)] = True
+    return sample.subset(drawn)
 
 
 def loss_curve(
@@ -355,10 +367,6 @@ def loss_curve(
     From the best lambda of a coarse grid, or from `near`, the search goes on to better neighbours
     until there is none. Return None if no lambda is better than rows of zeros.
     """
-    if len(sample) > MAX_ROWS:
-        drawn = np.zeros(len(sample), dtype=bool)
-        drawn[balanced_draw(sample.labels, MAX_ROWS)] = True
-        sample = sample.subset(drawn)
     search, centre = _Search(sample, path, with_bias), _half_decades(path)
     lowest, highest = centre - MOST_BELOW, centre + ABOVE
     yield from search.begin()
@@ -404,6 +412,14 @@ def _half_decades(path: LambdaPath) -> int:
 def _lambda(half_decades: int) -> float:
     decade, half = divmod(half_decades, 2)
     return float(f"{3 if half else 1}e{decade}")
+
+
+def logits_of(
+    sample: CalibrationSet, path: LambdaPath, lam: float, *, with_bias: bool
+) -> Float[Tensor, "rows new"] | None:
+    """Return the leave-one-out logits at a lambda, if `loss_curve` has computed and kept them."""
+    found = path.shared.get((sample.drawn.tobytes(), with_bias), {}).get(lam)
+    return None if found is None else found.clone()
 
 
 class _Search:

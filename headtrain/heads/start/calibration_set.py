@@ -332,8 +332,7 @@ def _of_other_images(
         inner = Cholesky.of(shrunk(statistics)).solve(spread)
         owed = np.full(len(rows.bias), float(xp.linalg.trace(inner)))
     else:
-        system = statistics.total_covariance
-        system = Cholesky.of(system + beside(system, (lam or 0.0) * np.eye(statistics.dim)))
+        system = Cholesky.ridged(statistics.total_covariance, lam or 0.0)
         centred = statistics.centred_class_means[new, :]
         square = to_numpy(xp.sum(centred * system.solve(centred.T).T, axis=1))
         trace = float(xp.linalg.trace(system.solve(spread)))
@@ -394,7 +393,7 @@ def _least_square_logits(
     rows: Rows, sample: CalibrationSet, statistics: ClassStatistics, lam: float, with_bias: bool
 ) -> Float[Tensor, "rows new"]:
     covariance, mean = statistics.total_covariance, statistics.mean
-    system = Cholesky.of(covariance + beside(covariance, lam * np.eye(statistics.dim)))
+    system = Cholesky.ridged(covariance, lam)
     direction = system.solve(mean[:, None])[:, 0]
     data, xp = sample.data, namespace(covariance)
 

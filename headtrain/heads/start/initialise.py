@@ -22,7 +22,9 @@ from clinit.headtrain.heads.start.calibrate import (
     Search,
     affine,
     calibrate,
+    compared,
     fit,
+    logits_of,
     loss_curve,
     norm_factor,
     norm_ratio,
@@ -101,30 +103,36 @@ def initialising(
     if start.reads_statistics and statistics is None:
         statistics = data.statistics(start.weighting)
     sample = None
+    if known is None or start.own is not None:  # such rows may depend on the head
+        known = {}
     if start.looks_around:
         with watch.phase("calibrate"):
             judge = LOSSES.get(loss, LOSSES["ce"])
             sample = CalibrationSet.of(data, judge, start.new_share)
-    lam, curve = None, None
+    lam, curve, around = None, None, sample
     if start.chooses_lambda:
         assert sample is not None
         assert statistics is not None
         with watch.phase("lambda"):
-            path, judges = path or LambdaPath.of(statistics), judges_of(start, sample, statistics)
+            path = path or LambdaPath.of(statistics)
+            judges = compared(judges_of(start, sample, statistics))
             if bool((judges.target >= 0).any()):
                 with_bias = start.bias == "write"
                 curve = yield from loss_curve(judges, path, with_bias=with_bias, near=near)
             # If no row can judge, or rows of zeros beat every lambda, there is no curve.
             lam = curve.best if curve is not None else safe_lambda(path)
+            if curve is not None and lam not in known and start.calibration == "leave-one-out":
+                kept = logits_of(judges, path, lam, with_bias=start.bias == "write")
+                known |= {} if kept is None else {lam: kept}
+            if start.init == "fitted":  # calibrated rows are only where the fit begins
+                around = judges
     elif start.reads_lambda:
         lam = float(start.ridge_parameter)
     with watch.phase("solve"):
         rows = raw_rows(start, data, statistics, lam)
     with watch.phase("calibrate"):
         raw = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
-        if known is None or start.own is not None:  # such rows may depend on the head
-            known = {}
-        found = yield from scaled(raw, start, data, sample, statistics, known)
+        found = yield from scaled(raw, start, data, around, statistics, known)
     if start.init != "fitted" or not data.has_old_rows:
         return found
     assert sample is not None

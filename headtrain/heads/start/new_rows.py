@@ -167,7 +167,7 @@ def raw_rows(
     if start.init == "lda":
         return discriminants(statistics, new)
     assert lam is not None
-    return least_squares_head(statistics, lam).between(data.start, data.stop)
+    return least_squares_head(statistics, lam, new)
 
 
 def own_rows(start: Start, data: NewClasses, statistics: ClassStatistics | None = None) -> Rows:

@@ -115,7 +115,13 @@ def add_products(lower: Square, rows: Float[Any, "rows dim"]) -> Square:
 def symmetric(lower: Square) -> Square:
     """Return the symmetric matrix with this lower half."""
     xp = namespace(lower)
-    return xp.tril(lower) + xp.tril(lower, k=-1).T
+    if not isinstance(lower, np.ndarray):
+        return xp.tril(lower) + xp.tril(lower, k=-1).T
+    whole = lower.copy(order="F")  # in blocks, because a mask of a large matrix takes longer
+    for rows in slices(len(whole), 256):
+        whole[rows, rows.stop :] = lower[rows.stop :, rows].T
+        whole[rows, rows] = np.tril(lower[rows, rows]) + np.tril(lower[rows, rows], k=-1).T
+    return whole
 
 
 def add_by_class(

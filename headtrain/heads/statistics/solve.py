@@ -66,12 +66,15 @@ from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, 
 from clinit.headtrain.heads.statistics.leave_one_out import Answers, Unit, blocks_of
 
 
-def least_squares_head(statistics: ClassStatistics, lam: float) -> Rows:
+def least_squares_head(
+    statistics: ClassStatistics, lam: float, classes: slice = slice(None)
+) -> Rows:
     """Solve for W_LS = (weight, bias) by a Cholesky factorisation, O(d^3 + C d^2).
 
     Args:
         statistics: Statistics of the whole set; on the GPU if they are CuPy arrays.
         lam: Ridge of Eq. 1, added to averages: the usual ridge of sums is N lam.
+        classes: The rows to return.
 
     Raises:
         StatisticsError: If Sigma_T + lam I is singular to working precision.
@@ -79,11 +82,11 @@ def least_squares_head(statistics: ClassStatistics, lam: float) -> Rows:
     _check(lam, statistics)
     xp = namespace(statistics.gram)
     covariance, mean = statistics.total_covariance, statistics.mean
-    system = covariance + beside(covariance, lam * np.eye(statistics.dim))
-    right = xp.concat([statistics.target_covariance, mean[None, :]])  # V_0 and a in one solve
-    solved = Cholesky.of(system).solve(right.T).T
+    target = statistics.target_covariance[classes, :]
+    right = xp.concat([target, mean[None, :]])  # V_0 and a in one solve
+    solved = Cholesky.ridged(covariance, lam).solve(right.T).T
     free, direction = solved[:-1, :], solved[-1, :]
-    return _with_bias(free, direction, mean, beside(covariance, statistics.shares), lam)
+    return _with_bias(free, direction, mean, beside(covariance, statistics.shares[classes]), lam)
 
 
 def _with_bias(free: Any, direction: Any, mean: Any, shares: Any, lam: float) -> Rows:
