@@ -135,7 +135,7 @@ WIDENING, ROUNDING = 8.0, 0.9
 photographs: with 8 and 0.5, ViT-tiny recognised 4 points less of classes of five images."""
 
 
-MOST_PAIRS, MOST_ANEW = 4096, 4096
+MOST_PAIRS, MOST_ANEW = 4096, 2048
 """Maximum numbers of pairs of guessed rows, and of guessed rows that are drawn anew for the test of
 left-out images."""
 

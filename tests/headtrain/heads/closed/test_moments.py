@@ -38,6 +38,7 @@ def test_a_number_is_added_to_the_diagonal_alone(size: int) -> None:
     before = matrix.copy()
     np.testing.assert_array_equal(plus_diagonal(matrix, 2.5), before + 2.5 * np.eye(size))
     np.testing.assert_array_equal(matrix, before)
+    np.testing.assert_array_equal(np.tril(before) + np.tril(before, -1).T, symmetric(before))
 
 
 def test_features_are_their_formula_for_all_columns_and_for_some() -> None:
