@@ -174,7 +174,7 @@ class Cholesky:
     def ridged(cls, matrix: Float[Any, "dim dim"], lam: float) -> Cholesky:
         """Factorise matrix + lam I; a NumPy array is changed in place, which saves its copies."""
         if not isinstance(matrix, np.ndarray):
-            return cls.of(matrix + beside(matrix, lam * np.eye(len(matrix))))
+            return cls.of(matrix + beside(matrix, lam * np.eye(matrix.shape[0])))
         matrix[np.diag_indices_from(matrix)] += lam
         return cls.of(matrix)
 
