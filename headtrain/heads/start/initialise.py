@@ -121,10 +121,13 @@ def initialising(
                 curve = yield from loss_curve(judges, path, with_bias=with_bias, near=near)
             # If no row can judge, or rows of zeros beat every lambda, there is no curve.
             lam = curve.best if curve is not None else safe_lambda(path)
-            if curve is not None and lam not in known and start.calibration == "leave-one-out":
+            leaves_out = start.calibration == "leave-one-out"
+            if curve is not None and lam not in known and leaves_out:
                 kept = logits_of(judges, path, lam, with_bias=start.bias == "write")
                 known |= {} if kept is None else {lam: kept}
-            if start.init == "fitted":  # calibrated rows are only where the fit begins
+            if (
+                start.init == "fitted" and leaves_out
+            ):  # calibrated rows are only where the fit begins
                 around = judges
     elif start.reads_lambda:
         lam = float(start.ridge_parameter)
