@@ -125,10 +125,8 @@ def initialising(
             if curve is not None and lam not in known and leaves_out:
                 kept = logits_of(judges, path, lam, with_bias=start.bias == "write")
                 known |= {} if kept is None else {lam: kept}
-            if (
-                start.init == "fitted" and leaves_out
-            ):  # calibrated rows are only where the fit begins
-                around = judges
+            if start.init == "fitted" and leaves_out:
+                around = judges  # calibrated rows are only where the fit begins
     elif start.reads_lambda:
         lam = float(start.ridge_parameter)
     with watch.phase("solve"):
