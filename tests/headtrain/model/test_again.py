@@ -26,8 +26,8 @@ from clinit.observer import Event, ignore
 from tests.headtrain.model.test_add import added
 
 INITS = get_args(AddInit)
-SAME = 1e-5
-"""Of rows, relative to the largest number: float32 of the covariance, and sums in another order."""
+SAME = 1e-4
+"""Of rows, relative to the largest number: L-BFGS ends before it converges, so rounding grows."""
 
 
 def images(names: str, start: int = 0, stop: int = 9, held_out: int = 0) -> Source:

@@ -82,8 +82,9 @@ def test_least_square_rows_are_those_of_the_head_over_all_data() -> None:
     data = arrival()
     found = initialise(Start(scale="none", lam=0.3), data)
     head = least_squares_head(ClassStatistics.of(data.features, data.labels), 0.3)
-    np.testing.assert_array_equal(found.rows.weight, head.weight[OLD:])
-    np.testing.assert_array_equal(found.rows.bias, head.bias[OLD:])
+    # Not to the bit: kernels add in another order for other numbers of rows.
+    np.testing.assert_allclose(found.rows.weight, head.weight[OLD:], atol=1e-12)
+    np.testing.assert_allclose(found.rows.bias, head.bias[OLD:], atol=1e-12)
     assert found.lam == 0.3
 
 
