@@ -164,6 +164,16 @@ def like(result: Any, source: Any) -> Any:
     return result
 
 
+def with_diagonal(
+    matrix: Float[Any, "dim dim"], more: Float[np.ndarray, " dim"]
+) -> Float[Any, "dim dim"]:
+    """Return matrix + diag(more); a NumPy array is changed in place, which saves its copies."""
+    if not isinstance(matrix, np.ndarray):
+        return matrix + beside(matrix, np.diag(more))
+    matrix[np.diag_indices_from(matrix)] += more
+    return matrix
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Cholesky:
     """The lower triangular factor L of a symmetric positive definite system L L^T."""
@@ -173,10 +183,7 @@ class Cholesky:
     @classmethod
     def ridged(cls, matrix: Float[Any, "dim dim"], lam: float) -> Cholesky:
         """Factorise matrix + lam I; a NumPy array is changed in place, which saves its copies."""
-        if not isinstance(matrix, np.ndarray):
-            return cls.of(matrix + beside(matrix, lam * np.eye(matrix.shape[0])))
-        matrix[np.diag_indices_from(matrix)] += lam
-        return cls.of(matrix)
+        return cls.of(with_diagonal(matrix, np.full(matrix.shape[0], lam)))
 
     @classmethod
     def of(cls, system: Float[Any, "dim dim"]) -> Cholesky:

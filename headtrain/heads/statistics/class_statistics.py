@@ -283,8 +283,9 @@ class ClassStatistics:
     @property
     def within_covariance(self) -> Float[Any, "dim dim"]:
         """Sigma_W = Ave (h - mu_c)(h - mu_c)^T."""
-        means = self._shifted_class_means()
-        return self.gram - (means * beside(self.gram, self.shares)[:, None]).T @ means
+        present = np.flatnonzero(self.totals)  # often a few classes of a thousand
+        means = take(self._shifted_class_means(), present)
+        return self.gram - (means * beside(self.gram, self.shares[present])[:, None]).T @ means
 
     @property
     def freedom(self) -> float:

@@ -17,10 +17,11 @@ from clinit.headtrain.model.add import add
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.export import TrainedRun, export_model
 from clinit.headtrain.model.growth import Growth, grown_head
+from clinit.headtrain.model.guesses import WIDENING, Spread, guessed_population
 from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
-from clinit.headtrain.model.old_rows import WIDENING, guessed_population, old_rows, pseudo_features
+from clinit.headtrain.model.old_rows import old_rows, pseudo_features
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.observer import ignore
@@ -118,6 +119,16 @@ def test_the_fewest_images_give_a_covariance(rows: slice) -> None:
     variances = np.linalg.eigvalsh(found.covariance)
     assert variances.min() > -1e-6 * variances.sum()
     assert np.isfinite(found.means).all()
+
+
+@pytest.mark.parametrize("rows", [0, 2, 6, 30])
+def test_rows_of_any_number_of_directions_have_their_covariance(rows: int) -> None:
+    spread = Spread(np.random.default_rng(0).normal(size=(rows, 16)), 0.3)
+    found, unit = spread.spread(4 * np.eye(16, dtype=np.float32)), np.ones(16)
+    expected = spread.factor.T @ spread.factor + 0.3 * np.eye(16)
+    np.testing.assert_allclose(found.T @ found / 16, expected, atol=1e-4)
+    np.testing.assert_allclose(spread.within(unit), expected, atol=1e-12)
+    assert spread.trace == pytest.approx(np.trace(expected))
 
 
 def test_rows_drawn_anew_have_the_statistics_that_are_returned_with_them() -> None:
