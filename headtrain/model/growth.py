@@ -23,6 +23,7 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.scale import Balance, Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.model.facts import Action
+from clinit.headtrain.model.guesses import Guesses
 from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory, owing_nothing
 from clinit.headtrain.model.model import Model
@@ -165,8 +166,7 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
         found.append(start.shifted(least, start.balance))
     if share < 1:
         init = "fitted" if is_auto else growth.config.init
-        within = None if guesses is None else guesses.population.of_new
-        head, start = _started(growth, init, rows, within)
+        head, start = _started(growth, init, rows, guesses)
         if init == "fitted" and guesses is not None and start.left_out is not None:
             start = replace(start, left_out=partial(start.left_out, guesses.anew))
         if is_auto and len(rows.labels):
@@ -190,7 +190,7 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
 
 
 def _started(
-    growth: Growth, init: Any, rows: FeatureSet, within: Float[np.ndarray, "dim dim"] | None = None
+    growth: Growth, init: Any, rows: FeatureSet, guesses: Guesses | None = None
 ) -> tuple[Head, Initialisation]:
     """Return the head with new rows next to these old rows; see `started_heads`."""
     left, images, tasks = growth.left, growth.images, growth.left.facts.tasks
@@ -201,7 +201,7 @@ def _started(
         Source(images.train, images.val),
     )
     study = _study(growth, init, len(rows.labels))
-    (started,) = started_heads(*sides, [study], came_with=base or len(tasks), within=within)
+    (started,) = started_heads(*sides, [study], came_with=base or len(tasks), guessed=guesses)
     return started
 
 

@@ -114,11 +114,6 @@ class Population(NamedTuple):
         """Covariance within classes."""
         return self.own.within(self.deviation)
 
-    @property
-    def of_new(self) -> Float[np.ndarray, "dim dim"]:
-        """Covariance within the new classes."""
-        return self.new.within(self.deviation)
-
 
 def guessed_population(head: Head, new: FeatureSet) -> Population:
     """Estimate the statistics of a head's classes from its rows and new images.
@@ -154,10 +149,10 @@ class Guesses:
     def of(cls, head: Head, classes: Int[np.ndarray, " guessed"], new: FeatureSet) -> Guesses:
         """Draw the noise for as many rows of these classes as `drawn_per_class` wants.
 
-        But no more than `MOST_PAIRS` or, if that is more, as their second moment takes.
+        But no more than `MOST_PAIRS`.
         """
         pairs = -(-drawn_per_class(head.num_classes, head.dim) // 2)
-        pairs = min(pairs, max(MOST_PAIRS // len(classes), -(-head.dim // len(classes))))
+        pairs = max(1, min(pairs, MOST_PAIRS // len(classes)))
         random = generator(0, Draw.PSEUDO_ROWS)
         noise = random.standard_normal((len(classes) * pairs, head.dim)).astype(np.float32)
         noise = whitened(noise).reshape(-1, pairs, head.dim)
@@ -209,22 +204,37 @@ class Guesses:
             labels=np.append(rest.labels, drawn.labels),
             groups=groups,
         )
+        return data, self._with_rows(data, weighting, guess)
+
+    @property
+    def within(self) -> Float[np.ndarray, "dim dim"]:
+        """Covariance of images of one of the new classes."""
+        return self.population.new.within(self.population.deviation)
+
+    def statistics(self, data: NewClasses, weighting: Weighting) -> ClassStatistics:
+        """Return the statistics of data, with the guessed classes just as they were guessed."""
+        return self._with_rows(data, weighting, self.population)
+
+    def _with_rows(
+        self, data: NewClasses, weighting: Weighting, guess: Population
+    ) -> ClassStatistics:
         totals, classes = data.counts, self.classes
-        means = beside(rest.features, guess.means[classes].astype(np.float64))
+        kept = np.flatnonzero(~np.isin(data.labels, classes))
+        means = beside(take(data.features, slice(0)), guess.means[classes].astype(np.float64))
         shift = namespace(means).mean(means, axis=0)
         sums = MomentSums.about(row_weights(totals, weighting), shift)
         each, means = totals[classes], means - shift
         weights = sums.weights[classes] * each
-        for block in cut(rest.features, rest.labels, None, rest.shares):
+        for block in cut(data.features, data.labels, kept, data.shares):
             sums.add(*block)
-        sums.counts = sums.counts + np.bincount(drawn.labels, minlength=fewer.stop)
+        sums.counts = sums.counts + np.where(np.isin(np.arange(len(totals)), classes), totals, 0)
         sums.sums[classes, :] = beside(means, each.astype(np.float64))[:, None] * means
         mass, unit = float(weights.sum()), guess.deviation
         factor = beside(means, np.sqrt(mass) * unit * guess.own.factor)
         rows = namespace(means).concat([factor, beside(means, np.sqrt(weights))[:, None] * means])
         gram = symmetric(add_products(sums.lower, rows))
         gram = with_diagonal(gram, mass * guess.own.variance * unit**2)
-        return data, ClassStatistics(totals, weighting, sums.counts, sums.shift, sums.sums, gram)
+        return ClassStatistics(totals, weighting, sums.counts, sums.shift, sums.sums, gram)
 
 
 def _deviation(features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, " dim"]:

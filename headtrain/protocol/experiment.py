@@ -15,7 +15,6 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import polars as pl
 import torch
-from jaxtyping import Float
 
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
@@ -23,6 +22,7 @@ from clinit.headtrain.heads.array import torch_stream
 from clinit.headtrain.heads.groups import held_out_rows
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
+from clinit.headtrain.heads.start.new_rows import Guessed
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.protocol.learner import Diagnose, Experiment, Learner, Method
 from clinit.headtrain.protocol.methods import LINEAR, ClosedHeads, GradientHeads, check_memory
@@ -220,7 +220,7 @@ def started_heads(
     studies: Sequence[Study],
     *,
     came_with: int,
-    within: Float[np.ndarray, "dim dim"] | None = None,
+    guessed: Guessed | None = None,
 ) -> list[tuple[Head, Initialisation]]:
     """Return heads with initialised, untrained rows for the classes of `new`.
 
@@ -231,7 +231,7 @@ def started_heads(
         studies: Settings of the starts, for one stream without updates.
         came_with: Number of base rows, at least 1. These are the first rows of the head, which no
             earlier call added; or all rows if an earlier call added every row.
-        within: Covariance of images of one class; None: as of the rows.
+        guessed: How rows in `old` came about that were drawn from a guess, if any.
 
     Returns:
         Each head with its initialisation.
@@ -240,7 +240,7 @@ def started_heads(
         ClinitError: As in `run_experiment`.
     """
     experiment = Experiment.of(head, old, new, studies)
-    method = GradientHeads(experiment, came_with=came_with, within=within)
+    method = GradientHeads(experiment, came_with=came_with, guessed=guessed)
     (task,) = experiment.scenario.tasks
     with torch.no_grad():
         starts = [*method.started(experiment.plan.lesson(task))]

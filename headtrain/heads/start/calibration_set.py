@@ -344,10 +344,10 @@ def _of_other_images(
 def spread_of(data: NewClasses, statistics: ClassStatistics) -> Float[Any, "dim dim"]:
     """Return the covariance by which the only row of a class is judged."""
     spread = statistics.population_covariance
-    if data.within is None:
+    if data.guessed is None:
         return spread
     share = float((data.counts[data.start :] > 1).mean())
-    return share * beside(spread, data.within) + (1 - share) * spread
+    return share * beside(spread, data.guessed.within) + (1 - share) * spread
 
 
 def less_owed(

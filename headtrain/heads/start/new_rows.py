@@ -25,7 +25,7 @@ within-class covariance over buffer and new task; Deep SLDA averages over rows (
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -51,6 +51,17 @@ from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.setting import Imported
 
 
+class Guessed(Protocol):
+    """How rows of old classes came about that were drawn from a guess."""
+
+    @property
+    def within(self) -> Float[np.ndarray, "dim dim"]:
+        """Covariance of images of one of the new classes."""
+
+    def statistics(self, data: NewClasses, weighting: Weighting) -> ClassStatistics:
+        """Return the statistics of data, with the guessed classes just as they were guessed."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class NewClasses:
     """Input of an initialisation: a head with new rows [start, stop), and all stored data."""
@@ -72,8 +83,8 @@ class NewClasses:
     groups: Int[np.ndarray, " rows"] | None = None
     """Groups of repeated rows, as from `find_groups`: a group counts as one row, and is left out as
     a whole. None: no row repeats another."""
-    within: Float[np.ndarray, "dim dim"] | None = None
-    """Covariance of images of one class; None: as of the rows."""
+    guessed: Guessed | None = None
+    """How rows of old classes came about that were drawn from a guess, if any."""
 
     @property
     def counts(self) -> Int[np.ndarray, " seen"]:
@@ -102,6 +113,8 @@ class NewClasses:
 
     def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
         """Return the statistics of old and new rows; all heads of a task share them."""
+        if self.guessed is not None:
+            return self.guessed.statistics(self, weighting)
         return ClassStatistics.of(
             self.features, self.labels, num_classes=self.stop, weighting=weighting,
             groups=self.groups,
