@@ -380,6 +380,8 @@ class FormBank(Bank):
         super().__init__(Rows(np.zeros((num_classes, 0)), np.zeros(num_classes)), heads, device)
         self._form = form
 
+    has_tf32 = False
+
     @property
     def row_values(self) -> int:
         """Numbers in memory for each row that is evaluated."""

@@ -179,6 +179,12 @@ class Bank:
         return self.weight.shape[2]
 
     @property
+    def has_tf32(self) -> bool:
+        """Whether its device multiplies faster in TF32 than in float32."""
+        cuda = torch.cuda
+        return self.device.type == "cuda" and cuda.get_device_capability(self.device) >= _AMPERE
+
+    @property
     def row_values(self) -> int:
         """Numbers in memory for each row that is evaluated."""
         return self.num_heads * self.num_classes

@@ -1,5 +1,6 @@
 """Correct counts and mean losses of a bank, whatever its precision."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.train import evaluate as judgement
-from clinit.headtrain.protocol.train.evaluate import evaluate, mean_losses
+from clinit.headtrain.protocol.train.evaluate import evaluate, logits_of, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -85,6 +86,40 @@ def test_each_head_is_asked_among_all_classes_and_among_those_of_the_task(
         np.testing.assert_array_equal(found.correct_in_task[head], in_task)
         np.testing.assert_array_equal(found.mistakes[head].T, wrong)
     assert found.correct.sum() < found.correct_in_task.sum() < 2 * 150
+
+
+@pytest.mark.usefixtures("_blocks")
+@pytest.mark.parametrize(("error", "scale"), [(2**-9, 1.0), (2**-9, 0.0), (0.0, 1.0)])
+def test_counts_are_those_of_float32_where_products_are_in_tf32(
+    error: float, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, (features, labels) = random_rows(scale=scale), batch(600)
+    rows.weight[1::2] = rows.weight[::2] * (1 + 2e-4 * np.sign(random_rows(1).weight[::2]))
+    rows.bias[1::2] = rows.bias[::2]  # pairs of classes that TF32 does not tell apart
+    bank, test = Bank(rows, [Training(), Training()], CPU), LabelledRows.on(CPU, features, labels)
+    bank.weight[1] += 0.5
+    expected = evaluate(bank, test, (3, 4, CLASSES), list_mistakes=True)
+
+    def of_tf32(bank: Bank, rows: torch.Tensor, heads: slice, *rest: Any) -> torch.Tensor:
+        cut = rest[1:] == ("tf32",)
+        given = copy.copy(bank)
+        if cut:
+            given.weight = (bank.weight.view(torch.int32) & ~0x1FFF).view(torch.float32)
+            asked.append(len(rows))
+        return logits_of(given, rows, heads, *rest[:1])
+
+    asked: list[int] = []
+    monkeypatch.setattr(judgement, "logits_of", of_tf32)
+    monkeypatch.setattr(Bank, "has_tf32", True)
+    monkeypatch.setattr(judgement, "TF32", error)
+    found = evaluate(bank, test, (3, 4, CLASSES), list_mistakes=True)
+    is_same = [
+        np.array_equal(found.correct, expected.correct),
+        np.array_equal(found.correct_in_task, expected.correct_in_task),
+        *(map(np.array_equal, found.mistakes, expected.mistakes)),
+    ]
+    assert sum(asked) >= 600
+    assert all(is_same) == (error > 0)  # a bound that is too small is seen
 
 
 @pytest.mark.gpu
