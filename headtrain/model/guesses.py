@@ -60,7 +60,7 @@ MOST_PAIRS, MOST_ANEW = 4096, 2048
 left-out images."""
 
 
-class Spread(NamedTuple):
+class ShrunkCovariance(NamedTuple):
     """A covariance F^T F + v I: a few images span few directions."""
 
     factor: Float[np.ndarray, "rows dim"]
@@ -104,9 +104,9 @@ class Population(NamedTuple):
     means: Float[np.ndarray, "classes dim"]
     deviation: Float[np.ndarray, " dim"]
     """sqrt(D), the unit of each feature."""
-    own: Spread
+    own: ShrunkCovariance
     """Within classes, in these units."""
-    new: Spread
+    new: ShrunkCovariance
     """Within the new classes in these units, or around their mean if no class has two images."""
 
     @property
@@ -131,7 +131,7 @@ def guessed_population(head: Head, new: FeatureSet) -> Population:
     means = _centre(offsets, head.bias.astype(np.float64), centre) + factor * offsets
     share = WIDENING * (1 - ROUNDING)
     even = share * within.variance + WIDENING * ROUNDING * within.trace / head.dim
-    own = Spread(np.sqrt(share) * within.factor, even)
+    own = ShrunkCovariance(np.sqrt(share) * within.factor, even)
     return Population((deviation * means).astype(np.float32), deviation, own, within)
 
 
@@ -262,7 +262,7 @@ def _centre(
     return np.asarray(near - step)
 
 
-def _surroundings(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], Spread, float]:
+def _surroundings(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], ShrunkCovariance, float]:
     """Return the mean of the class means, the shrunk covariance, and the spread of the means.
 
     The covariance is taken within classes or, if no class has two images, around the mean of all
@@ -288,8 +288,8 @@ def _surroundings(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], Spread, f
     return centre, within, max(found - chance, 0.1 * within.trace)
 
 
-def _shrunk(rows: Float[np.ndarray, "rows dim"]) -> Spread:
+def _shrunk(rows: Float[np.ndarray, "rows dim"]) -> ShrunkCovariance:
     """Return the second moment of rows, shrunk by Ledoit and Wolf."""
     shrinkage = float(ledoit_wolf_shrinkage(rows, assume_centered=True)) if len(rows) > 1 else 0.0
     factor = np.sqrt((1 - shrinkage) / len(rows)) * rows
-    return Spread(factor, shrinkage * float(np.square(rows).mean()))
+    return ShrunkCovariance(factor, shrinkage * float(np.square(rows).mean()))

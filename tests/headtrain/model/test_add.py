@@ -17,7 +17,7 @@ from clinit.headtrain.model.add import add
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.export import TrainedRun, export_model
 from clinit.headtrain.model.growth import Growth, grown_head
-from clinit.headtrain.model.guesses import WIDENING, Spread, guessed_population
+from clinit.headtrain.model.guesses import WIDENING, ShrunkCovariance, guessed_population
 from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
@@ -123,7 +123,7 @@ def test_the_fewest_images_give_a_covariance(rows: slice) -> None:
 
 @pytest.mark.parametrize("rows", [0, 2, 6, 30])
 def test_rows_of_any_number_of_directions_have_their_covariance(rows: int) -> None:
-    spread = Spread(np.random.default_rng(0).normal(size=(rows, 16)), 0.3)
+    spread = ShrunkCovariance(np.random.default_rng(0).normal(size=(rows, 16)), 0.3)
     found, unit = spread.spread(4 * np.eye(16, dtype=np.float32)), np.ones(16)
     expected = spread.factor.T @ spread.factor + 0.3 * np.eye(16)
     np.testing.assert_allclose(found.T @ found / 16, expected, atol=1e-4)
