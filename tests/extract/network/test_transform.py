@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as pil_functional
-from torchvision.transforms.v2 import functional
 
 from clinit.extract.network.transform import Transform, make_transform, resize
 
@@ -113,15 +112,3 @@ def test_a_transform_beyond_reason_is_refused(change: dict[str, Any], text: str)
     with pytest.raises(ValueError, match=text) as caught:
         Transform(**GOOD | change)
     assert len(str(caught.value)) < 200
-
-
-@pytest.mark.parametrize("resize", [48, 64, (50, 70)])
-def test_the_size_after_resizing_is_known_before(
-    photograph: Image.Image, resize: int | tuple[int, int]
-) -> None:
-    transform = Transform(**GOOD | {"resize": resize})
-    image = tensor(photograph)
-    size = [resize] if isinstance(resize, int) else list(resize)
-    resized = functional.resize(image, size, antialias=True)
-    expected = transform.resized(image.shape[1], image.shape[2])
-    assert max(abs(a - b) for a, b in zip(resized.shape[1:], expected, strict=True)) <= 1
