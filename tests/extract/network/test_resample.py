@@ -1,4 +1,4 @@
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -34,8 +34,7 @@ def together(given: Transform | View, images: list[Tensor] = IMAGES) -> Tensor:
 
 
 def by_pytorch(image: Tensor, size: tuple[int, int], mode: str) -> Tensor:
-    antialias = mode != "nearest"
-    wide = interpolate(image[None].float(), size, mode=mode, antialias=antialias)
+    wide = interpolate(image[None].float(), size, mode=mode, antialias=mode != "nearest")
     return wide[0].round().clamp(0, 255).to(torch.uint8)
 
 
@@ -60,18 +59,14 @@ def test_images_of_all_sizes_become_what_each_does_alone(
 
 
 def test_a_huge_image_does_not_make_the_others_take_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, spaces, sums = together(TRANSFORMS[4]), list[tuple[int, int]](), module._sums
-
-    def watched(rows: Tensor, *args: Any) -> Tensor:
-        spaces.append((len(rows), rows.numel() // 3))
-        return sums(rows, *args)
-
-    monkeypatch.setattr(module, "_sums", watched)
-    monkeypatch.setattr(module, "_MOST_PIXELS", 500_000)
-    monkeypatch.setattr(module, "_MOST_SIDES", 4000)
+    plain, sums, taps = together(TRANSFORMS[4]), Mock(wraps=module._sums), Mock(wraps=module._taps)
+    limits = {"_MOST_PIXELS": 500_000, "_MOST_SIDES": 6000}
+    for name, value in (limits | {"_sums": sums, "_taps": taps}).items():
+        monkeypatch.setattr(module, name, value)
     assert torch.equal(together(TRANSFORMS[4]), plain)
-    assert all(count == 1 or space <= 500_000 for count, space in spaces)
-    assert 4 < len(spaces) < len(IMAGES)
+    for call in sums.call_args_list:
+        assert len(call.args[0]) == 1 or call.args[0].numel() <= 3 * 500_000
+    assert 1 < taps.call_count < sums.call_count / 2 < len(IMAGES) / 2
 
 
 def test_a_device_gives_the_bits_of_the_host_in_few_launches(twin: Machine) -> None:

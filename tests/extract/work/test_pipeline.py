@@ -125,7 +125,8 @@ def test_a_file_that_a_device_gets_wrong_costs_no_other_file_its_decoder(
     real = torchcodec.decoders.decode_jpeg
     for row, name in enumerate(names):
         settings: dict[str, Any] = {"comment": b"bad"} if row in bad else {}
-        Image.new("RGB", (40, 40), (9 * row, 50, 60)).save(tmp_path / name, **settings)
+        side = 40 - row % 2  # the smaller ones are resized first
+        Image.new("RGB", (side, side), (9 * row, 50, 60)).save(tmp_path / name, **settings)
     cut = tmp_path / names.pop()
     cut.write_bytes(cut.read_bytes()[:-2])  # an H200 decodes it; the CPU refuses it
 
