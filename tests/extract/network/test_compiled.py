@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -146,13 +147,8 @@ def test_compiling_never_takes_more_than_it_saves(
 def test_without_a_compiler_the_plain_network_computes_unless_a_program_is_asked_for(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def broken(forward: object, **options: object) -> Callable[[Tensor], Tensor]:
-        def call(batch: Tensor) -> Tensor:
-            raise RuntimeError("InvalidCxxCompiler: no working C++ compiler\nmore")
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", broken)
+    error = RuntimeError("InvalidCxxCompiler: no working C++ compiler\nmore")
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: Mock(side_effect=error))
     monkeypatch.setattr(module, "LEAST_S", 0.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found, notes = chosen(backbone, "auto", 10**6)

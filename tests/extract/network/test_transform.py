@@ -11,14 +11,9 @@ from torchvision.transforms import functional as pil_functional
 
 from clinit.extract.network.transform import Transform, make_transform, resize
 
-CONFIG: dict[str, Any] = {
-    "input_size": (3, 64, 64),
-    "interpolation": "bicubic",
-    "mean": (0.485, 0.456, 0.406),
-    "std": (0.229, 0.224, 0.225),
-    "crop_pct": 0.875,
-    "crop_mode": "center",
-}
+CONFIG: dict[str, Any] = {"input_size": (3, 64, 64), "interpolation": "bicubic"}
+CONFIG |= {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+CONFIG |= {"crop_pct": 0.875, "crop_mode": "center"}
 
 
 @pytest.fixture(params=[(90, 140), (140, 90), (20, 33), (1, 1), (64, 64)])
@@ -81,13 +76,8 @@ def test_a_description_gives_the_transform_back_exactly(kind: str, mode: str) ->
     assert Transform.parse(transform.describe()) == transform
 
 
-GOOD: dict[str, Any] = {
-    "resize": 73,
-    "crop": (64, 64),
-    "interpolation": "bicubic",
-    "mean": (0.5, 0.5, 0.5),
-    "std": (0.5, 0.5, 0.5),
-}
+GOOD: dict[str, Any] = {"resize": 73, "crop": (64, 64), "interpolation": "bicubic"}
+GOOD |= {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 SIDE = r"must lie in \[1, 8192\] pixels, got "
 
 
