@@ -62,7 +62,7 @@ _BYTES_PER_PIXEL = 24
 """Upper bound for any decoder; coefficients and pixels of a progressive JPEG take 9."""
 _SPARE = 2**26
 _MOST_TOGETHER = 2**25
-"""Pixels that a device decodes at a time: 100 MB, and four times that to resize them."""
+"""Pixels that a device decodes at a time: 100 MB, and up to 13 times that to resize them."""
 _MOST_DIFFERENCE = 2.0
 """Of 255 levels; on an H200, decoders differ by 0.3 in noise, and by 5 if a tenth is missing."""
 _TOO_MANY = 8

@@ -31,6 +31,7 @@ from torch.nn.functional import interpolate
 from torchvision.transforms.v2 import functional
 
 from clinit.errors import BackboneError
+from clinit.extract.network.resample import Span
 from clinit.words import cut_short
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
@@ -115,12 +116,18 @@ class Transform:
         shorter = min(height, width)
         return self.resize * height // shorter, self.resize * width // shorter
 
-    def to_input(self, image: UInt8[Tensor, "*n 3 _h _w"]) -> UInt8[Tensor, "*n 3 height width"]:
-        """Resize and crop an image, or images of the same size; return uint8."""
-        height, width = self.resized(*image.shape[-2:])
-        resized = resize(image, (height, width), self.interpolation)
+    def to_input(self, image: UInt8[Tensor, "3 _h _w"]) -> UInt8[Tensor, "3 height width"]:
+        """Resize and crop an image; return uint8."""
+        resized = resize(image, self.resized(*image.shape[1:]), self.interpolation)
         cropped: Tensor = functional.center_crop(resized, list(self.crop))
         return cropped
+
+    def spans(self, height: int, width: int, row: int) -> tuple[Span, Span]:
+        """Return what `to_input` shows of an image of this size, for `resample`."""
+        resized = self.resized(height, width)
+        spare = [side - crop for side, crop in zip(resized, self.crop, strict=True)]
+        top, left = (round(each / 2) if each > 0 else -(-each // 2) for each in spare)
+        return (0, height, resized[0], top, 1), (0, width, resized[1], left, 1)
 
     def normalise(
         self, batch: UInt8[Tensor, "batch 3 height width"]
@@ -138,25 +145,17 @@ def _of_channels(values: tuple[float, ...], device: torch.device) -> Float[Tenso
 
 
 def resize(
-    image: UInt8[Tensor, "*n 3 _h _w"], size: tuple[int, int], interpolation: str
-) -> UInt8[Tensor, "*n 3 height width"]:
-    """Resize an image, or images of the same size, to (height, width): same bits on any CPU.
+    image: UInt8[Tensor, "3 _h _w"], size: tuple[int, int], interpolation: str
+) -> UInt8[Tensor, "3 height width"]:
+    """Resize an image on the CPU to (height, width): the same bits on any CPU.
 
     torchvision's function is not used: without AVX2 it computes in float32, and a sixth of the
     pixels of a bilinear image differ by a grey level.
     """
-    batch = image
-    if (
-        image.ndim == 3
-    ):  # strides that keep the channels last, as decoded, so that nothing is copied
-        batch = image.as_strided((1, *image.shape), (image.numel(), *image.stride()))
-    if image.device.type == "cuda":  # CUDA has antialiasing for floats only
-        wide = interpolate(batch.float(), size, mode=interpolation, antialias=True)
-        resized = wide.round_().clamp_(0, 255).to(torch.uint8)
-    else:
-        antialias = interpolation.startswith("bi")
-        resized = interpolate(batch, size, mode=interpolation, antialias=antialias)
-    return resized if image.ndim == 4 else resized[0]
+    # Strides that keep the channels last, as decoded, so that nothing is copied.
+    batch = image.as_strided((1, *image.shape), (image.numel(), *image.stride()))
+    antialias = interpolation.startswith("bi")
+    return interpolate(batch, size, mode=interpolation, antialias=antialias)[0]
 
 
 def make_transform(
@@ -253,11 +252,21 @@ class View:
 
     def to_input(self, image: UInt8[Tensor, "3 _ _"], row: int) -> UInt8[Tensor, "3 height width"]:
         """Crop, resize and, at random, mirror the uint8 image of a row; return uint8."""
-        draw = np.random.default_rng([self.seed, self.number, row]).random
-        box = crop_box(image.shape[1], image.shape[2], draw)
+        box, mirrored = self._drawn(image.shape[1], image.shape[2], row)
         part = image[:, box.top : box.top + box.height, box.left : box.left + box.width]
         cropped = resize(part, self.size, self.interpolation)
-        return cropped.flip(2) if draw() < FLIP else cropped
+        return cropped.flip(2) if mirrored else cropped
+
+    def spans(self, height: int, width: int, row: int) -> tuple[Span, Span]:
+        """Return what `to_input` shows of an image of this size, for `resample`."""
+        box, mirrored = self._drawn(height, width, row)
+        ends = (self.size[1] - 1, -1) if mirrored else (0, 1)
+        rows = (box.top, box.height, self.size[0], 0, 1)
+        return rows, (box.left, box.width, self.size[1], *ends)
+
+    def _drawn(self, height: int, width: int, row: int) -> tuple[Box, bool]:
+        draw = np.random.default_rng([self.seed, self.number, row]).random
+        return crop_box(height, width, draw), draw() < FLIP
 
 
 def crop_box(height: int, width: int, draw: Callable[[], float]) -> Box:

@@ -16,7 +16,7 @@ and inputs, and so the bits, are the same as without overlap.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +25,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
@@ -33,6 +34,7 @@ from clinit.errors import ImageError, MachineError
 from clinit.extract.dataset import decode
 from clinit.extract.dataset.images import Images
 from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.network.resample import resample
 from clinit.extract.network.transform import Transform, View
 from clinit.machine import Stopwatch, free_memory, out_of_memory
 
@@ -243,17 +245,14 @@ class Decoder:
                 self._fit(ready, rows, pixels)
 
     def _fit(self, images: Mapping[int, Tensor], rows: Sequence[int], pixels: Tensor) -> None:
-        """Resize images on a device, all of a size at once: a launch takes as long as an image."""
-        of_size = defaultdict[Any, list[int]](list)
-        for place, image in images.items():
-            of_size[image.shape if self.view is None else place].append(place)
-        for places in of_size.values():
-            if self.view is None:
-                resized = self.transform.to_input(torch.stack([images[each] for each in places]))
-            else:
-                (place,) = places
-                resized = self.view.to_input(images[place], rows[place])[None]
-            pixels[torch.tensor(places, device=pixels.device)] = resized
+        """Resize and crop images on a device, together: a launch takes as long as an image."""
+        given: Transform | View = self.transform if self.view is None else self.view
+        spans = [
+            given.spans(each.shape[1], each.shape[2], rows[place]) for place, each in images.items()
+        ]
+        crop, places = self.transform.crop, np.array([*images])
+        for chosen, inputs in resample([*images.values()], spans, crop, given.interpolation):
+            pixels[torch.from_numpy(places[chosen]).to(pixels.device)] = inputs
 
 
 @contextmanager

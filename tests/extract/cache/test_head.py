@@ -155,13 +155,8 @@ def test_the_rows_are_named_by_the_weights_the_data_set_or_a_file(
 ) -> None:
     names = tmp_path / "names.txt"
     names.write_text("p\nq\n\nr\n", encoding="utf-8")
-    for choice, found in (
-        (None, ("a", "b", "ç")),
-        ("dataset", tuple("xyz")),
-        (names, tuple("pqr")),
-    ):
-        given = None if choice is None else str(choice)
-        assert name_rows(head, ("x", "y", "z"), given)[0].class_names == found
+    for given, found in ((None, "abç"), ("dataset", "xyz"), (str(names), "pqr")):
+        assert name_rows(head, ("x", "y", "z"), given)[0].class_names == tuple(found)
     named, source = name_rows(Head(np.zeros((1000, 1)), np.zeros(1000)), (), None)
     assert (named.class_names or ())[::999] == ("n01440764", "n15075141")
     assert source == "ImageNet-1K (1,000 rows)"

@@ -72,10 +72,8 @@ def _fits(features: np.ndarray) -> bool:
     """As the docstring of `fits_float16` says it, row by row."""
     for row in features.reshape(len(features), -1).tolist():
         largest = max(map(abs, row))
-        if largest >= 65_504:
-            return False
-        same = [float(np.float16(value)) for value in row] == row
-        if largest < 2**-14 and not same:
+        same = [float(np.float16(value)) for value in row] == row if largest < 2**-14 else True
+        if largest >= 65_504 or not same:
             return False
     return True
 

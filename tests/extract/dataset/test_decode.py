@@ -2,6 +2,7 @@ import errno
 import io
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -149,10 +150,8 @@ def test_a_failing_machine_stops_everything(
     error: type[Exception],
     fact: str,
 ) -> None:
-    def fail(path: Path) -> bytes:
-        raise OSError(number, os.strerror(number))
-
     (tmp_path / "1.jpg").touch()
+    fail = Mock(side_effect=OSError(number, os.strerror(number)))
     monkeypatch.setattr("clinit.extract.dataset.decode.read_whole", fail)
     with pytest.raises(error, match=fact):
         read_image_file(tmp_path / "1.jpg", tmp_path, need_rights=need_rights)
@@ -232,15 +231,9 @@ def test_the_first_frame_of_an_animation_has_the_pixels_of_torchcodec(
 def test_a_shortage_of_memory_is_no_bad_image(
     picture: Image.Image, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fail(*args: object, **kwargs: object) -> object:
-        raise error
-
-    of_torchcodec = isinstance(error, RuntimeError)
-    content = encoded(picture, "PNG")
-    if of_torchcodec:
-        monkeypatch.setattr("torchcodec.decoders.decode_image", fail)
-    else:
-        monkeypatch.setattr(Image, "open", fail)
+    content, of_torchcodec = encoded(picture, "PNG"), isinstance(error, RuntimeError)
+    where = "torchcodec.decoders.decode_image" if of_torchcodec else "PIL.Image.open"
+    monkeypatch.setattr(where, Mock(side_effect=error))
     with pytest.raises(MemoryError):
         decode(content)
 

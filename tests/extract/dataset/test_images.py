@@ -6,6 +6,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -184,15 +185,12 @@ def test_a_machine_that_fails_stops_everything(
     error: Exception,
     fact: str,
 ) -> None:
-    def fail(*args: object) -> None:
-        raise error
-
-    monkeypatch.setattr(parquet_images, "read_images", fail)
+    monkeypatch.setattr(parquet_images, "read_images", Mock(side_effect=error))
     images = ContainedImages(tmp_path, table(parquet))
     for row in (0, 1):  # the second waits for the first, or finds what came of it
         with pytest.raises(MachineError, match=rf"{fact} .*x\.parquet"):
             images.read(row)
-    monkeypatch.setattr(os, "open", fail)
+    monkeypatch.setattr(os, "open", Mock(side_effect=error))
     with pytest.raises(MachineError, match=rf"{fact} .*x\.tar"):
         ContainedImages(tmp_path, table(tar)).read(0)
 

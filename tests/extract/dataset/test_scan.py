@@ -119,9 +119,7 @@ def test_other_files_are_left_out_and_counted(tmp_path: Path) -> None:
     outside, heic, others, broken = scanned.warnings
     assert outside.endswith("outside of any class folder: 2 (for example train/2.png)")
     assert others.endswith("not images by their names: 4 (for example train/a/archive.tar)")
-    assert (
-        "`pip install pillow-heif` lets clinit read (HEIC): 2 (for example train/a/2.HEIC)" in heic
-    )
+    assert "`pip install pillow-heif` lets clinit read (HEIC): 2 (for example train/a/2" in heic
     at_the_root, inside = scanned.notes
     assert at_the_root.endswith("(thumbnails, bins), left out: 2 (for example #recycle)")
     assert inside.endswith("left out: 6 (for example train/.cache)")
@@ -150,11 +148,8 @@ def test_links_under_the_root_are_followed(tmp_path: Path) -> None:
     (tmp_path / "train/a/2.png").symlink_to("../../store/22.png")
     (tmp_path / "train/b").symlink_to(tmp_path / "store/more")
     scanned = scan("folder", tmp_path, "train")
-    assert scanned.manifest.table.select("path", "size_bytes").rows() == [
-        ("train/a/1.png", 5),
-        ("train/a/2.png", 6),
-        ("train/b/333.png", 7),
-    ]
+    expected = [("train/a/1.png", 5), ("train/a/2.png", 6), ("train/b/333.png", 7)]
+    assert scanned.manifest.table.select("path", "size_bytes").rows() == expected
 
 
 @pytest.mark.parametrize("link", ["train/a/2.png", "train/b", "val", "train/a/deep", "train/a/x"])
@@ -195,27 +190,21 @@ def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path, name: bytes)
     str(refusal.value).encode()  # can be printed
 
 
+FOLDER = ("folder", ".", "train")
+
+
 @pytest.mark.parametrize(
     ("names", "dataset", "root", "split", "facts"),
     [
         ([], "folder", "gone", "train", ["no folder at", "found nothing"]),
         (["x.tar"], "folder", "x.tar", "train", ["found a file"]),
-        (["1.png"], "folder", ".", "train", ["contains images (1.png) but no class folder"]),
-        (
-            ["elk/1.png", "kitchen/tin/1.png"],
-            *("folder", ".", "train", ["kitchen contains no image but folders (tin)"]),
-        ),
-        (
-            ["birds/gull/1.png", "mammals/elk/1.png"],
-            *("folder", ".", "train", ["birds and ", "mammals contain no images but folders"]),
-        ),
-        (["cat/1.png", "dev/x/1.png"], "folder", ".", "train", ["dev contains no image but"]),
-        (
-            ["train_images/1.png", "test_images/1.png"],
-            *("folder", ".", "train", ["train_images contain images but no class folder"]),
-        ),
-        (["train/1.png"], "folder", ".", "train", ["train contains images but no class folder"]),
-        (["a/1.HEIC"], "folder", ".", "train", ["pillow-heif` lets clinit read (HEIC): 1"]),
+        (["1.png"], *FOLDER, ["contains images (1.png) but no class folder"]),
+        (["elk/1.png", "kitchen/tin/1.png"], *FOLDER, ["contains no image but folders (tin)"]),
+        (["birds/gull/1.png", "elks/old/1.png"], *FOLDER, ["birds and ", "elks contain no images"]),
+        (["cat/1.png", "dev/x/1.png"], *FOLDER, ["dev contains no image but"]),
+        (["train_images/1.png", "test_images/1.png"], *FOLDER, ["images contain images but no c"]),
+        (["train/1.png"], *FOLDER, ["train contains images but no class folder"]),
+        (["a/1.HEIC"], *FOLDER, ["pillow-heif` lets clinit read (HEIC): 1"]),
         (["a/1.png"], "imagenet1k", ".", "test", ["imagenet1k has no test images"]),
         (
             ["train/cat/1.png", "ILSVRC2012_img_val/ILSVRC2012_val_00000001.JPEG", "meta.mat"],

@@ -7,7 +7,6 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from clinit.errors import BackboneError
 from clinit.extract.network.backbone import (
@@ -49,10 +48,6 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "exploded").exists()
 
 
-def _never(*args: object, **kwargs: object) -> nn.Module:
-    raise AssertionError("called")
-
-
 @pytest.mark.parametrize("has_weights", [True, False])
 @pytest.mark.parametrize(
     ("name", "text"),
@@ -70,8 +65,8 @@ def _never(*args: object, **kwargs: object) -> nn.Module:
 def test_names_and_arguments_that_are_no_architecture_are_refused_before_timm_is_called(
     tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, has_weights: bool
 ) -> None:
-    monkeypatch.setattr(timm, "create_model", _never)
-    monkeypatch.setattr(timm.models, "load_state_dict", _never)
+    monkeypatch.setattr(timm, "create_model", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(timm.models, "load_state_dict", lambda *args, **kwargs: 1 / 0)
     weights, arguments = tiny_weights if has_weights else None, {"checkpoint_path": "evil.pth"}
     with pytest.raises(BackboneError, match=text) as caught:
         load_backbone(BackboneConfig(name=name, weights=weights, model_args=arguments))
@@ -110,13 +105,8 @@ def saved(name: str, folder: Path, **arguments: Any) -> BackboneConfig:
     return BackboneConfig(name=name, weights=path, model_args=arguments)
 
 
-TINY_VIT: dict[str, Any] = {
-    "depth": 1,
-    "embed_dim": 12,
-    "num_heads": 2,
-    "img_size": 32,
-    "patch_size": 16,
-}
+TINY_VIT: dict[str, Any] = {"depth": 1, "embed_dim": 12, "num_heads": 2, "img_size": 32}
+TINY_VIT["patch_size"] = 16
 
 
 def test_a_network_without_a_classifier_has_no_head(tmp_path: Path, images: torch.Tensor) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -34,11 +35,8 @@ def backbone(tiny_weights: Path) -> Backbone:
 
 def chosen(backbone: Backbone, wanted: Compile, images: int) -> tuple[Backbone, list[str]]:
     """Return the network on its way, and what was noted."""
-    notes: list[str] = []
-    found = on_its_way(
-        backbone, TRANSFORM, wanted, batch_size=4, images=images, on_note=notes.append
-    )
-    return found, notes
+    notes, sizes = list[str](), {"batch_size": 4, "images": images}
+    return on_its_way(backbone, TRANSFORM, wanted, on_note=notes.append, **sizes), notes
 
 
 @pytest.mark.untyped  # checks of types make a second graph
@@ -123,10 +121,8 @@ def test_a_trial_that_takes_too_long_is_ended_and_not_soon_repeated(
     budget = module.TrialVerdict.budget
     monkeypatch.setattr(module.TrialVerdict, "budget", lambda *given: 1e-3 * budget(*given))
     found, notes = chosen(backbone, "auto", 4000)
-    assert (found, notes[1:]) == (
-        backbone,
-        ["the network is not compiled: that takes more than 0 s"],
-    )
+    told = "the network is not compiled: that takes more than 0 s"
+    assert (found, notes[1:]) == (backbone, [told])
     (file,) = (tmp_path / "clinit" / "compiled").iterdir()
     assert module.TrialVerdict.read(file) == module.TrialVerdict(0.0, 0.1)
 
@@ -151,13 +147,8 @@ def test_compiling_never_takes_more_than_it_saves(
 def test_without_a_compiler_the_plain_network_computes_unless_a_program_is_asked_for(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def broken(forward: object, **options: object) -> Callable[[Tensor], Tensor]:
-        def call(batch: Tensor) -> Tensor:
-            raise RuntimeError("InvalidCxxCompiler: no working C++ compiler\nmore")
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", broken)
+    error = RuntimeError("InvalidCxxCompiler: no working C++ compiler\nmore")
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: Mock(side_effect=error))
     monkeypatch.setattr(module, "LEAST_S", 0.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found, notes = chosen(backbone, "auto", 10**6)
@@ -200,18 +191,13 @@ def test_a_gpu_computes_the_features_by_one_program_that_the_caller_has_compiled
     tiny_weights: Path, autocast: str, share: float
 ) -> None:
     """A second compilation raises an error; 2.11 and 2.12 would fail at the second call."""
-    config, cuda = (
-        tiny_backbone(tiny_weights, device="cuda", autocast=autocast),
-        torch.device("cuda"),
-    )
-    plain = load_backbone(config)
+    plain = load_backbone(tiny_backbone(tiny_weights, device="cuda", autocast=autocast))
     found = on_its_way(plain, TRANSFORM, "on", batch_size=4, images=9)
     for count in (4, 4, 1):
-        batch = torch.randn(count, 3, 32, 32, device=cuda)
+        batch = torch.randn(count, 3, 32, 32, device="cuda")
         expected = plain.features(batch)
-        torch.testing.assert_close(
-            found.features(batch), expected, rtol=0, atol=share * float(expected.abs().max())
-        )
+        atol = share * float(expected.abs().max())
+        torch.testing.assert_close(found.features(batch), expected, rtol=0, atol=atol)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method")  # PyTorch 2.11, of its own

@@ -70,9 +70,8 @@ def test_weights_are_found_beside_whatever_a_program_saves_with_them(
     tiny_weights: Path, tmp_path: Path, content: Callable[[Any], Any], note: str
 ) -> None:
     torch.save(content(load_file(tiny_weights)), tmp_path / "saved.pth")
-    found, known = (
-        load_backbone(tiny_backbone(each)) for each in (tmp_path / "saved.pth", tiny_weights)
-    )
+    paths = (tmp_path / "saved.pth", tiny_weights)
+    found, known = (load_backbone(tiny_backbone(path)) for path in paths)
     assert found.weights_sha256 == known.weights_sha256
     assert note in found.note
     assert bool(note) == bool(found.note)
@@ -136,10 +135,8 @@ def test_a_vision_transformer_is_given_its_own_size(
     tiny: dict[str, Any] = {"embed_dim": 12, "depth": 1, "num_heads": 2}
     network = timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=2, **tiny)
     torch.save(network.state_dict(), tmp_path / "small.pth")
-    arguments = tiny | ({"img_size": 64} if options else {})
-    config = BackboneConfig(
-        name="vit_tiny_patch16_224", weights=tmp_path / "small.pth", model_args=arguments
-    )
+    arguments, path = tiny | ({"img_size": 64} if options else {}), tmp_path / "small.pth"
+    config = BackboneConfig(name="vit_tiny_patch16_224", weights=path, model_args=arguments)
     with pytest.raises(BackboneError) as caught:
         load_network(ExtractConfig(backbone=config))
     assert "--input-size 64" in caught.value.remedy
@@ -148,13 +145,8 @@ def test_a_vision_transformer_is_given_its_own_size(
 @pytest.mark.parametrize("safe", [False, True])
 def test_a_folder_that_timm_saves_is_read(tmp_path: Path, safe: bool) -> None:
     network = timm.create_model(TINY_MODEL, num_classes=2, **TINY_ARGS)
-    save_for_hf(
-        network,
-        str(tmp_path),
-        {"label_names": {"1": "b", "0": "a"}},
-        TINY_ARGS,
-        safe_serialization=safe,
-    )
+    names = {"label_names": {"1": "b", "0": "a"}}
+    save_for_hf(network, str(tmp_path), names, TINY_ARGS, safe_serialization=safe)
     found = load_backbone(BackboneConfig(name=TINY_MODEL, weights=tmp_path))
     assert found.weights_sha256 == state_sha256(network.state_dict())
     assert found.head.class_names == ("a", "b")

@@ -42,11 +42,9 @@ def imported(
         names = "\n".join(settings["classes"])
         settings["classes"] = cache.parent / "classes.txt"
         settings["classes"].write_text(names)
+    features, labels = (cache.parent / f"{name}.npy" for name in ("features", "labels"))
     config = ImportConfig(backbone=backbone, **settings)
-    folder = cache.parent
-    return import_features(
-        folder / "features.npy", folder / "labels.npy", cache, config, **(report or {})
-    )
+    return import_features(features, labels, cache, config, **(report or {}))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
