@@ -3,16 +3,26 @@
 Features stay in their stored dtype. One block at a time is widened to float32 and multiplied with
 all heads. Of equal logits, the first wins.
 
-Where a CUDA device multiplies faster in TF32, it does so first. TF32 keeps 10 bits after the binary
-point of h and w and cuts off the others, so that each product h_i w_i errs by at most 2^-9 of
-itself, and a logit by 2^-9 |h| |w| (Cauchy-Schwarz); a sum in float32 adds d 2^-23 |h| |w| at most,
-and the bias a rounding of the logit. Answers whose margin could be made of these errors of two
-logits are computed once more in float32, so that all counts are those of float32.
+A CUDA device multiplies features in its memory in TF32 first, and again in float32 the rows whose
+answer may differ. For features h, weights w and bias b of one class, the difference of both logits
+is the sum of three parts, where n is the width and |.| the Euclidean norm:
+
+* Operands are rounded to TF32 before the product, so that the device's own rounding (to nearest,
+  or not) changes nothing: |wh - w'h'| <= |w - w'| |h| + |w'| |h - h'|. The weights' part is
+  measured. The features' part is at most 2^-11 |w'| |h|, and zero for float16 and bfloat16.
+* Tensor cores add k >= 4 exact products at a time, in float32, and truncate each of k + 2 numbers
+  at 2^-23 of the largest (Fasi et al., "Numerical behavior of NVIDIA tensor cores", PeerJ Computer
+  Science 2021), which is at most |(w, b)| |(h, 1)|.
+* Sums in float32 err by 2^-24 of this for each of n + 1 additions.
+
+The last two are below (n + 16) 2^-22 |(w, b)| |(h, 1)|. An answer is certain if the logit of the
+label is farther from the largest other logit than the bounds of its class and of any other class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,20 +30,19 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.linalg import vector_norm
 
 from clinit.headtrain.heads.array import slices
 from clinit.headtrain.heads.losses import loss_named
 from clinit.headtrain.protocol.train.heads import Bank, BankLogits, LabelledRows, products_in
 
-TF32 = 2**-9
-"""Relative error of a product of two numbers in TF32."""
 BLOCK_VALUES = 2**19
 """Logits computed at a time: 2 MB stay in a core's cache while they are reduced."""
 MIN_BLOCK_ROWS = 256
 """Fewer rows would make the matrix product inefficient; the heads are divided instead."""
 CUDA_BLOCK_VALUES = 2**28
 """Logits at a time on a CUDA device: 1 GB, so that a few launches cover the whole test set."""
+BOUND_UNIT = 2.0**-22
+"""Unit of the bounds of errors: they overflow, and leave nothing certain, before a logit does."""
 
 Mistakes = Int[np.ndarray, "3 _"]
 """Class, number among the rows of its class, and predicted class of each wrongly labelled row."""
@@ -63,63 +72,52 @@ def evaluate(
         list_mistakes: Whether to list the rows that are labelled wrong.
     """
     shape = (len(test), bank.num_heads)
-    found = [torch.zeros(shape, dtype=torch.bool, device=bank.device) for _ in range(3)]
-    right, in_task, close = found
-    is_fast = bank.has_tf32 and test.is_resident
-    _judge(bank, test, ends, found if is_fast else found[:2])
-    if is_fast:
-        rows_of_heads = close.T.nonzero()[:, 1].split(close.sum(0).tolist())
-        for index, rows in enumerate(rows_of_heads):
-            again = [each.new_zeros(len(rows), 1) for each in found[:2]]
-            _judge(bank, test.take(rows), ends, again, index)
-            right[rows, index], in_task[rows, index] = (each[:, 0] for each in again)
+    right, in_task, close = (
+        torch.zeros(shape, dtype=torch.bool, device=bank.device) for _ in range(3)
+    )
+    groups = _groups(test.labels, ends, bank.num_classes)
+    spans = test.labels.new_empty(2, len(test))  # first class of the task, and the next task's
+    for rows, classes in groups:
+        spans[0, rows].fill_(classes.start)
+        spans[1, rows].fill_(classes.stop)
+    space = bank.weight.new_empty(0)
+    in_tf32 = bank.has_tf32 and test.is_resident  # at hand for a second look
+    if in_tf32:
+        rounded, bounds = _rounded(bank, test.features.dtype)
+    for part, blocks in blocks_of(bank, len(test)):
+        features, labels = test.widened(part), test.labels[part]
+        inside = [*_inside(groups, part)]
+        for heads in blocks:
+            if in_tf32:
+                logits = logits_of(rounded, _to_tf32(features), heads, space, "tf32")
+            else:
+                logits = logits_of(bank, features, heads, space)
+            own, rival, rival_in_task = compared(logits, labels, inside)
+            right[part, heads], in_task[part, heads] = own > rival, own > rival_in_task
+            if in_tf32:
+                length = features.norm(dim=1).hypot(features.new_ones(()))[:, None]
+                bound = length * (bounds[heads].T[labels] + bounds[heads].amax(1)) * BOUND_UNIT
+                gap = torch.minimum((own - rival).abs(), (own - rival_in_task).abs())
+                close[part, heads] = ~(gap > bound)  # so is NaN
+            elif (equal := (own == rival) | (own == rival_in_task)).any():
+                row, head = equal.nonzero(as_tuple=True)
+                tied, label = logits[row, head], labels[row, None]
+                tied.scatter_(1, label, own[row, head, None])
+                found = _answers(tied, label, spans[:, part][:, row])
+                right[part, heads][row, head], in_task[part, heads][row, head] = found
+    if in_tf32:
+        for number, near in enumerate(_listed(close)):
+            for part, _ in blocks_of(bank, len(near)):
+                row = near[part]
+                again = test.take(row)
+                logits = logits_of(bank, again.features.float(), slice(number, number + 1))[:, 0]
+                found = _answers(logits, again.labels[:, None], spans[:, row])
+                right[:, number][row], in_task[:, number][row] = found
     return BankEvaluation(
         correct=_counts(right, test.labels, bank.num_classes),
         correct_in_task=_counts(in_task, test.labels, bank.num_classes),
         mistakes=_mistakes(bank, test, right) if list_mistakes else (),
     )
-
-
-def _judge(
-    bank: Bank,
-    test: LabelledRows,
-    ends: Sequence[int],
-    found: Sequence[Bool[Tensor, "rows heads"]],
-    head: int | None = None,
-) -> None:
-    """Write which answers are right, of all classes and of those of the task.
-
-    With a third matrix of `found`, products are in TF32, and it gets the answers that are too close
-    to call. `head` is the only head that answers; default: all.
-    """
-    right, in_task, *close = found
-    groups = _groups(test.labels, ends, bank.num_classes)
-    space = bank.weight.new_empty(0)
-    lengths = vector_norm(bank.weight, dim=2).amax(1) if close else space
-    for part, blocks in blocks_of(bank, len(test)):
-        features, labels = test.widened(part), test.labels[part]
-        inside = [*_inside(groups, part)]
-        for heads in blocks if head is None else [slice(head, head + 1)]:
-            logits = logits_of(bank, features, heads, space, "tf32" if close else "float32")
-            own, rival, rival_in_task = compared(logits, labels, inside)
-            place = part, heads if head is None else slice(0, 1)
-            right[place], in_task[place] = own > rival, own > rival_in_task
-            if close:
-                margin = torch.minimum((own - rival).abs(), (own - rival_in_task).abs())
-                size = vector_norm(features, dim=1)[:, None] * lengths[heads]
-                error = 2 * (TF32 + bank.dim * 2**-22) * size + 2**-21 * own.abs()
-                close[0][place] = ~(margin > error)  # what is not a number is close
-                continue
-            equal = (own == rival) | (own == rival_in_task)
-            if equal.any():  # another class ties with the label: the first of equals is the answer
-                label = labels[:, None].expand(own.shape)
-                logits.scatter_(2, label[..., None], own[..., None])
-                for rows, classes in inside:
-                    which = equal[rows]
-                    tied, of_tied = logits[rows][which], label[rows][which]
-                    right[place][rows][which] = tied.argmax(1) == of_tied
-                    first_of = tied[:, classes].argmax(1) + classes.start
-                    in_task[place][rows][which] = first_of == of_tied
 
 
 def mean_losses(
@@ -148,7 +146,7 @@ def logits_of(
     space: Tensor | None = None,
     precision: str = "float32",
 ) -> BankLogits:
-    """Return logits of some heads, in the memory of `space` if it is given."""
+    """Return float32 logits of some heads, in the memory of `space` if it is given."""
     shape = (len(features), heads.stop - heads.start, bank.num_classes)
     out = features.new_empty(shape) if space is None else space.resize_(shape)
     with products_in(precision):
@@ -185,6 +183,44 @@ def compared(
                 inside = torch.maximum(inside, logits[rows, :, others].amax(2))
         rival[rows] = inside
     return own, rival, in_task
+
+
+def _rounded(bank: Bank, features: torch.dtype) -> tuple[Bank, Float[Tensor, "heads classes"]]:
+    """Round weights to TF32, and bound the errors of each class for features of length 1.
+
+    The bounds have the unit `BOUND_UNIT`, 2 % for their own rounding, and a part for squares and
+    products too small for float32.
+    """
+    rounded = copy(bank)
+    rounded.weight = _to_tf32(bank.weight)
+    lost = (bank.weight - rounded.weight).norm(dim=2) / BOUND_UNIT
+    of_features = 0 if features in (torch.float16, torch.bfloat16) else 2**-11 / BOUND_UNIT
+    length = bank.weight.norm(dim=2).hypot(bank.bias)
+    return rounded, 1.02 * (lost + (of_features + bank.dim + 16) * length) + 2**-30
+
+
+def _to_tf32(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Round to the nearest numbers of 11 significant bits; NaN may become another value."""
+    return ((values.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def _listed(close: Bool[Tensor, "rows heads"]) -> tuple[Int[Tensor, " rows"], ...]:
+    """List the rows of each head, which waits for the device once."""
+    counts = close.sum(0).tolist()
+    of_heads: tuple[Tensor, ...] = close.T.nonzero_static(size=sum(counts))[:, 1].split(counts)
+    return of_heads
+
+
+def _answers(
+    logits: Float[Tensor, "rows classes"],
+    label: Int[Tensor, "rows 1"],
+    spans: Int[Tensor, "2 rows"],
+) -> tuple[Bool[Tensor, " rows"], Bool[Tensor, " rows"]]:
+    """Return whether each label wins among all classes, and among those of its span."""
+    column, own = torch.arange(logits.shape[1], device=logits.device), logits.gather(1, label)
+    wins = torch.where(column < label, own > logits, own >= logits)  # the first of equals
+    first, stop = spans[..., None]
+    return wins.all(1), (wins | (column < first) | (column >= stop)).all(1)
 
 
 def _groups(labels: Int[Tensor, " rows"], ends: Sequence[int], num_classes: int) -> list[Group]:

@@ -12,7 +12,7 @@ from clinit.headtrain.heads.array import StreamedRows, to_numpy
 from clinit.headtrain.heads.closed.methods import ClosedForm, SimpleCil
 from clinit.headtrain.protocol import methods as module
 from clinit.headtrain.protocol.methods import FormBank, check_memory, closed_form
-from clinit.headtrain.protocol.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.protocol.stream.scenario import build_scenario
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.evaluate import evaluate
@@ -86,22 +86,15 @@ def test_scores_are_those_of_numpy(settings: dict[str, Any], streamed: bool) -> 
     np.testing.assert_allclose(to_numpy(scores), near.scores(queries()), rtol=5e-3, atol=5e-3)
 
 
-BASE = make_base(train=(20, 1, 0, 20, 1, 20, 20, 20))
-
-
-def given(method: str, **settings: float) -> tuple[Scenario, Study]:
-    asked = {"method": method, "tasks": 2, "device": "cpu", **settings}
-    study = Study.of(asked).resolved()
-    return build_scenario(BASE, make_new(), make_head(), study.stream), study
-
-
 def test_statistics_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study.of({"method": "ranpac", "tasks": 2, "device": "cpu"}).resolved()
+    scenario = build_scenario(make_base(), make_new(), make_head(), study.stream)
     monkeypatch.setattr(module, "free_memory", lambda device: 10**8)
     with pytest.raises(MachineError, match="statistics of ranpac take") as error:
-        check_memory(*given("ranpac"))
+        check_memory(scenario, study)
     assert "--ranpac-width" in error.value.remedy
     monkeypatch.setattr(module, "free_memory", lambda device: 10**12)
-    check_memory(*given("ranpac"))
+    check_memory(scenario, study)
 
 
 def test_the_class_of_the_largest_cosine_with_its_mean_wins() -> None:
@@ -112,9 +105,8 @@ def test_the_class_of_the_largest_cosine_with_its_mean_wins() -> None:
     cosines = np.full((len(asked), len(COUNTS)), -2.0)
     for label in np.unique(labels):
         mean = features[labels == label].astype(float).mean(0)
-        for number, query in enumerate(asked):
-            product = query @ mean
-            cosines[number, label] = product / np.linalg.norm(query) / np.linalg.norm(mean)
+        lengths = np.linalg.norm(asked, axis=1) * np.linalg.norm(mean)
+        cosines[:, label] = asked @ mean / lengths
     found = form.scores(queries())
     assert found.argmax(1).tolist() == cosines.argmax(1).tolist()
     seen = np.array(COUNTS) > 0

@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from clinit.headtrain.protocol.methods import FormBank
 from clinit.headtrain.protocol.stream import buffer as ram
 from clinit.headtrain.protocol.train import evaluate
 from clinit.headtrain.protocol.train import heads as heads_module
+from clinit.headtrain.protocol.train.heads import LabelledRows
 from tests.headtrain.protocol.test_experiment import run
-from tests.twin import Machine, twin
+from tests.headtrain.protocol.train.test_evaluate import close_bank, close_batch
+from tests.twin import CUDA, Machine, twin
 
 __all__ = ["twin"]
 SMALL = {"tasks": 2, "iterations": 12, "eval_every": 6, "batch_size": 16, "buffer": 60}
@@ -45,7 +48,11 @@ def own(logits: Tensor, labels: Tensor) -> Tensor:
 def _in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tensor of the twin cannot change its size in place, as the buffer of logits does."""
     real = evaluate.logits_of
-    monkeypatch.setattr(evaluate, "logits_of", lambda *of: real(*(*of[:3], None, *of[4:])))
+    monkeypatch.setattr(
+        evaluate,
+        "logits_of",
+        lambda bank, rows, which, space=None, *precision: real(bank, rows, which, None, *precision),
+    )
     monkeypatch.setattr(heads_module, "cpu_has_bf16", lambda: True)  # else PyTorch emulates it
 
 
@@ -78,3 +85,19 @@ def test_the_same_run_gives_the_same_bits_twice(twin: Machine) -> None:
         one, two = trained("cuda", "drawn"), trained("cuda", "drawn")
     assert one[0].head.weight.tobytes() == two[0].head.weight.tobytes()
     assert one[0].steps["loss"].equals(two[0].steps["loss"])
+
+
+@pytest.mark.parametrize("values", [1, 2**28])
+def test_an_evaluation_waits_once_for_close_rows_and_twice_for_counts(
+    twin: Machine, monkeypatch: pytest.MonkeyPatch, values: int
+) -> None:
+    monkeypatch.setattr(evaluate, "CUDA_BLOCK_VALUES", values)
+    given, plain = close_batch(np.float16), close_bank(torch.device("cpu"))
+    expected = evaluate.evaluate(plain, LabelledRows.on(plain.device, *given))
+    with twin:
+        bank, test = close_bank(CUDA), LabelledRows.on(CUDA, *given)
+        before = twin.waits
+        found = evaluate.evaluate(bank, test)
+        assert twin.waits - before == 3, twin.counts
+    assert bank.has_tf32 > FormBank.has_tf32
+    np.testing.assert_array_equal(found.correct, expected.correct)

@@ -37,6 +37,8 @@ def make_record(**info: Any) -> RunRecord:
         return pl.DataFrame(rows, schema=dict(TABLES[name]), orient="row")
 
     points = [(task, iteration) for task in (1, 2) for iteration in (0, 2, 3)]
+    updates = [(task, step) for task in (1, 2) for step in range(3)]
+    tested = [(task, 1, row) for task in (1, 2) for row in range(2 + task)]
     return RunRecord(
         path=None,
         info={
@@ -48,22 +50,14 @@ def make_record(**info: Any) -> RunRecord:
             **info,
         },
         classes=table("classes", [(row, f"c{row}", max(0, row - 1), 9, 5) for row in range(4)]),
-        steps=table(
-            "steps", [(task, step, 1.0, 1.0, None) for task in (1, 2) for step in range(3)]
-        ),
+        steps=table("steps", [(*update, 1.0, 1.0, None) for update in updates]),
         evaluations=table(
             "evaluations",
             [(*point, row, row, 5, row + 1) for point in points for row in range(2 + point[0])],
         ),
         points=table("points", [(*point, 0.5, 0.1) for point in points]),
         mistakes=table(
-            "mistakes",
-            [
-                (task, 1, row, image, 0)
-                for task in (1, 2)
-                for row in range(2 + task)
-                for image in range(row, 5)
-            ],
+            "mistakes", [(*each, image, 0) for each in tested for image in range(each[2], 5)]
         ),
     )
 
@@ -116,14 +110,11 @@ def test_a_record_without_a_head_is_read_and_its_head_is_missed_by_name(tmp_path
     assert "clinit train-head" in caught.value.remedy
 
 
-OTHER = '{"format": "clinit-run/9"}'
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "no run record at "),
-        (OTHER, "its format is 'clinit-run/9', expected 'clinit-run/2'"),
+        ('{"format": "clinit-run/9"}', "its format is 'clinit-run/9', expected 'clinit-run/2'"),
         *((content, r"run\.json is damaged: ") for content in ("", "{", "[]")),
     ],
 )

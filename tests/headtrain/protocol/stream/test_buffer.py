@@ -22,12 +22,6 @@ def pool_of(*parts: list[int]) -> Pool:
     return Pool(*made)
 
 
-def shuffled_pool(counts: list[int]) -> Pool:
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
-    half = len(labels) // 2
-    return pool_of(labels[:half].tolist(), labels[half:].tolist())
-
-
 @given(
     parts=st.lists(labels_of_a_part, min_size=1, max_size=3),
     cut=st.tuples(*[st.integers(0, 5)] * 2),
@@ -96,7 +90,8 @@ def test_quotas_are_those_of_handing_out_one_row_at_a_time(
 def test_a_later_buffer_holds_only_rows_that_were_stored_or_have_just_been_seen(
     counts: list[int], size: int, cuts: list[int], seed: int
 ) -> None:
-    pool = shuffled_pool(counts)
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
+    pool = pool_of(*(part.tolist() for part in np.array_split(labels, 2)))
     buffer = Buffer(pool, size, seed=seed)
     stages = sorted({min(cut, len(counts)) for cut in cuts} | {len(counts)})
     stored: set[int] = set()

@@ -1,6 +1,5 @@
 """What the data lacks is said before training starts, if the user can do something about it."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,23 +11,17 @@ from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.study import Study
 from tests.headtrain.protocol.stream.made_sides import BASE, HEAD, NEW, head_of, source
 
-CONFIG = {"tasks": 2, "buffer": 7, "batch_size": 2}
+CONFIG = {"init": "random", "tasks": 2, "buffer": 7, "batch_size": 2}
 
 
-def notes(
-    *starts: Mapping[str, Any],
-    base: Source = BASE,
-    new: Source = NEW,
-    head: Head = HEAD,
-    facts: Mapping[str, Any] | None = None,
-    **changes: Any,
-) -> list[str]:
-    config = {**CONFIG, **changes}
-    asked = [Study.of({**config, **each}).resolved() for each in starts or [{"init": "random"}]]
-    scenario = build_scenario(base, new, head, asked[0].stream)
-    return data_notes(scenario, base, new, asked, dict(facts or {}))
+def notes(base: Source = BASE, new: Source = NEW, head: Head = HEAD, **changes: Any) -> list[str]:
+    facts = changes.pop("facts", {})
+    study = Study.of({**CONFIG, **changes}).resolved()
+    return data_notes(build_scenario(base, new, head, study.stream), base, new, [study], facts)
 
 
+WIDER, FEWER = head_of("abcdefgh"), source("vwxyz", [0, 5, 5, 5, 5], [2] * 5)
+UNSEEN = "classes have no training image"
 LACKING = "classes have no validation image: not evaluated"
 
 
@@ -37,17 +30,8 @@ LACKING = "classes have no validation image: not evaluated"
     [
         ({}, []),
         ({"method": "naive", "buffer": None}, []),
-        (
-            {"head": head_of("abcdefgh")},
-            [
-                "4 of 8 base classes have no training image: not",
-                f"4 of 12 {LACKING} (e, f, g, ...)",
-            ],
-        ),
-        (
-            {"new": source("vwxyz", [0, 5, 5, 5, 5], [2] * 5)},
-            ["1 of 5 new classes have no training image: left out (v)"],
-        ),
+        ({"head": WIDER}, [f"4 of 8 base {UNSEEN}: not", f"4 of 12 {LACKING} (e, f, g, ...)"]),
+        ({"new": FEWER}, [f"1 of 5 new {UNSEEN}: left out (v)"]),
         ({"new": source("wxyz", [5] * 4, [2, 0, 2, 2])}, [f"1 of 8 {LACKING} (x)"]),
         ({"new": source("axyz", [5] * 4, [2] * 4)}, ["new classes have the name of a base class"]),
         ({"base": replace(BASE, notes=("2 bad images",))}, ["2 bad images"]),

@@ -58,10 +58,14 @@ def test_new_classes_follow_the_base_task_by_task() -> None:
     assert scenario.val_counts.tolist() == [0, 1, 0, 1, 2, 2, 2]
 
 
+WIDE = source("wxyz", [5] * 4, [2] * 4, dim=5)
+UNKNOWN = replace(CONFIG, class_order=tuple("wxya"))
 OF_BACKBONE, OTHER = (
     replace(side, fingerprint=Fingerprint({"backbone": "vit", "weights": weights}))
     for side, weights in ((BASE, "1"), (NEW, "2"))
 )
+LIKE_BASE = replace(NEW, fingerprint=OF_BACKBONE.fingerprint)
+FOREIGN = {"base": OF_BACKBONE, "new": LIKE_BASE, "head": head_of("abcd", fingerprint="x")}
 
 
 @pytest.mark.parametrize(
@@ -71,27 +75,13 @@ OF_BACKBONE, OTHER = (
         ({"head": head_of("abcx")}, ExperimentError, r"not in its head \(d\)", "--head-classes"),
         ({"head": head_of("abcdaa")}, HeadError, r"the same name \(a\)", "--head-classes"),
         ({"head": head_of("abcd", dim=5)}, HeadError, "of width 5, .* of width 4", "base cache"),
-        (
-            {"new": source("wxyz", [5] * 4, [2] * 4, dim=5)},
-            CacheError,
-            r"width \(4 / 5\)",
-            "backbone",
-        ),
+        ({"new": WIDE}, CacheError, r"width \(4 / 5\)", "backbone"),
         ({"config": replace(CONFIG, tasks=5)}, ExperimentError, "5 tasks were", "--tasks"),
-        (
-            {
-                "base": OF_BACKBONE,
-                "new": replace(NEW, fingerprint=OF_BACKBONE.fingerprint),
-                "head": head_of("abcd", fingerprint="x"),
-            },
-            HeadError,
-            "the head is for features of x",
-            "clinit extract",
-        ),
+        (FOREIGN, HeadError, "the head is for features of x", "clinit extract"),
         ({"base": OF_BACKBONE, "new": OTHER}, CacheError, r"weights \(1 / 2\)", "same options"),
         ({"base": NEW, "new": BASE}, ExperimentError, "--base and --new swapped", "base cache"),
         (
-            {"config": replace(CONFIG, class_order=tuple("wxya"))},
+            {"config": UNKNOWN},
             ExperimentError,
             r"1 class not in the new data \(a\)",
             "one per line",

@@ -138,13 +138,6 @@ def test_new_rows_come_first_in_a_batch_of_one_range() -> None:
     assert schedule.batches[:3].tolist() != schedule.batches[3:].tolist()
 
 
-def uniform(labels: np.ndarray, first_new: int, iterations: int, batch: int = 8) -> Schedule:
-    return draw_uniform(
-        np.random.default_rng(0), labels, first_new=first_new, iterations=iterations,
-        batch_size=batch,
-    )  # fmt: skip
-
-
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
     iterations=st.integers(0, 40),
@@ -155,8 +148,9 @@ def test_classes_come_equally_often_in_uniform_batches_and_so_do_their_rows(
     sizes: list[int], iterations: int, batch: int, seed: int
 ) -> None:
     # Labels of any order, with classes between them that have no row.
-    labels = np.random.default_rng(seed).permutation(np.repeat(3 * np.arange(len(sizes)), sizes))
-    schedule = uniform(labels, len(labels) // 2, iterations, batch)
+    random, half = np.random.default_rng(seed), sum(sizes) // 2
+    labels = random.permutation(np.repeat(3 * np.arange(len(sizes)), sizes))
+    schedule = draw_uniform(random, labels, first_new=half, iterations=iterations, batch_size=batch)
     assert schedule.batches.shape == (iterations, batch)
     flat = schedule.batches.ravel()
     of_class = np.bincount(labels[flat], minlength=3 * len(sizes))[::3]
@@ -166,7 +160,7 @@ def test_classes_come_equally_often_in_uniform_batches_and_so_do_their_rows(
     for label in np.unique(labels):
         own = of_row[labels == label]
         assert own.max() - own.min() <= 1
-    is_new = schedule.batches >= len(labels) // 2
+    is_new = schedule.batches >= half
     assert (is_new.sum(1) == schedule.num_new).all()
     assert (is_new == (np.arange(batch) < schedule.num_new[:, None])).all()
 

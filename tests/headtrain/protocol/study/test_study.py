@@ -58,21 +58,15 @@ def test_values_go_in_and_come_out_by_name() -> None:
 
 
 def test_an_unknown_setting_is_named() -> None:
-    with pytest.raises(ValueError, match="there is no setting 'rnak'"):
-        study(rnak=3)
-    with pytest.raises(ValueError, match="there is no setting 'rank'"):
-        study(rank=3)
-    with pytest.raises(ValueError, match="there is no setting 'schedule'"):
-        study(True, schedule="linear")
+    for top, name in ((False, "rnak"), (False, "rank"), (True, "schedule")):
+        with pytest.raises(ValueError, match=f"there is no setting '{name}'"):
+            study(top, **{name: 3})
 
 
 def test_heads_are_named_by_initialisation_and_scale() -> None:
     heads = [study(init="random"), study(), study(init="class-mean", scale="none")]
-    assert names_of([each.resolved() for each in heads]) == [
-        "random",
-        "least-square-calibrated",
-        "class-mean-none",
-    ]
+    found = names_of([each.resolved() for each in heads])
+    assert found == ["random", "least-square-calibrated", "class-mean-none"]
     varied = [study(lr=lr, weight_decay=0.1).resolved() for lr in (1e-3, 1e-4)]
     start = "least-square-calibrated"
     assert names_of(varied) == [f"{start}-lr=0.001", f"{start}-lr=0.0001"]
@@ -195,11 +189,8 @@ def test_later_settings_are_named_by_records_and_identities_that_give_them() -> 
     plain = study(**before).resolved()
     assert not plain.settings().keys() & {*EARLIER}
     assert not any(name in plain.identity for name in EARLIER)
-    for given in (
-        {"old_rows": "statistics"},
-        {"anchor": "moments", "anchor_strength": 0.1},
-        {"anchor": "moments"},
-    ):
+    anchored = {"anchor": "moments"}
+    for given in ({"old_rows": "statistics"}, {**anchored, "anchor_strength": 0.1}, anchored):
         asked = study(**given, **before).resolved()
         assert asked.settings().keys() & {*EARLIER} == given.keys()
         assert asked.identity != plain.identity
@@ -213,16 +204,14 @@ def test_later_settings_are_named_by_records_and_identities_that_give_them() -> 
     assert study(iterations=0, anchor="moments").identity == study(iterations=0).identity
 
 
+GIVEN = {"protocol": "keep", "mix": "text", "anchor": "none", "schedule": "constant"}
 PROTOCOLS = [
     ({}, ("text", "none", "auto", "constant")),
     ({"protocol": "keep"}, ("uniform", "moments", "auto", "linear")),
     ({"protocol": "keep", "method": "joint"}, ("uniform", "moments", "auto", "linear")),
     ({"protocol": "keep", "method": "naive"}, ("text", "moments", "auto", "linear")),
     ({"protocol": "keep", "old_rows": "statistics"}, ("uniform", "moments", "auto", "linear")),
-    (
-        {"protocol": "keep", "mix": "text", "anchor": "none", "schedule": "constant"},
-        ("text", "none", "auto", "constant"),
-    ),
+    (GIVEN, ("text", "none", "auto", "constant")),
     ({"protocol": "keep", "anchor_strength": 0.1}, ("uniform", "moments", 0.1, "linear")),
     ({"anchor": "moments"}, ("text", "moments", "auto", "constant")),
 ]
@@ -328,6 +317,5 @@ def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> No
         study_of(chosen)
     # A setting without an effect tells no runs apart.
     assert identity_of({**then, "scale": "norm"}) == Study.of({**then, "scale": "norm"}).identity
-    assert identity_of({"method": "ridge", "lam": "auto"}) == (
-        Study.of({"method": "ridge", "lam": "auto"}).identity
-    )
+    solved = {"method": "ridge", "lam": "auto"}
+    assert identity_of(solved) == Study.of(solved).identity

@@ -74,13 +74,8 @@ def test_the_gradient_is_that_of_autograd(anchor: Anchor, loss: str) -> None:
 
 
 def batches() -> list[tuple[Tensor, Tensor]]:
-    random = torch.Generator().manual_seed(2)
-
-    def batch() -> tuple[Tensor, Tensor]:
-        rows = torch.randn(BATCH, DIM, generator=random)
-        return rows, torch.randint(CLASSES, (BATCH,), generator=random)
-
-    return [batch() for _ in range(STEPS)]
+    torch.manual_seed(2)
+    return [(torch.randn(BATCH, DIM), torch.randint(CLASSES, (BATCH,))) for _ in range(STEPS)]
 
 
 @torch.no_grad()

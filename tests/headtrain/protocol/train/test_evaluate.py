@@ -1,8 +1,6 @@
 """Correct counts and mean losses of a bank, whatever its precision."""
 
-import copy
-from collections.abc import Sequence
-from dataclasses import replace
+import operator
 from typing import Any
 
 import numpy as np
@@ -14,15 +12,11 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.protocol.study.parts import Training
 from clinit.headtrain.protocol.train import evaluate as judgement
-from clinit.headtrain.protocol.train.evaluate import evaluate, logits_of, mean_losses
+from clinit.headtrain.protocol.train.evaluate import evaluate, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIM, CLASSES = 48, 30
-
-
-def bank_in(kind: Any, rows: Rows, heads: Sequence[Training], device: torch.device) -> Bank:
-    return Bank(rows, [replace(head, precision=kind) for head in heads], device)
 
 
 def random_rows(seed: int = 0, scale: float = 1.0) -> Rows:
@@ -63,7 +57,7 @@ def test_each_head_has_its_own_loss() -> None:
 def test_each_head_is_asked_among_all_classes_and_among_those_of_the_task(
     scale: float, kind: Any
 ) -> None:
-    bank = bank_in(kind, random_rows(4, scale), [Training(), Training(loss="mse")], CPU)
+    bank = Bank(random_rows(4, scale), [Training(precision=kind)] * 2, CPU)
     bank.write(1, 0, random_rows(5, scale))
     ends = (3, 4, CLASSES - 1, CLASSES)  # two tasks of a single class; the last is not tested
     features, labels = batch(150)
@@ -88,54 +82,108 @@ def test_each_head_is_asked_among_all_classes_and_among_those_of_the_task(
     assert found.correct.sum() < found.correct_in_task.sum() < 2 * 150
 
 
+def rows_of_close_classes(seed: int) -> Rows:
+    """Each other class is nearly the one before: TF32 rounds weights as much as both differ.
+
+    All sums of products with small integers are exact in float32.
+    """
+    random = np.random.default_rng(seed)
+    weight = random.integers(-(2**13), 2**13, size=(CLASSES // 2, DIM)).repeat(2, 0)
+    apart = random.integers(-1, 2, size=weight.shape)
+    apart[:8] = 0  # equal, so that the first must win
+    return Rows(weight + apart, np.zeros(CLASSES))
+
+
+def close_bank(device: torch.device) -> Bank:
+    bank = Bank(rows_of_close_classes(0), [Training()] * 3, device)
+    bank.write(1, 0, rows_of_close_classes(1))
+    return bank
+
+
+def close_batch(kind: Any, rows: int = 600) -> tuple[np.ndarray, np.ndarray]:
+    """Features that resemble the weights of their label."""
+    features, labels = np.zeros((rows, DIM), kind), batch(rows)[1]
+    features[:] = (rows_of_close_classes(0).weight[labels] / 2**10).round()
+    features[::5] = batch(rows)[0][::5].round()
+    return features, labels
+
+
+def counted(bank: Bank, features: np.ndarray, labels: np.ndarray) -> list[Any]:
+    test = LabelledRows.on(bank.device, features, labels)
+    correct, in_task, mistakes = evaluate(bank, test, (3, 4, CLASSES), list_mistakes=True)
+    return [correct.tolist(), in_task.tolist(), [each.tolist() for each in mistakes]]
+
+
 @pytest.mark.usefixtures("_blocks")
-@pytest.mark.parametrize(("error", "scale"), [(2**-9, 1.0), (2**-9, 0.0), (0.0, 1.0)])
-def test_counts_are_those_of_float32_where_products_are_in_tf32(
-    error: float, scale: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_counts_in_tf32_with_a_second_look_are_those_of_float32(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, (features, labels) = random_rows(scale=scale), batch(600)
-    rows.weight[1::2] = rows.weight[::2] * (1 + 2e-4 * np.sign(random_rows(1).weight[::2]))
-    rows.bias[1::2] = rows.bias[::2]  # pairs of classes that TF32 does not tell apart
-    bank, test = Bank(rows, [Training(), Training()], CPU), LabelledRows.on(CPU, features, labels)
-    bank.weight[1] += 0.5
-
-    def found() -> list[Any]:
-        counts, in_task, mistakes = evaluate(bank, test, (3, 4, CLASSES), list_mistakes=True)
-        return [counts.tolist(), in_task.tolist(), *(each.tolist() for each in mistakes)]
-
-    def of_tf32(bank: Bank, *given: Any) -> torch.Tensor:
-        if given[3:] == ("tf32",):
-            bank = copy.copy(bank)
-            bank.weight = (bank.weight.view(torch.int32) & ~0x1FFF).view(torch.float32)
-        return logits_of(bank, *given[:3])
-
-    expected = found()
-    monkeypatch.setattr(judgement, "logits_of", of_tf32)
+    bank, given, seen = close_bank(CPU), close_batch(kind), list[torch.Tensor]()
+    odd = close_batch(kind)
+    odd[0][:3] = [[np.inf], [np.nan], [0]]
+    plain, plain_odd = counted(bank, *given), counted(bank, *odd)
     monkeypatch.setattr(Bank, "has_tf32", True)
-    monkeypatch.setattr(judgement, "TF32", error)
-    assert (found() == expected) == (error > 0)  # a bound that is too small is seen
+    listed, rounded = judgement._listed, judgement._rounded
+
+    def noted(close: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        seen.append(close)
+        return listed(close)
+
+    monkeypatch.setattr(judgement, "_listed", noted)
+    assert counted(bank, *given) == plain
+    assert 0.1 < seen[-1].double().mean() < 0.9
+    assert counted(bank, *odd) == plain_odd
+    assert seen[-1][:3].all()
+    monkeypatch.setattr(judgement, "_rounded", lambda *given: (rounded(*given)[0], 0 * bank.bias))
+    assert all(map(operator.ne, counted(bank, *given), plain))
+    bank.weight[2, 5] = torch.nan  # and so are the bounds of this head
+    monkeypatch.setattr(judgement, "_rounded", rounded)
+    found = counted(bank, *given)
+    assert seen[-1][:, 2].all()
+    monkeypatch.setattr(Bank, "has_tf32", False)
+    assert counted(bank, *given) == found
+
+
+@pytest.mark.parametrize("worst", ["weights", "features", "sums"])
+def test_errors_of_tensor_cores_reach_their_bound_and_stay_below(worst: str) -> None:
+    """They add four exact products at a time, and truncate at the unit of the largest number."""
+    bank = Bank(random_rows(1), [Training()], CPU)
+    lost = bank.weight[0] - judgement._to_tf32(bank.weight[0])
+    if worst == "weights":
+        features = (lost * 2**12).half()  # as parallel to the loss as can be
+    else:
+        bank.weight -= lost
+        alike = torch.cat([bank.weight[0].sign() * (1 + up * 2**-11) for up in (0.99, 1.5)])
+        features = alike if worst == "features" else bank.weight[0].half()
+    rounded, bounds = judgement._rounded(bank, features.dtype)
+    products = judgement._to_tf32(features.float()).double()[:, None] * rounded.weight[0].double()
+    total = bank.bias[0].double().expand(products.shape[:2])
+    for four in products.split(4, 2):
+        numbers = torch.cat([total[..., None], four], 2)
+        unit = 2 ** (numbers.abs().amax(2, keepdim=True).log2().floor() - 23)
+        total = ((numbers / unit).trunc() * unit).sum(2)
+    exact = features.double() @ bank.weight[0].double().T + bank.bias[0].double()
+    length = (features.double().square().sum(1) + 1).sqrt()[:, None]
+    share = (total - exact).abs() / (length * bounds * judgement.BOUND_UNIT)
+    assert {"weights": 0.9, "features": 0.7, "sums": 0.02}[worst] < share.max() < 1
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["float32", "tf32", "bf16"])
-def test_a_cuda_device_counts_as_the_cpu_does(name: str) -> None:
-    features, labels = batch(4000)
-    counts = []
-    for device, kind in ((CPU, "float32"), (CUDA, name)):
-        bank = bank_in(kind, random_rows(), [Training(lr=1e-3), Training(lr=1.0)], device)
-        test = LabelledRows.on(device, features, labels)
-        counts.append(evaluate(bank, test).correct)
-    np.testing.assert_array_equal(counts[0], counts[1])
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_a_cuda_device_counts_as_the_cpu_does(kind: Any) -> None:
+    given = close_batch(kind, 4000)
+    assert counted(close_bank(CUDA), *given) == counted(close_bank(CPU), *given)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bf16"])
 def test_rows_on_disk_are_read_block_by_block_whatever_is_asked_of_them(
-    kind: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All rows labelled wrong, or too close to call, are as many as there are rows on disk."""
     monkeypatch.setattr(judgement, "BLOCK_VALUES", 1)
     monkeypatch.setattr(judgement, "MIN_BLOCK_ROWS", 7)
-    bank = bank_in(kind, random_rows(scale=0.0), [Training()] * 2, CPU)
+    monkeypatch.setattr(Bank, "has_tf32", True)
+    bank = Bank(random_rows(scale=0.0), [Training()] * 2, CPU)
     features, labels = batch(100)
     read = []
 
@@ -153,3 +201,4 @@ def test_rows_on_disk_are_read_block_by_block_whatever_is_asked_of_them(
         assert len(one[0]) == 100 - (labels == 0).sum()
     np.testing.assert_array_equal(found.correct_in_task, expected.correct_in_task)
     assert max(read) == 7
+    assert sum(read) == 100 + 2 * len(one[0])  # without a second look

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -31,11 +31,10 @@ DIM, CLASSES, ROWS, BATCH, STEPS = 10, 6, 50, 8, 12
 HEADS = [Training(lr=1e-2), Training(lr=1e-3, loss="sqen")]
 
 
-def make_rows(*, resident: bool = True) -> LabelledRows:
+def make_rows() -> LabelledRows:
     random = np.random.default_rng(0)
     features = random.normal(size=(ROWS, DIM)).astype(np.float16)
-    rows = LabelledRows.on(CPU, features, random.integers(CLASSES, size=ROWS))
-    return rows if resident else replace(rows, features=torch.from_numpy(features))
+    return LabelledRows.on(CPU, features, random.integers(CLASSES, size=ROWS))
 
 
 def make_schedule() -> Schedule:
@@ -54,12 +53,8 @@ def make_steps(
     head = Rows(random.normal(size=(CLASSES, DIM)), random.normal(size=CLASSES))
     bank, schedule = Bank(head, HEADS, CPU), make_schedule()
     batches = torch.from_numpy(schedule.batches)
-    rows, shares = make_rows(resident=feed is ResidentFeed), rate_shares(rate, STEPS)
-    return bank, TaskSteps(Updates(bank, BATCH), feed(rows, batches), schedule, shares)
-
-
-def streamed(rows: LabelledRows, schedule: torch.Tensor) -> StreamedFeed:
-    return StreamedFeed(rows, schedule, most_steps=5)
+    shares = rate_shares(rate, STEPS)
+    return bank, TaskSteps(Updates(bank, BATCH), feed(make_rows(), batches), schedule, shares)
 
 
 def naive_share(rate: RateSchedule, step: int) -> float:
@@ -100,7 +95,7 @@ def test_steps_are_those_of_a_loop_over_batches_and_their_losses_are_written_dow
 def test_rows_copied_block_by_block_are_those_that_lie_on_the_device() -> None:
     bank, steps = make_steps()
     steps.run(0, STEPS)
-    other, others = make_steps(streamed)
+    other, others = make_steps(partial(StreamedFeed, most_steps=5))
     for start, stop in ((0, 5), (5, 6), (6, 10), (10, STEPS)):
         others.run(start, stop)
     assert torch.equal(bank.weight, other.weight)

@@ -120,13 +120,11 @@ def test_appended_rows_leave_the_others_as_they_are() -> None:
         np.testing.assert_allclose(after.weight[CLASSES:], new.weight, 1e-6)
 
 
-def bank_of(precision: Any) -> Bank:
-    return make_bank([replace(each, precision=precision) for each in THREE[:2]], seeds=[1, 2])
-
-
-def test_an_update_in_tf32_switches_it_on_for_its_products_alone(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_an_update_switches_tf32_on_for_its_products_alone_and_gives_float32(
+    precision: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    bank = make_bank([replace(each, precision=precision) for each in THREE[:2]], seeds=[1, 2])
     seen, plain, switch = [], Products.logits, torch.backends.cuda.matmul
 
     def spy(*args: Any, **kwargs: Any) -> None:
@@ -137,9 +135,10 @@ def test_an_update_in_tf32_switches_it_on_for_its_products_alone(
     monkeypatch.setattr(Products, "logits", spy)
     before = switch.fp32_precision
     with torch.no_grad():
-        Updates(bank_of("tf32"), BATCH).step(*batches()[0])
-    assert seen == ["tf32", "tf32"]
+        losses = Updates(bank, BATCH).step(*batches()[0])
+    assert seen == (["tf32"] * 2 if precision == "tf32" else [])
     assert switch.fp32_precision == before
+    assert {losses.dtype, bank.weight.dtype, bank.bias.dtype} == {torch.float32}
 
 
 @pytest.mark.parametrize(
@@ -179,14 +178,3 @@ def test_bf16_products_round_operands_and_results_and_nothing_else() -> None:
     near = partial(torch.allclose, rtol=2**-7, atol=1e-3)
     assert near(logits.double() - bias.double(), rounded(features) @ rounded(weight).T)
     assert near(weight_gradient.double(), 0.25 * rounded(gradient).T @ rounded(features))
-
-
-def test_weights_and_losses_are_float32_whatever_the_products(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(heads_module, "cpu_has_bf16", lambda: True)  # emulated, if it is not
-    bank = bank_of("bf16")
-    with torch.no_grad():
-        updates = Updates(bank, BATCH)
-        losses = updates.step(*batches()[0])
-    assert {losses.dtype, bank.weight.dtype, bank.bias.dtype} == {torch.float32}
