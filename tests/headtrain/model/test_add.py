@@ -142,11 +142,14 @@ def test_rows_drawn_anew_have_the_statistics_that_are_returned_with_them() -> No
     grown = Rows(np.zeros((CLASSES + 58, WIDTH)), np.zeros(CLASSES + 58))
     fewer = NewClasses(features, labels, grown, CLASSES, CLASSES + 58)
     for weighting in get_args(Weighting):
-        data, found = guesses.anew(fewer, weighting)
-        naive = data.statistics(weighting)
-        np.testing.assert_array_equal(found.totals, naive.totals)
-        np.testing.assert_allclose(found.class_means, naive.class_means, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(found.total_covariance, naive.total_covariance, 1e-3, 1e-3)
+        data, anew = guesses.anew(fewer, weighting)
+        pairs = (data, anew), (fewer, replace(fewer, guessed=guesses).statistics(weighting))
+        for rows_in, found in pairs:
+            naive = rows_in.statistics(weighting)
+            np.testing.assert_array_equal(found.totals, naive.totals)
+            np.testing.assert_allclose(found.counts, naive.counts)
+            np.testing.assert_allclose(found.class_means, naive.class_means, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(found.total_covariance, naive.total_covariance, 1e-3, 1e-3)
         before, then = features[labels == guesses.classes[0]], data.labels == guesses.classes[0]
         assert (data.features[then] != before).all()
         np.testing.assert_array_equal(data.features[: len(known.labels)], known.features)
