@@ -140,7 +140,8 @@ def test_rows_drawn_anew_have_the_statistics_that_are_returned_with_them() -> No
     labels = np.concatenate([rows.labels, new.labels[80:90], new.labels[100:]])
     labels[len(rows.labels) :] += CLASSES - 2
     grown = Rows(np.zeros((CLASSES + 58, WIDTH)), np.zeros(CLASSES + 58))
-    fewer = NewClasses(features, labels, grown, CLASSES, CLASSES + 58)
+    groups = np.minimum(np.arange(len(labels)), len(labels) - 3)  # the last three are one
+    fewer = NewClasses(features, labels, grown, CLASSES, CLASSES + 58, groups=groups)
     for weighting in get_args(Weighting):
         data, anew = guesses.anew(fewer, weighting)
         pairs = (data, anew), (fewer, replace(fewer, guessed=guesses).statistics(weighting))
