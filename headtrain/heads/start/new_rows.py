@@ -25,7 +25,7 @@ within-class covariance over buffer and new task; Deep SLDA averages over rows (
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -51,6 +51,7 @@ from clinit.headtrain.heads.statistics.solve import least_squares_head
 from clinit.setting import Imported
 
 
+@runtime_checkable
 class Guessed(Protocol):
     """How rows of old classes came about that were drawn from a guess."""
 

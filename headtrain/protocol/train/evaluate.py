@@ -204,7 +204,7 @@ def _to_tf32(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return ((values.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
-def _listed(close: Bool[Tensor, "rows heads"]) -> tuple[Int[Tensor, " rows"], ...]:
+def _listed(close: Bool[Tensor, "rows heads"]) -> tuple[Int[Tensor, " _"], ...]:
     """List the rows of each head, which waits for the device once."""
     counts = close.sum(0).tolist()
     of_heads: tuple[Tensor, ...] = close.T.nonzero_static(size=sum(counts))[:, 1].split(counts)

@@ -91,7 +91,7 @@ def rows_of_close_classes(seed: int) -> Rows:
     weight = random.integers(-(2**13), 2**13, size=(CLASSES // 2, DIM)).repeat(2, 0)
     apart = random.integers(-1, 2, size=weight.shape)
     apart[:8] = 0  # equal, so that the first must win
-    return Rows(weight + apart, np.zeros(CLASSES))
+    return Rows((weight + apart).astype(np.float64), np.zeros(CLASSES))
 
 
 def close_bank(device: torch.device) -> Bank:
