@@ -1,9 +1,7 @@
 """Rows of old classes, of which images are rarely at hand: real, remembered or guessed.
 
 If a model remembers class statistics, features are drawn from them, in pairs around the class means
-(`clinit.headtrain.protocol.train.past`).
-
-Otherwise, they are drawn from a guess (`clinit.headtrain.model.guesses`).
+(`clinit.headtrain.protocol.train.past`); otherwise from a guess (`clinit.headtrain.model.guesses`).
 """
 
 from __future__ import annotations
