@@ -19,7 +19,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.names import near_names
 from clinit.headtrain.heads.start.scale import LeftOut
-from clinit.headtrain.heads.temperature import temperature_of
+from clinit.headtrain.heads.temperature import PRIOR, temperature_of
 from clinit.headtrain.model.addition import NONE, Addition, Examined, Price, first_left_out
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
@@ -196,17 +196,22 @@ def _audit(growth: Growth, head: Head) -> Audit:
 
 
 def _calibrated(growth: Growth, own: Examined, kind: str) -> dict[str, Any]:
-    """Return the temperature, and the scores of images of the classes."""
-    facts, is_first = growth.left.facts, not growth.left.class_names
-    found, known = None, None
-    # Images of new classes alone, or drawn features of old ones, would bias the temperature.
-    is_real = is_first or len(growth.held_out.labels) or growth.tests_most
-    if (is_real or (len(own.old.labels) and DRAWN not in kind)) and len(own.new.labels):
-        found = temperature_of(own.head, own.both, facts.activation)
-        known = own.known(facts.activation)
-    if found is None and facts.temperature is not None:
-        found = facts.temperature.unmeasured
-    return {"temperature": found, "known": known}
+    """Return the temperature, and the scores of images of the classes.
+
+    Images of new classes alone would bias the temperature, so images count against the earlier
+    temperature as far as they represent the old classes.
+    """
+    facts, before = growth.left.facts, growth.left.facts.temperature
+    if DRAWN in kind and not len(growth.tested.labels):
+        own = own._replace(old=own.old.nothing(own.old.class_names))
+    weight = growth.represents(own.old)
+    value = 1.0 if before is None else before.value
+    found = None if before is None else before.unmeasured
+    if weight:
+        prior = PRIOR / weight
+        fitted = temperature_of(own.head, own.both, facts.activation, prior=prior, before=value)
+        found = fitted or found
+    return {"temperature": found, "known": own.known(facts.activation)}
 
 
 def _added(
@@ -247,7 +252,6 @@ def _added(
             **({"start": start.chosen, "discriminants": share} if start and share else {}),
             "untested": untested,
             "tested_classes": len(np.unique(tested.labels)),
-            "tested_most": growth.tests_most,
             "old_left_out": len(tested.labels) - len(growth.held_out.labels),
             **({"estimated_loss": asdict(taken)} if is_estimated else {}),
             "audit": found.content,

@@ -18,7 +18,7 @@ from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Top1
 from clinit.files.documents import Count, DocumentKind, content_sha256
-from clinit.headtrain.heads.temperature import LEAST_ROWS, Activation, Temperature
+from clinit.headtrain.heads.temperature import Activation, Temperature
 from clinit.machine import now
 
 Word = Annotated[str, Meta(max_length=64)]
@@ -174,26 +174,12 @@ class ModelFacts:
             return self.temperature.describe()
         if not (self.history or self.fingerprint.weights):
             return ""
-        takes = f"{LEAST_ROWS} tested images"
         if not self.history or self.history[-1].task is None:
-            return f"not calibrated; `clinit add` does it with {takes}, some of old classes"
-        last = self.history[-1]
-        old, new = (last.accuracy.get(n, Top1(0, 0)).total for n in ("old", "new"))
-        tested, which = old + new, "few old classes" if old else "no old class"
-        if old == last.data.get("old_left_out") and not last.data["tested_most"]:
-            old = 0  # images of a few old classes are not like those of all
-        is_first = len(last.classes) == self.num_classes
-        if old + new >= LEAST_ROWS and (old or is_first):
-            why = f"{old + new:,} tested images, all right or no better than chance"
-            return f"not calibrated: {why}, give no correction"
-        if is_first:
-            return f"perhaps too high or low; calibration takes {takes}: there are {new:,}"
-        there = f"there are {old:,} of old and {new:,} of new ones (give more)"
-        if not old:
-            there = f"there are {tested:,}, of {which} (`clinit remember` or `--old` gives more)"
-        return (
-            f"perhaps too high or low; calibration takes {takes}, also of most old classes: {there}"
-        )
+            return "not calibrated; `clinit add` does it with tested images of old classes"
+        which = "no image is tested"
+        if len(self.history[-1].classes) < self.num_classes:
+            which = "no image of old classes is tested (`clinit remember` or `--old` gives some)"
+        return f"perhaps too high or low: {which}"
 
 
 def accuracy_in_words(part: Top1 | None) -> str:

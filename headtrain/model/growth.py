@@ -96,11 +96,6 @@ class Growth:
         parts = [held_out] if memory is None else [held_out, memory.left_out]
         return FeatureSet.joined(parts, held_out.class_names)
 
-    @property
-    def tests_most(self) -> bool:
-        """Whether at least half of the old classes have a tested image."""
-        return 2 * len(np.unique(self.tested.labels)) >= self.left.facts.num_classes
-
     def share(self, known: FeatureSet) -> float:
         """Return the weight of discriminants, for which old classes must be known, in [0, 1].
 
@@ -130,6 +125,17 @@ class Growth:
             min(1.0, len(rows.labels) / ENOUGH) for rows in (self.held_out, self.tested)
         )
         return max(held_out, share * tested)
+
+    def represents(self, tested: FeatureSet) -> float:
+        """Return how far tested images of old classes represent all of these, in [0, 1].
+
+        The share of classes, doubled, or else of `ENOUGH` held-out images.
+        """
+        classes = self.left.facts.num_classes
+        if not classes:
+            return 1.0
+        share = 2 * len(np.unique(tested.labels)) / classes
+        return min(1.0, max(share, len(self.held_out.labels) / ENOUGH))
 
 
 class GrownHead(NamedTuple):

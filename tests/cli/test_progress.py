@@ -13,7 +13,7 @@ from clinit.cli.frame import console
 from clinit.cli.frame import progress as progress_module
 from clinit.cli.frame.progress import ProgressLine, ProgressLog, counting, doing, progress
 from tests.cli.calls import call
-from tests.cli.screen import Screen, on_terminal
+from tests.cli.screen import on_terminal
 
 # What a bar and results do to each other, in a process of its own with a terminal.
 STEPS = """
@@ -52,10 +52,6 @@ say("result 9")
 """
 
 
-def lines_of(screen: Screen) -> list[str]:
-    return [line for line in screen.lines if line]
-
-
 @pytest.mark.parametrize(("columns", "encoding"), [(20, "utf-8"), (80, "latin-1"), (140, "ascii")])
 def test_results_remain_and_bars_do_not(columns: int, encoding: str) -> None:
     code, screen = on_terminal(
@@ -71,7 +67,7 @@ def test_results_remain_and_bars_do_not(columns: int, encoding: str) -> None:
     folded = [
         part[start : start + columns] for part in expected for start in range(0, len(part), columns)
     ]
-    assert lines_of(screen) == [line.rstrip() for line in folded]
+    assert [line for line in screen.lines if line] == [line.rstrip() for line in folded]
 
 
 def test_a_log_tells_how_far_the_work_is(

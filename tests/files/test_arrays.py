@@ -32,17 +32,13 @@ def npz(path: Path, **arrays: Any) -> None:
     np.savez(path, **columns)
 
 
-def compressed(path: Path, **arrays: Any) -> None:
-    np.savez_compressed(path, **arrays)
-
-
 def tensors(path: Path, **arrays: Any) -> None:
     save_file({name: np.asarray(array) for name, array in arrays.items()}, path)
 
 
 Writer = Callable[..., None]
 KINDS = pytest.mark.parametrize(
-    ("name", "write"), [("a.npz", npz), ("b.npz", compressed), ("a.safetensors", tensors)]
+    ("name", "write"), [("a.npz", npz), ("b.npz", np.savez_compressed), ("a.safetensors", tensors)]
 )
 
 

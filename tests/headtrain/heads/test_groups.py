@@ -165,10 +165,6 @@ def test_given_groups_are_those_within_a_class() -> None:
 counts_of_classes = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 
 
-def labels_of(counts: list[int]) -> np.ndarray:
-    return np.random.default_rng(7).permutation(np.repeat(np.arange(len(counts)), counts))
-
-
 def naive_draw(labels: np.ndarray, quotas: list[int], seed: int) -> list[bool]:
     """Go through the rows in shuffled order, and take each whose class still wants one."""
     left, taken = list(quotas), [False] * len(labels)
@@ -184,7 +180,7 @@ def test_a_draw_takes_the_first_rows_of_each_class_in_shuffled_order(
     counts: list[int], seed: int, data: st.DataObject
 ) -> None:
     quotas = [data.draw(st.integers(0, 14)) for _ in counts]
-    labels = labels_of(counts)
+    labels = np.random.default_rng(7).permutation(np.repeat(np.arange(len(counts)), counts))
     drawn = draw_per_class(labels, np.array(quotas), seed)
     assert drawn.tolist() == naive_draw(labels, quotas, seed)
     wanted = np.minimum(counts, quotas)

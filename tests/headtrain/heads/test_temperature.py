@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
@@ -8,6 +10,7 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.linear import NEVER
 from clinit.headtrain.heads.temperature import (
     LEAST_ROWS,
+    PRIOR,
     Temperature,
     calibration_error,
     fit_temperature,
@@ -40,11 +43,12 @@ def naive_error(logits: np.ndarray, labels: np.ndarray, bins: int = 15) -> float
     return total
 
 
-def scipy_temperature(logits: np.ndarray, targets: np.ndarray) -> float:
-    """Return the T of the least cross entropy with some targets."""
+def scipy_temperature(logits: np.ndarray, targets: np.ndarray, prior: float = 0.0) -> float:
+    """Return the T of the least cross entropy with some targets, and with a prior."""
 
     def loss(t: float) -> float:
-        return float(-(targets * log_softmax(logits / np.exp(t), axis=1)).sum())
+        fit = -(targets * log_softmax(logits / np.exp(t), axis=1)).sum()
+        return float(fit + prior * t**2 / 2)
 
     found = minimize_scalar(loss, bounds=(-7, 7), method="bounded", options={"xatol": 1e-9})
     return float(np.exp(found.x))
@@ -126,21 +130,44 @@ def test_rows_of_a_class_that_the_head_rules_out_are_left_out() -> None:
     assert temperature_of(Head(weight, bias), left) is None
 
 
-def test_one_half_fits_and_the_other_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("prior", [0.0, PRIOR])
+def test_all_fit_and_each_half_is_measured_with_the_other(
+    monkeypatch: pytest.MonkeyPatch, prior: float
+) -> None:
     head, rows = features_of(1001)
-    found = temperature_of(head, rows)
-    assert (found.fitted_rows, found.measured_rows) == (501, 500)
+    found = temperature_of(head, rows, prior=prior, before=2.0)
+    assert (found.fitted_rows, found.measured_rows) == (1001, 1001)
     order = np.argsort(rows.labels, kind="stable")
-    fit, judge = order[::2], order[1::2]
-    logits = (rows.features + head.bias).astype(np.float64)
-    assert found.value == pytest.approx(fit_temperature(logits[fit], rows.labels[fit]))
-    assert found.ece_before == pytest.approx(naive_error(logits[judge], rows.labels[judge]))
-    after = naive_error(logits[judge] / found.value, rows.labels[judge])
-    assert found.ece_after == pytest.approx(after)
-    assert after < 0.5 * found.ece_before  # type: ignore[operator]
+    logits, labels = (rows.features + head.bias).astype(np.float64)[order], rows.labels[order]
+    value, odd, even = (
+        2 * scipy_temperature(logits[some] / 2, np.eye(5)[labels[some]], prior)
+        for some in (slice(None), slice(1, None, 2), slice(0, None, 2))
+    )
+    assert found.value == pytest.approx(value, rel=1e-4)
+    assert found.ece_before == pytest.approx(naive_error(logits, labels))
+    logits[::2], logits[1::2] = logits[::2] / odd, logits[1::2] / even
+    assert found.ece_after == pytest.approx(naive_error(logits, labels), rel=1e-3)
+    assert found.ece_after < 0.5 * found.ece_before  # type: ignore[operator]
     monkeypatch.setattr("clinit.headtrain.heads.temperature.MOST_ROWS", 200)
     of_many = temperature_of(head, rows)
-    assert (of_many.fitted_rows, of_many.measured_rows) == (100, 100)
+    assert (of_many.fitted_rows, of_many.measured_rows) == (200, 200)
+
+
+def test_with_a_prior_few_rows_move_an_earlier_temperature_by_little() -> None:
+    head, rows = features_of(400)
+    values = []
+    for count in (1, 2, 99, 100, 101):
+        part = FeatureSet(rows.features[:count], rows.labels[:count], rows.class_names)
+        found = temperature_of(head, part, prior=PRIOR, before=3.0)
+        assert found.measured_rows == (count if count >= LEAST_ROWS else 0)
+        values.append(found.value)
+    assert values[0] == pytest.approx(3.0, rel=0.1)
+    np.testing.assert_allclose(values[2:4], values[3:], rtol=0.02)
+    weak = temperature_of(head, rows, prior=1e6 * PRIOR, before=3.0)
+    assert weak.value == pytest.approx(3.0, rel=1e-3)
+    assert weak.measured_rows == 0
+    right = (rows.features + head.bias).argmax(axis=1)
+    assert 0 < temperature_of(head, replace(rows, labels=right), prior=PRIOR).value < 1
 
 
 def test_a_head_divided_multiplied_and_divided_has_the_same_bits() -> None:

@@ -12,7 +12,7 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.heads.temperature import temperature_of
+from clinit.headtrain.heads.temperature import PRIOR, temperature_of
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.export import TrainedRun, export_model
@@ -234,12 +234,21 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
         divided_part, plain_part = (getattr(each.head, part) for each in (other, one))
         atol = known * np.abs(plain_part).max()
         np.testing.assert_allclose(divided_part, plain_part, rtol=0, atol=atol)
-    held_out = other.memory.held_out
+    held_out, memory = other.memory.held_out, divided.model.memory
+    assert memory is not None
     assert len(held_out.labels) == 20 + 8
-    assert other.facts.temperature == temperature_of(other.head, held_out)
-    assert other.facts.temperature != divided.model.facts.temperature
-    # Without held-out rows of both kinds the temperature stays.
+    before = divided.model.facts.temperature
+    fitted = temperature_of(other.head, held_out, prior=PRIOR, before=before.value)
+    assert other.facts.temperature == fitted != before
+    # Without tested rows of old classes the temperature stays; images of few hardly move it.
     forgetful = replace(load_model(divided.path, device="cpu"), memory=None)
-    monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 5)  # the new ones alone
     found = added(forgetful, arriving(), config).model.facts.temperature
-    assert found == divided.model.facts.temperature.unmeasured
+    assert found == before.unmeasured
+    values = [before.value]
+    for count in (1, 2, 3):
+        held_out = memory.held_out.part(memory.held_out.labels < count)
+        some = replace(memory, held_out=held_out)
+        told = added(replace(forgetful, memory=some), arriving(), config).model.facts
+        values.append(told.temperature.value)
+    steps = np.diff(np.log(values))
+    assert ((steps < -0.01) & (steps > -0.1)).all(), values

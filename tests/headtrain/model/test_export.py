@@ -346,7 +346,7 @@ def test_changed_classes_keep_their_weights_but_not_the_measured_errors(
     left = write_model(opened.remove(["d"]), tmp_path / "left").model.facts
     assert left.temperature == model.model.facts.temperature.unmeasured
     text = (tmp_path / "left" / "README.md").read_text()
-    assert "fitted on 10 tested images before the classes last changed" in text
+    assert "fitted on 20 tested images; the error that is left was not measured" in text
 
 
 def test_a_head_alone_has_the_rows_of_the_model(

@@ -259,8 +259,9 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     assert "The other 3 classes of head.npz: no row of them is held out" in answer
     assert ["a known row of dog", "elk 21"] in [each["images"] for each in added.audit.repeated]
     assert "(7 are repeats or nearly alike, listed below)" in answer
-    assert "there are 41, of few old classes (" in added.model.facts.probabilities
-    assert "`clinit add` does it" in added.model.rename({"elk": "moose"}).facts.probabilities
+    assert "fitted on 41 tested images; the error" in added.model.facts.probabilities
+    assert "no image of old classes is tested (" in model.facts.probabilities
+    assert "`clinit add` does it" in model.rename({"dog": "wolf"}).facts.probabilities
     assert similar_names(("sunflower", "sunflowr"), model).startswith("sunflowr: is it sunf")
     assert "MODEL moose=mooses" in similar_names(("mooses",), added.model.rename({"elk": "moose"}))
 

@@ -10,19 +10,16 @@ from clinit.headtrain.heads.closed.methods import Arrival, ClosedForm, Solution
 DIM = 7
 COUNTS = (9, 1, 0, 12, 5, 8, 6, 1, 10)
 """Rows of each class; those of the base are the first four."""
+CENTRES = 2 * np.random.default_rng(3).normal(size=(len(COUNTS), DIM))
 STOPS = (4, 6, 9)
 """Number of classes after the base and after each task."""
-
-
-def centres() -> np.ndarray:
-    return np.random.default_rng(3).normal(size=(len(COUNTS), DIM)) * 2
 
 
 def rows_of(start: int, stop: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """The training rows of some classes, class after class."""
     labels = np.repeat(np.arange(len(COUNTS)), COUNTS)
     noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
-    features = (centres()[labels] + noise * np.linspace(0.2, 2, DIM)).astype(np.float32)
+    features = (CENTRES[labels] + noise * np.linspace(0.2, 2, DIM)).astype(np.float32)
     chosen = (labels >= start) & (labels < stop)
     return features[chosen], labels[chosen]
 

@@ -71,17 +71,13 @@ def naive_weights(data: NewClasses, weighting: str) -> np.ndarray:
     return np.asarray(1 / (np.count_nonzero(counts) * counts[data.labels] * sizes))
 
 
-def extended(features: np.ndarray) -> np.ndarray:
-    return np.column_stack([features, np.ones(len(features))])
-
-
 def naive_least_squares(
     data: NewClasses, weighting: str, lam: float, bias: str, most_rows: int
 ) -> np.ndarray:
     """Solve once without each row; the others of a small new class take its share of the weight."""
     labels, groups = data.labels, groups_of(data)
     counts = counts_of(data)
-    z = extended(data.features)
+    z = np.column_stack([data.features, np.ones(len(data.features))])
     truth = np.eye(STOP)[labels]
     logits = []
     for row in range(len(z)):

@@ -34,10 +34,6 @@ def solve(
     )
 
 
-def extended(head: Rows) -> np.ndarray:
-    return np.asarray(np.c_[head.weight, head.bias])
-
-
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_with_ridge_it_is_that_of_scikit_learn(weighting: Weighting) -> None:
     features, labels = sample()
@@ -45,9 +41,9 @@ def test_with_ridge_it_is_that_of_scikit_learn(weighting: Weighting) -> None:
     z = np.c_[features, np.ones(len(features))]  # the bias is penalised, too
     ridge = Ridge(alpha=0.05, fit_intercept=False, solver="cholesky")
     ridge.fit(z, np.eye(CLASSES)[labels], sample_weight=w)
-    np.testing.assert_allclose(
-        extended(solve(features, labels, 0.05, weighting)), ridge.coef_, rtol=1e-8, atol=1e-12
-    )
+    head = solve(features, labels, 0.05, weighting)
+    found = np.c_[head.weight, head.bias]
+    np.testing.assert_allclose(found, ridge.coef_, rtol=1e-8, atol=1e-12)
 
 
 def relative(found: np.ndarray, expected: np.ndarray) -> float:
