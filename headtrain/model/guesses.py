@@ -146,7 +146,7 @@ class Guesses:
     def of(cls, head: Head, classes: Int[np.ndarray, " guessed"], new: FeatureSet) -> Guesses:
         """Draw the noise for as many rows of these classes as `drawn_per_class` wants.
 
-        But no more than `MOST_PAIRS`.
+        But no more than `MOST_PAIRS`, or a pair per class.
         """
         pairs = -(-drawn_per_class(head.num_classes, head.dim) // 2)
         pairs = max(1, min(pairs, MOST_PAIRS // len(classes)))
@@ -178,8 +178,8 @@ class Guesses:
             weighting: Kind of average of the statistics.
 
         Returns:
-            The data, with at most `MOST_ANEW` guessed rows, and their statistics, in which the
-            guessed classes are just as they were guessed.
+            The data, with at most `MOST_ANEW` guessed rows or a pair per class, and their
+            statistics, in which the guessed classes are just as they were guessed.
         """
         kept = np.flatnonzero(~np.isin(fewer.labels, self.classes))
         groups = None if fewer.groups is None else fewer.groups[kept]

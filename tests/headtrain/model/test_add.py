@@ -246,9 +246,8 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
     assert found == before.unmeasured
     values = [before.value]
     for count in (1, 2, 3):
-        held_out = memory.held_out.part(memory.held_out.labels < count)
-        some = replace(memory, held_out=held_out)
-        told = added(replace(forgetful, memory=some), arriving(), config).model.facts
-        values.append(told.temperature.value)
+        some = memory.held_out.part(memory.held_out.labels < count)
+        model = replace(forgetful, memory=replace(memory, held_out=some))
+        values.append(added(model, arriving(), config).model.facts.temperature.value)
     steps = np.diff(np.log(values))
     assert ((steps < -0.01) & (steps > -0.1)).all(), values
