@@ -150,9 +150,9 @@ class ModelFacts:
     def caution(self) -> str | None:
         """Why the probabilities cannot be trusted; None if they can.
 
-        With a temperature, they can be trusted. Otherwise the training of the head decides.
+        If a temperature was measured, they can. Otherwise the training of the head decides.
         """
-        if self.temperature is not None:
+        if self.temperature is not None and self.temperature.measured_rows:
             return None
         config = self.record.get("config")
         settings = config if isinstance(config, Mapping) else {}

@@ -1,7 +1,9 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clinit.headtrain.heads.temperature import Temperature
 from clinit.headtrain.model.model import load_model
 from tests.cli.calls import call, done, refused, sides
 
@@ -22,8 +24,10 @@ def runs(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_linear_heads_are_exported(method: str, runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
     done("export", runs / method, "--out", out)
-    caution = load_model(out, device="cpu").facts.caution
-    assert (caution is not None) == (method == "simplecil")
+    facts = load_model(out, device="cpu").facts
+    assert (facts.caution is not None) == (method == "simplecil")
+    few = Temperature(value=1.1, fitted_rows=9, measured_rows=0)
+    assert replace(facts, temperature=few).caution == facts.caution
 
 
 def test_what_is_no_linear_head_is_not_diagnosed(runs: Path, tiny_run: Path) -> None:

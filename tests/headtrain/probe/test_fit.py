@@ -19,10 +19,6 @@ def rows(count: int = 300) -> LabelledRows:
     return LabelledRows.on(torch.device("cpu"), TRAIN.features[:count], TRAIN.labels[:count])
 
 
-def regression(count: int = 300, *, standardise: bool = False) -> LogisticRegression:
-    return LogisticRegression(rows(count), 10, Standard.of(rows(count), standardise=standardise))
-
-
 @EITHER
 @pytest.mark.parametrize("c", [0.01, 1.0, 30.0])
 def test_logistic_regression_is_that_of_scikit_learn(
@@ -32,7 +28,8 @@ def test_logistic_regression_is_that_of_scikit_learn(
     monkeypatch.setattr(module, "BLOCK_VALUES", 700)  # seventy rows
     seen = STANDARDISED if standardise else FEATURES
     reference = Reference(C=c, max_iter=5000, tol=1e-7).fit(seen, TRAIN.labels)
-    problem = regression(standardise=standardise)
+    standard = Standard.of(rows(), standardise=standardise)
+    problem = LogisticRegression(rows(), 10, standard)
     found, parameters = problem.minimum(c)
     weight, bias = (part.numpy() for part in problem.split(parameters))
     assert found.converged
