@@ -36,11 +36,6 @@ def markdown_cells(text: str) -> list[list[str]]:
     return [[re.sub(r"\\(.)", r"\1", cell.strip()) for cell in cells] for cells in parts]
 
 
-def spread_of(cell: str) -> list[float]:
-    """Return mean and deviation."""
-    return [float(each.replace(",", "")) for each in re.findall(r"[-\d.,]+", cell)]
-
-
 def test_markdown_holds_the_means_and_deviations(seeded: Runs) -> None:
     head, rule, *lines = markdown_cells(seeded.as_text(ReportView(format="markdown")))
     assert head[:4] == ["init", "note", "seeds", "A_all (%) ↑"]
@@ -55,7 +50,8 @@ def test_markdown_holds_the_means_and_deviations(seeded: Runs) -> None:
         assert seeds == "3"
         for name, digits, cell in (("acc_all", 2, numbers[0]), ("loss_new", 3, numbers[8])):
             own = [means[init, note][each] for each in (name, f"{name}_deviation")]
-            assert spread_of(cell) == pytest.approx(own, abs=0.51 * 10**-digits)
+            spread = [float(each.replace(",", "")) for each in re.findall(r"[-\d.,]+", cell)]
+            assert spread == pytest.approx(own, abs=0.51 * 10**-digits)
 
 
 def test_the_best_of_comparable_runs_is_bold(seeded: Runs) -> None:

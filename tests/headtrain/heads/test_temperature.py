@@ -164,8 +164,7 @@ def test_with_a_prior_few_rows_move_an_earlier_temperature_by_little() -> None:
     assert values[0] == pytest.approx(3.0, rel=0.1)
     np.testing.assert_allclose(values[2:4], values[3:], rtol=0.02)
     weak = temperature_of(head, rows, prior=1e6 * PRIOR, before=3.0)
-    assert weak.value == pytest.approx(3.0, rel=1e-3)
-    assert weak.measured_rows == 0
+    assert (weak.value, weak.measured_rows) == (pytest.approx(3.0, rel=1e-3), 0)
     right = (rows.features + head.bias).argmax(axis=1)
     assert 0 < temperature_of(head, replace(rows, labels=right), prior=PRIOR).value < 1
 

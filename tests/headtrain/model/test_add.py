@@ -242,8 +242,7 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
     assert other.facts.temperature == fitted != before
     # Without tested rows of old classes the temperature stays; images of few hardly move it.
     forgetful = replace(load_model(divided.path, device="cpu"), memory=None)
-    found = added(forgetful, arriving(), config).model.facts.temperature
-    assert found == before.unmeasured
+    assert added(forgetful, arriving(), config).model.facts.temperature == before.unmeasured
     values = [before.value]
     for count in (1, 2, 3):
         some = memory.held_out.part(memory.held_out.labels < count)
