@@ -50,8 +50,8 @@ LEAST_ROWS = 100
 """Least number of held-out rows without a prior: half of fewer rows would determine one number
 poorly, and an error over 15 bins even worse. So it is not measured on fewer rows, either."""
 PRIOR = 16.0
-"""Usual strength of a prior, in rows. With 8 or 4, ViT-tiny is worse calibrated where a tenth of
-the old classes are tested."""
+"""Usual strength of a prior, in rows. With 8 or 4, ViT-tiny is worse calibrated if a tenth of the
+old classes are tested."""
 MOST_ROWS, MOST_LOGITS = 20_000, 27_500_000
 """Maximum number of held-out rows that are used, and of their logits: 220 MB of 1,365 classes."""
 LEAST_LEAD = 1e-4

@@ -104,8 +104,11 @@ class Growth:
         """
         if self.config.init != "auto":
             return float(self.config.init == "discriminant")
-        known_classes = len(np.unique(known.labels))
-        return min(1.0, 2 * known_classes / self.left.facts.num_classes)
+        return self._doubled(known)
+
+    def _doubled(self, rows: FeatureSet) -> float:
+        """Return twice the share of old classes that have rows, or 1."""
+        return min(1.0, 2 * len(np.unique(rows.labels)) / self.left.facts.num_classes)
 
     @property
     def price(self) -> float:
@@ -131,11 +134,9 @@ class Growth:
 
         The share of classes, doubled, or else of `ENOUGH` held-out images.
         """
-        classes = self.left.facts.num_classes
-        if not classes:
+        if not self.left.facts.num_classes:
             return 1.0
-        share = 2 * len(np.unique(tested.labels)) / classes
-        return min(1.0, max(share, len(self.held_out.labels) / ENOUGH))
+        return max(self._doubled(tested), min(1.0, len(self.held_out.labels) / ENOUGH))
 
 
 class GrownHead(NamedTuple):
