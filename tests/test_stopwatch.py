@@ -21,8 +21,7 @@ def test_phases_of_one_name_add_up_and_the_total_counts_what_lies_between(
             clock.append(until)
         clock.append(until + 0.5)
     assert watch.seconds == {"read": 2.0 + 2.5, "write": 0.5}
-    assert watch.total == 6.5
-    assert watch.seconds["never"] == 0.0
+    assert (watch.total, watch.seconds["never"]) == (6.5, 0.0)
 
 
 def test_work_queued_on_a_cuda_device_counts_in_its_phase(

@@ -66,8 +66,7 @@ def test_a_cache_opens_and_is_as_it_was_written(side: str) -> None:
     }
     assert len(cache.views) == (1 if side == "base" else 0)
     loaded = cache.split("train").load()
-    assert loaded.features.shape == (32, 24)
-    assert loaded.features.dtype == np.float16
+    assert (loaded.features.shape, loaded.features.dtype) == ((32, 24), np.float16)
     assert loaded.class_names == (("0", "1", "2", "3") if side == "base" else ("4", "5", "6", "7"))
     # What 0.1.0 counted with the stored head on these features is what they give today.
     head = read_head(DATA / "caches" / side / "head.safetensors")
@@ -125,8 +124,7 @@ def test_a_sweep_goes_on_and_trains_no_recorded_run_again(files: Path) -> None:
 def test_an_aligned_head_keeps_what_is_said_of_it_beside_it() -> None:
     head, facts = read_base_head(DATA / "mse.safetensors")
     assert head.class_names == ("0", "1", "2", "3")
-    assert facts["alignment"]["loss"] == "mse"
-    assert facts["alignment"]["epochs"] == 2
+    assert (facts["alignment"]["loss"], facts["alignment"]["epochs"]) == ("mse", 2)
 
 
 def test_stored_activations_open() -> None:

@@ -273,7 +273,7 @@ class Addition:
         other = "other places, cameras or days" if self._noun == "photograph" else "other sources"
         guessed, init = "weights" in self.change.data["old_rows"], self.change.settings["init"]
         easy = ", too easy a test of few while old classes are not remembered"
-        easy = easy if guessed and init not in ("auto", "fitted") else ""
+        easy = easy if guessed and init == "discriminant" else ""
         found = f"{_right(self.new)}{easy}; {other} may be harder"
         found += f" ({repeats:,} are repeats or nearly alike, listed below)" if repeats else ""
         return f"Your {given}, {each} without itself: {found}."

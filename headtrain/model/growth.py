@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,8 +174,6 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     if share < 1:
         init = "fitted" if is_auto else growth.config.init
         head, start = _started(growth, init, rows, guesses)
-        if init == "fitted" and guesses is not None and start.left_out is not None:
-            start = replace(start, left_out=partial(start.left_out, guesses.anew))
         if is_auto and len(rows.labels):
             # With a single image per class, nothing else shows how far old images lie from the new
             # rows, which could take them all: these take at most half of the stand-ins.

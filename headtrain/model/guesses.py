@@ -167,41 +167,36 @@ class Guesses:
         assert self.head.class_names is not None
         return FeatureSet(rows.reshape(-1, self.head.dim), labels, self.head.class_names)
 
-    def anew(self, fewer: NewClasses, weighting: Weighting) -> tuple[NewClasses, ClassStatistics]:
-        """Return data whose guessed rows are drawn anew, for the new images in it.
+    def anew(self, fewer: NewClasses) -> NewClasses:
+        """Return data whose guessed rows are drawn anew, from a guess by the new images in it.
 
         Left-out images are tested too easily by rows that had to differ from guesses made with
         them: with two images per class, 94 % were right where other images had 50 %.
 
         Args:
             fewer: Old rows and some of the new images.
-            weighting: Kind of average of the statistics.
 
         Returns:
-            The data, with at most `MOST_ANEW` guessed rows or a pair per class, and their
-            statistics, in which the guessed classes are just as they were guessed.
+            The data, with at most `MOST_ANEW` guessed rows or a pair per class.
         """
-        kept = np.flatnonzero(~np.isin(fewer.labels, self.classes))
-        groups = None if fewer.groups is None else fewer.groups[kept]
-        rest = replace(
-            fewer, features=take(fewer.features, kept), labels=fewer.labels[kept], groups=groups
-        )
+        rest = fewer.subset(~np.isin(fewer.labels, self.classes))
         is_new = rest.labels >= fewer.start
         images, names = to_numpy(rest.features)[is_new], map(str, range(fewer.start, fewer.stop))
         guess = guessed_population(
             self.head, FeatureSet(images, rest.labels[is_new] - fewer.start, tuple(names))
         )
         drawn = self.rows(guess, max(1, MOST_ANEW // (2 * len(self.classes))))
+        groups = rest.groups
         if groups is not None:
             groups = np.append(groups, groups.max(initial=-1) + 1 + np.arange(len(drawn.labels)))
         features = [rest.features, beside(rest.features, drawn.features)]
-        data = replace(
+        return replace(
             rest,
             features=namespace(rest.features).concat(features),
             labels=np.append(rest.labels, drawn.labels),
             groups=groups,
+            guessed=replace(self, population=guess),
         )
-        return data, self._with_rows(data, weighting, guess)
 
     @property
     def within(self) -> Float[np.ndarray, "dim dim"]:
@@ -210,12 +205,7 @@ class Guesses:
 
     def statistics(self, data: NewClasses, weighting: Weighting) -> ClassStatistics:
         """Return the statistics of data, with the guessed classes just as they were guessed."""
-        return self._with_rows(data, weighting, self.population)
-
-    def _with_rows(
-        self, data: NewClasses, weighting: Weighting, guess: Population
-    ) -> ClassStatistics:
-        totals, classes = data.counts, self.classes
+        totals, classes, guess = data.counts, self.classes, self.population
         kept = np.flatnonzero(~np.isin(data.labels, classes))
         means = beside(take(data.features, slice(0)), guess.means[classes].astype(np.float64))
         shift = namespace(means).mean(means, axis=0)

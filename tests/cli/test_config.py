@@ -22,7 +22,6 @@ PLACES = {
     "train-top": ["--base=b", "--new=n", "--out=o"],
     "sweep": ["--base=b", "--new=n", "--out=o"],
 }
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(autouse=True)
@@ -249,7 +248,7 @@ def test_the_sweep_has_the_places_of_its_runs_and_options_of_its_own() -> None:
 
 
 def test_the_files_of_the_documentation_are_read_by_the_commands_that_it_names() -> None:
-    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
     (line,) = (each for each in page.splitlines() if "accept `--config FILE`" in each)
     said = line.split(" accept ")[0].replace("clinit ", "")
     assert set(COMMANDS) == set(PLACES) == set(re.findall("`([^`]+)`", said))

@@ -16,8 +16,6 @@ from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.network import TimmEngine
 from tests.cli.calls import call, checked, done, refused
 
-VOID = ("meta", "link", "img", "br", "input")
-
 
 class WellFormed(HTMLParser):
     """Fails if a tag is not closed by its own; collects addresses and texts."""
@@ -32,7 +30,7 @@ class WellFormed(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
         self.sources += [given[name] or "" for name in ("src", "href") if name in given]
-        if tag not in VOID:
+        if tag not in ("meta", "link", "img", "br", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:

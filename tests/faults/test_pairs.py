@@ -12,8 +12,6 @@ from same_bits import litter, results
 from tests.faults.process import Fault, run, start
 from tests.faults.workload import WRITERS, Scene
 
-HOLD_S = 4.0
-"""How long the first is held while the second does not end: it may be waiting for the first."""
 OTHER = {
     "align": ("--loss", "ce"),
     "train-head": ("--seed", "1"),
@@ -45,7 +43,8 @@ def test_two_processes_on_one_folder_write_what_one_writes(
     while not (scene.folder / "paused").exists() and not one.ended(0.01):
         pass
     two = start(both[1], scene.folder, name="two")
-    two.ended(HOLD_S)
+    # The first is held while the second does not end: it may be waiting for the first.
+    two.ended(4.0)
     (scene.folder / "go").touch()
     ended = [one.wait(), two.wait()]
     assert [each.problems(ends=(0, 1)) for each in ended] == [[], []]

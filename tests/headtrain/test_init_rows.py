@@ -14,7 +14,6 @@ from clinit.headtrain.protocol.sweep.grid import run_of
 from tests.headtrain.protocol.test_experiment import make_base, make_head, make_new
 
 SMALL: dict[str, Any] = {"tasks": 2, "iterations": 0, "batch_size": 8, "device": "cpu"}
-LEAST_SQUARE = {"scale": "norm", "lam": 0.05}
 SIDES = make_base(train=(12, 3, 9, 20, 1, 7, 8, 5)), make_new(train=(15, 6, 9, 11, 5, 8, 7))
 
 
@@ -52,7 +51,7 @@ def test_heads_are_diagnosed_on_the_rows_that_they_were_trained_on(
         measured.append(int((statistics.totals > 0).sum()))
         return {}
 
-    asked = study(SMALL, LEAST_SQUARE, **changes)
+    asked = study(SMALL, {"scale": "norm", "lam": 0.05}, **changes)
     run_experiment(RunData(*SIDES, make_head()), [asked], diagnose=diagnose)
     assert measured[0] == classes
 

@@ -22,10 +22,10 @@ classes. Of least squares, p the share of the class and A the system, which cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ from clinit.headtrain.heads.array import (
     take,
     to_numpy,
 )
-from clinit.headtrain.heads.groups import balanced_draw
+from clinit.headtrain.heads.groups import Mask, balanced_draw
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import FixedPart, LocalTerms, Loss
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows, shrunk
@@ -295,12 +295,13 @@ def leave_one_out(
     elif start.init == "class-mean" and start.class_mean == "raw":
         logits = sample.logits(partial(_means, rows, sample.data, with_bias))
     else:
-        logits = computed_again(sample, again, MOST_PARTS if start.own else PARTS)
+        parts = without_parts(sample, MOST_PARTS if start.own else PARTS)
+        logits = computed_again(sample, parts, lambda part: again(part.data))
     if sample.alone.any() and start.own is None:
         assert statistics is not None
         alone = torch.from_numpy(sample.alone).to(logits.device)
         of = sample.subset(sample.alone)
-        logits[alone] = _of_other_images(start, rows, of, statistics, lam)
+        logits[alone] = of_other_images(start, rows, of, statistics, lam)
     return logits
 
 
@@ -316,7 +317,7 @@ def judges_of(
     return sample if varies and start.own is None else sample.judgeable
 
 
-def _of_other_images(
+def of_other_images(
     start: Start, rows: Rows, sample: CalibrationSet, statistics: ClassStatistics, lam: float | None
 ) -> Float[Tensor, "alone new"]:
     """Return the logits to expect of another image of each class of a single one (`sample`)."""
@@ -358,18 +359,21 @@ def less_owed(
     return logits.scatter_add(1, sample.target[:, None], -own[:, None])
 
 
-def computed_again(
-    sample: CalibrationSet, rows_of: Callable[[NewClasses], Rows], most: int
-) -> Float[Tensor, "rows new"]:
-    """Return leave-one-out logits from rows that are computed again without some of the images.
+class Part(NamedTuple):
+    """Data without some of the images, which rows computed from it judge."""
 
-    The images are divided into at most `most` parts, each left out in turn. Images of a group stay
-    together; the groups of a class are dealt out to the parts one by one.
+    number: int
+    """From 0."""
+    judged: Mask
+    """Which of the drawn rows are left out."""
+    data: NewClasses
 
-    Args:
-        sample: The data, and its drawn rows.
-        rows_of: Computes the rows, bias included.
-        most: Maximum number of calls of `rows_of`.
+
+def without_parts(sample: CalibrationSet, most: int) -> Iterator[Part]:
+    """Divide images into at most `most` parts, and yield the data without each part.
+
+    Images of a group stay together; the groups of a class are dealt out to the parts one by one.
+    Old rows that were drawn from a guess are drawn from another one, which has not seen the part.
     """
     data = sample.data
     groups = np.arange(len(data.labels)) if data.groups is None else data.groups
@@ -378,14 +382,26 @@ def computed_again(
     parts = number.reshape(-1) % min(len(kinds), most)
     # The only image of a new class is never left out: its logits are not used.
     parts[(data.labels >= data.start) & (data.counts[data.labels] == 1)] = -1
-    logits = np.zeros((len(sample), data.stop - data.start))
-    for part in np.unique(parts[sample.drawn][parts[sample.drawn] >= 0]):
-        kept, judged = np.flatnonzero(parts != part), parts[sample.drawn] == part
-        groups_kept = None if data.groups is None else data.groups[kept]
-        features = take(data.features, kept)
-        fewer = replace(data, features=features, labels=data.labels[kept], groups=groups_kept)
-        rows, asked = rows_of(fewer).on_host(), take(data.features, sample.drawn[judged])
-        logits[judged] = to_numpy(asked) @ rows.weight.T + rows.bias
+    present = np.unique(parts[sample.drawn][parts[sample.drawn] >= 0])
+    for place, part in enumerate(present):
+        fewer = data.subset(parts != part)
+        if data.guessed is not None:
+            fewer = data.guessed.anew(fewer)
+        yield Part(place, parts[sample.drawn] == part, fewer)
+
+
+def computed_again(
+    sample: CalibrationSet, parts: Iterable[Part], rows_of: Callable[[Part], Rows], sets: int = 1
+) -> Float[Tensor, "rows columns"]:
+    """Return leave-one-out logits from rows, bias included, that are computed without each part.
+
+    `rows_of` may return several `sets` of the new rows, one after another.
+    """
+    data = sample.data
+    logits = np.zeros((len(sample), sets * (data.stop - data.start)))
+    for part in parts:
+        rows, asked = rows_of(part).on_host(), take(data.features, sample.drawn[part.judged])
+        logits[part.judged] = to_numpy(asked) @ rows.weight.T + rows.bias
     return as_tensor(beside(data.head.weight, logits))
 
 

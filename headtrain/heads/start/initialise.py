@@ -7,7 +7,6 @@ mean norm of old rows (`scaled`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from clinit.headtrain.heads.array import as_tensor, library, namespace
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.heads.start.beside_guesses import PARTS, lambda_beside_guesses
 from clinit.headtrain.heads.start.calibrate import (
     Search,
     affine,
@@ -34,29 +34,20 @@ from clinit.headtrain.heads.start.calibrate import (
 )
 from clinit.headtrain.heads.start.calibration_set import (
     CalibrationSet,
+    Part,
     computed_again,
     in_sample,
     judges_of,
     leave_one_out,
+    without_parts,
 )
 from clinit.headtrain.heads.start.discriminant import discriminant_rows
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.scale import Initialisation, LeftOut
 from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import LambdaPath
 from clinit.machine import Stopwatch
-
-PARTS = 5
-"""Number of parts that are left out in turn for the leave-one-out logits of fitted rows."""
-
-Seen = Callable[[NewClasses, Weighting], tuple[NewClasses, ClassStatistics]]
-"""Returns the data without some images as rows are computed from them, and their statistics."""
-
-
-def with_statistics(data: NewClasses, weighting: Weighting) -> tuple[NewClasses, ClassStatistics]:
-    """Return data as they are, and their statistics."""
-    return data, data.statistics(weighting)
 
 
 def initialise(start: Start, data: NewClasses, **options: Any) -> Initialisation:
@@ -109,8 +100,15 @@ def initialising(
         with watch.phase("calibrate"):
             judge = LOSSES.get(loss, LOSSES["ce"])
             sample = CalibrationSet.of(data, judge, start.new_share)
-    lam, curve, around = None, None, sample
-    if start.chooses_lambda:
+    lam, curve, around, without = None, None, sample, list[Rows]()
+    if start.chooses_lambda and data.guessed is not None:
+        assert sample is not None
+        assert statistics is not None
+        with watch.phase("lambda"):
+            judges = judges_of(start, sample, statistics)
+            chosen = yield from lambda_beside_guesses(start, judges, statistics, known)
+            lam, curve, without = chosen
+    elif start.chooses_lambda:
         assert sample is not None
         assert statistics is not None
         with watch.phase("lambda"):
@@ -139,21 +137,22 @@ def initialising(
     assert sample is not None
     with watch.phase("fit"):
         end = fit(sample, found.rows, start.fit_ridge, fits_bias=start.bias == "write")
-    judged = sample.judgeable
 
-    def again(fewer: NewClasses, statistics: ClassStatistics) -> Rows:
+    def again(part: Part) -> Rows:
+        fewer = part.data
         around = CalibrationSet.of(fewer, sample.loss, start.new_share)
-        raw = raw_rows(start, fewer, statistics, lam)
+        if without:
+            raw = without[part.number]
+        else:
+            raw = raw_rows(start, fewer, fewer.statistics(start.weighting), lam)
         kept = fewer.stale.bias if start.bias == "keep" else None
         begin = affine(raw, found.factor, found.shift, kept)
         return fit(around, begin, start.fit_ridge, fits_bias=kept is None).rows
 
-    def left_out(seen_by: Seen = with_statistics) -> LeftOut:
-        def rows_of(fewer: NewClasses) -> Rows:
-            return again(*seen_by(fewer, start.weighting))
-
-        logits = computed_again(judged, rows_of, PARTS)
-        return LeftOut(data, judged.drawn, logits)
+    def left_out() -> LeftOut:
+        logits = computed_again(sample, without_parts(sample, PARTS), again)
+        judged = ~sample.alone
+        return LeftOut(data, sample.drawn[judged], logits[torch.from_numpy(judged)])
 
     return replace(found, left_out=left_out, **end._asdict())
 

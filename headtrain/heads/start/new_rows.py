@@ -41,7 +41,7 @@ from clinit.headtrain.heads.array import (
     to_numpy,
     unit,
 )
-from clinit.headtrain.heads.groups import one_of_each, shares_of
+from clinit.headtrain.heads.groups import Mask, one_of_each, shares_of
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.settings import Start
@@ -58,6 +58,9 @@ class Guessed(Protocol):
     @property
     def within(self) -> Float[np.ndarray, "dim dim"]:
         """Covariance of images of one of the new classes."""
+
+    def anew(self, fewer: NewClasses) -> NewClasses:
+        """Return data whose guessed rows are drawn anew, from a guess by the new images in it."""
 
     def statistics(self, data: NewClasses, weighting: Weighting) -> ClassStatistics:
         """Return the statistics of data, with the guessed classes just as they were guessed."""
@@ -111,6 +114,12 @@ class NewClasses:
     def has_old_rows(self) -> bool:
         """Whether an earlier class has a row of data."""
         return bool((self.labels < self.start).any())
+
+    def subset(self, kept: Mask) -> NewClasses:
+        """Return the data of the chosen rows."""
+        groups = None if self.groups is None else self.groups[kept]
+        features = take(self.features, np.flatnonzero(kept))
+        return replace(self, features=features, labels=self.labels[kept], groups=groups)
 
     def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
         """Return the statistics of old and new rows; all heads of a task share them."""

@@ -157,9 +157,8 @@ class Initialisation:
     """Kind of the rows in a first task without base classes, which ignores `--init`; else None."""
     repeats: dict[str, int] | None = None
     """Number of `images` that repeat each other, of their `groups` and of their `classes`."""
-    left_out: Callable[..., LeftOut] | None = None
-    """Computes leave-one-out logits; None if the rows were scaled without leaving images out. That
-    of fitted rows takes a function that changes the data of each part, such as guessed old rows."""
+    left_out: Callable[[], LeftOut] | None = None
+    """Computes leave-one-out logits; None if the rows were scaled without leaving images out."""
     balance: Balance | None = None
     """What another price of discriminants in points of old accuracy would change; None for other
     rows, and if no old class has a row."""

@@ -150,7 +150,7 @@ class TaskStart:
             statistics = self._once(f"statistics {init.weighting}", of_one, init.weighting)
         elif init.reads_statistics:
             statistics = self.statistics(init.weighting)
-        if init.chooses_lambda:
+        if init.chooses_lambda and self.guessed is None:
             path = self._once(f"lambda {init.weighting}", LambdaPath.of, statistics)
         watch, whole = Stopwatch(self.device), Stopwatch()
         told = dict[str, Any](loss=loss, statistics=statistics, path=path, watch=watch, known={})

@@ -122,8 +122,7 @@ def test_collapse_is_that_of_the_heads(runs: Make) -> None:
     assert lines_of(found, loss="mse")["nc1"]["paper"] is None
     told = differing(found)
     assert told["base classes (ImageNet-1K)"] == ("1,000", "4")
-    assert told["features"] == ("384", "8")
-    assert told["training images"] == ("1,281,167", "0")
+    assert (told["features"], told["training images"]) == (("384", "8"), ("1,281,167", "0"))
     assert "lambda" not in told
 
 
@@ -194,8 +193,7 @@ def test_each_setting_of_ewc_and_der_is_next_to_the_papers_own(runs: Make) -> No
     assert told["batch-size (EWC)"] == ("128", "256")
     assert "batch-size (DER++)" not in told
     told_of_ewc = {each.name: each.here for each in found.settings if not each.paper}
-    assert told_of_ewc["ewc-samples"] == "40"
-    assert told_of_ewc["buffer (EWC)"] == "40"
+    assert (told_of_ewc["ewc-samples"], told_of_ewc["buffer (EWC)"]) == ("40", "40")
     for text in (FORMATS["md"](found), text_of(found)):
         for words in ("snapshot", "mean", "clinit recipe show table4", "fewer than 3 seeds"):
             assert words in " ".join(text.split())

@@ -36,8 +36,7 @@ def test_the_shards_cover_every_row_once(plan: Plan, shard_rows: int) -> None:
 
 def test_a_plan_survives_the_disk(plan: Plan, tmp_path: Path) -> None:
     plan.settle(tmp_path)
-    assert Plan.read(tmp_path) == plan
-    assert Plan.read(tmp_path).identifier == plan.identifier
+    assert (Plan.read(tmp_path), Plan.read(tmp_path).identifier) == (plan, plan.identifier)
     plan.settle(tmp_path)
 
 

@@ -87,6 +87,5 @@ def test_validation_comes_before_test_unless_test_is_asked_for() -> None:
     asked = {split: found for split, (found, _) in split_files(paths, "test").items()}
     assert asked == {"train": ("train.tar",), "test": ("test.tar",)}
     alone = split_files(["train.tar", "test.tar", "unlabelled.tar"])
-    assert alone["val"][0] == ("test.tar",)
-    assert alone["val"][1] == alone["train"][1]
+    assert alone["val"] == (("test.tar",), alone["train"][1])
     assert "unlabelled.tar was left out" in alone["train"][1][0]

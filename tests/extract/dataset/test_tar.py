@@ -12,7 +12,6 @@ from clinit.extract.dataset.manifest import Contents
 from clinit.extract.dataset.tar import index_tar
 from tests.extract.dataset.made import make_tar
 
-Members = list[tuple[str, bytes]]
 SAMPLES = [("a.jpg", b"first"), ("a.cls", b"1"), ("b.jpg", b"second image"), ("b.cls", b"0\n")]
 MANY = [(f"{row:03}.jpg", bytes([row + 1]) * 3_000) for row in range(30)]
 OTHERS, SECOND, UNENDED = (
@@ -133,7 +132,7 @@ def test_links_in_a_tar_are_no_images(tmp_path: Path) -> None:
     ],
 )
 def test_a_tar_that_is_not_whole_is_refused(
-    tmp_path: Path, members: Members, damage: Callable[[bytes], bytes], fact: str
+    tmp_path: Path, members: list[tuple[str, bytes]], damage: Callable[[bytes], bytes], fact: str
 ) -> None:
     path = make_tar(tmp_path / "x.tar", members)
     path.write_bytes(damage(path.read_bytes()))

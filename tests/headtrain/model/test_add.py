@@ -10,7 +10,12 @@ import pytest
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.losses import LOSSES
+from clinit.headtrain.heads.start.beside_guesses import PARTS, lambda_beside_guesses
+from clinit.headtrain.heads.start.calibrate import together
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet, without_parts
+from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
+from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.heads.temperature import PRIOR, temperature_of
 from clinit.headtrain.model.add import add
@@ -131,7 +136,7 @@ def test_rows_of_any_number_of_directions_have_their_covariance(rows: int) -> No
     assert spread.trace == pytest.approx(np.trace(expected))
 
 
-def test_rows_drawn_anew_have_the_statistics_that_are_returned_with_them() -> None:
+def test_rows_drawn_anew_have_the_statistics_of_their_guess() -> None:
     head, new, _ = collapsed()
     given = FeatureSet(new.features[:80], new.labels[:80], ("c0", "c7"))
     rows, _, known, guesses = old_rows(head, None, new, given)
@@ -143,10 +148,11 @@ def test_rows_drawn_anew_have_the_statistics_that_are_returned_with_them() -> No
     groups = np.minimum(np.arange(len(labels)), len(labels) - 3)  # the last three are one
     fewer = NewClasses(features, labels, grown, CLASSES, CLASSES + 58, groups=groups)
     for weighting in get_args(Weighting):
-        data, anew = guesses.anew(fewer, weighting)
-        pairs = (data, anew), (fewer, replace(fewer, guessed=guesses).statistics(weighting))
-        for rows_in, found in pairs:
-            naive = rows_in.statistics(weighting)
+        data = guesses.anew(fewer)
+        for drawn in (data, replace(fewer, guessed=guesses)):
+            found, naive = (
+                each.statistics(weighting) for each in (drawn, replace(drawn, guessed=None))
+            )
             np.testing.assert_array_equal(found.totals, naive.totals)
             np.testing.assert_allclose(found.counts, naive.counts)
             np.testing.assert_allclose(found.class_means, naive.class_means, rtol=1e-4, atol=1e-4)
@@ -154,6 +160,29 @@ def test_rows_drawn_anew_have_the_statistics_that_are_returned_with_them() -> No
         before, then = features[labels == guesses.classes[0]], data.labels == guesses.classes[0]
         assert (data.features[then] != before).all()
         np.testing.assert_array_equal(data.features[: len(known.labels)], known.features)
+
+
+@pytest.mark.parametrize("each", [2, 5])
+def test_the_rows_that_judge_an_image_have_not_seen_it(each: int) -> None:
+    head, new, _ = collapsed()
+    some, judging, start = np.arange(200) % 40 < each, [], Start(init="fitted")
+    features, labels, stop = new.features[:200][some], new.labels[:200][some], CLASSES + 5
+    grown = Rows(np.zeros((stop, WIDTH)), np.zeros(stop))
+    for moved in (0.0, 30.0):
+        features[0] += moved
+        rows, *_, guesses = old_rows(head, None, FeatureSet(features, labels, new.class_names[:5]))
+        both = np.append(rows.features, features, 0), np.append(rows.labels, CLASSES + labels)
+        data = NewClasses(*both, grown, CLASSES, stop, guessed=guesses)
+        sample, statistics = CalibrationSet.of(data, LOSSES["ce"], "auto"), data.statistics()
+        ((lam, curve, _),) = together([lambda_beside_guesses(start, sample, statistics, {})])
+        eigenvalues = np.linalg.eigvalsh(statistics.total_covariance)
+        decades = np.log10(curve.lams / (np.square(eigenvalues).sum() / eigenvalues.sum()))
+        costs = 5 * each / 0.2 * np.array(curve.errors) + decades**2 / 2  # 0.2: weight of new rows
+        assert lam == curve.lams[np.argmin(costs)]
+        parts = without_parts(sample, PARTS)
+        (own,) = (part.data for part in parts if part.judged[len(rows.labels)])
+        judging.append(raw_rows(start, own, own.statistics(), 1.0).weight)
+    np.testing.assert_array_equal(*judging)
 
 
 def test_a_class_of_one_image_hardly_changes_what_is_known_of_the_others() -> None:

@@ -135,8 +135,7 @@ def test_the_file_names_all_that_a_user_needs(exported: Export, tiny_run: Path) 
         metadata = file.metadata()
     assert list(metadata) == ["clinit_model"]
     content = json.loads(metadata["clinit_model"])
-    assert content["format"] == "clinit-model/4"
-    assert content["tasks"] == [0, 0, 0, 1, 2]
+    assert (content["format"], content["tasks"]) == ("clinit-model/4", [0, 0, 0, 1, 2])
     assert content["model_args"] == "{'depths': (1, 1, 1, 1), 'dims': (4, 8, 8, 12)}"
     assert content["transform"]["resize"] == 36  # 32 / 0.875, rounded down
     record = read_record(tiny_run)

@@ -79,8 +79,7 @@ def test_bad_images_keep_their_place_and_say_why(
         assert probabilities == sorted(probabilities, reverse=True)
         assert sum(probabilities) == pytest.approx(1, abs=1e-5)
     assert all(not each.guesses for each in found if each.reason is not None)
-    assert done == sorted(done)
-    assert done[-1] == len(mixed)
+    assert (done, done[-1]) == (sorted(done), len(mixed))
 
 
 def test_a_folder_without_an_image_is_refused(tmp_path: Path) -> None:

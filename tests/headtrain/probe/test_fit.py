@@ -12,14 +12,13 @@ from tests.headtrain.probe.digits import digits
 TRAIN = digits().train
 FEATURES = TRAIN.features.astype(np.float64)
 STANDARDISED = StandardScaler().fit_transform(FEATURES)  # some pixels are constant
-EITHER = pytest.mark.parametrize("standardise", [False, True])
 
 
 def rows(count: int = 300) -> LabelledRows:
     return LabelledRows.on(torch.device("cpu"), TRAIN.features[:count], TRAIN.labels[:count])
 
 
-@EITHER
+@pytest.mark.parametrize("standardise", [False, True])
 @pytest.mark.parametrize("c", [0.01, 1.0, 30.0])
 def test_logistic_regression_is_that_of_scikit_learn(
     c: float, standardise: bool, monkeypatch: pytest.MonkeyPatch

@@ -30,18 +30,15 @@ def rows_of(number: int) -> np.ndarray:
     return np.arange(EACH) + EACH * number
 
 
-def kept_of(number: int, task: int) -> np.ndarray:
-    """Return what the buffer still holds of a task's rows (0: the base) at a later task."""
-    return rows_of(number)[::-1][: 12 - 3 * task].copy()
-
-
 def enter(model: Any, images: Any, task: Task) -> None:
     """Let the classes of a task arrive."""
     if model.num_classes < task.stop:
         torch.manual_seed(task.number)
         model.widen(STEP)
     images.new = rows_of(task.number)
-    images.old = np.concatenate([kept_of(n, task.number) for n in range(task.number)])
+    # What the buffer still holds of the rows of earlier tasks (0: the base).
+    kept = [rows_of(number)[::-1][: 12 - 3 * task.number] for number in range(task.number)]
+    images.old = np.concatenate(kept)
 
 
 def draw(images: Any, task: Task, step: int) -> Any:

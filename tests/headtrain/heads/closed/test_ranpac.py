@@ -70,8 +70,7 @@ def test_lambda_has_the_least_error_on_the_last_fifth_of_the_task(width: int) ->
     assert base.curve is None
     for solution, start, stop, task in ((first, 4, 6, 1), (second, 6, 9, 2)):
         errors = naive_curve(start, stop, task, width)
-        assert solution.curve.lams == LAMBDAS
-        assert len(LAMBDAS) == 17
+        assert (solution.curve.lams, len(LAMBDAS)) == (LAMBDAS, 17)
         large = np.array(LAMBDAS) >= 1e-4  # below, the naive solve has lost its digits
         np.testing.assert_allclose(
             np.array(solution.curve.errors)[large], np.array(errors)[large], rtol=1e-4, atol=1e-7

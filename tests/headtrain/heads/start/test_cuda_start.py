@@ -19,10 +19,6 @@ HEADS = [
 ]
 
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-"""On the CPU the tests compare it with itself: they are rehearsed."""
-
-
 @pytest.fixture(autouse=True)
 def _needs_cupy(request: pytest.FixtureRequest) -> None:
     if request.node.get_closest_marker("gpu"):
@@ -42,7 +38,8 @@ def on_the_cpu() -> list[RunRecord]:
 
 
 @pytest.mark.parametrize("share", [0.25, 0.0])
-@pytest.mark.parametrize("device", DEVICES)
+# On the CPU the tests compare it with itself: they are rehearsed.
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_every_start_is_that_of_the_cpu(
     on_the_cpu: list[RunRecord], monkeypatch: pytest.MonkeyPatch, device: str, share: float
 ) -> None:

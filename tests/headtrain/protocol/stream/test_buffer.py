@@ -9,7 +9,6 @@ from clinit.headtrain.protocol.stream import buffer as buffer_module
 from clinit.headtrain.protocol.stream.buffer import Buffer, Pool, TaskRows, level
 
 counts_of_classes = st.lists(st.integers(0, 12), min_size=1, max_size=12)
-labels_of_a_part = st.lists(st.integers(-1, 4), max_size=12)
 
 
 def pool_of(*parts: list[int]) -> Pool:
@@ -23,7 +22,7 @@ def pool_of(*parts: list[int]) -> Pool:
 
 
 @given(
-    parts=st.lists(labels_of_a_part, min_size=1, max_size=3),
+    parts=st.lists(st.lists(st.integers(-1, 4), max_size=12), min_size=1, max_size=3),
     cut=st.tuples(*[st.integers(0, 5)] * 2),
     seed=st.integers(0, 3),
 )

@@ -59,7 +59,6 @@ def test_new_classes_follow_the_base_task_by_task() -> None:
 
 
 WIDE = source("wxyz", [5] * 4, [2] * 4, dim=5)
-UNKNOWN = replace(CONFIG, class_order=tuple("wxya"))
 OF_BACKBONE, OTHER = (
     replace(side, fingerprint=Fingerprint({"backbone": "vit", "weights": weights}))
     for side, weights in ((BASE, "1"), (NEW, "2"))
@@ -81,7 +80,7 @@ FOREIGN = {"base": OF_BACKBONE, "new": LIKE_BASE, "head": head_of("abcd", finger
         ({"base": OF_BACKBONE, "new": OTHER}, CacheError, r"weights \(1 / 2\)", "same options"),
         ({"base": NEW, "new": BASE}, ExperimentError, "--base and --new swapped", "base cache"),
         (
-            {"config": UNKNOWN},
+            {"config": replace(CONFIG, class_order=tuple("wxya"))},
             ExperimentError,
             r"1 class not in the new data \(a\)",
             "one per line",

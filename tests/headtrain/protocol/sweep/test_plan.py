@@ -33,8 +33,7 @@ def test_settings_without_an_effect_do_not_make_another_run(
     words: tuple[str, ...], count: int
 ) -> None:
     found = distinct(runs_of(parse_grid(list(words))))
-    assert len(found) == count
-    assert len({run.identity for run in found}) == count
+    assert (len(found), len({run.identity for run in found})) == (count, count)
 
 
 def test_a_run_is_the_same_on_another_device_and_where_the_record_lacks_a_newer_field() -> None:

@@ -20,7 +20,6 @@ CPU = torch.device("cpu")
 LABELS = np.repeat(np.arange(OLD), [9, 3, 1, 6, 4])
 FEATURES = 2 + np.random.default_rng(0).normal(size=(len(LABELS), DIM)).astype(np.float32)
 KNOWN = OldClasses.of(ClassStatistics.of(FEATURES, LABELS, num_classes=OLD))
-WEIGHTS = 1 / (OLD * np.bincount(LABELS)[LABELS])
 ANCHORS = [Anchor(0.3, KNOWN), Anchor(4.0, KNOWN)]
 
 
@@ -40,7 +39,7 @@ def penalty(anchor: Anchor, weight: Tensor, bias: Tensor, start: tuple[Tensor, T
     """As the module defines it."""
     change = torch.cat([weight - start[0], (bias - start[1])[:, None]], dim=1)
     z = np.column_stack([FEATURES, np.ones(len(FEATURES))]).astype(np.float64)
-    values, vectors = np.linalg.eigh((z * WEIGHTS[:, None]).T @ z)
+    values, vectors = np.linalg.eigh((z * 1 / (OLD * np.bincount(LABELS)[LABELS])[:, None]).T @ z)
     known = values.copy()
     known[:-1] = values[:-1].mean()  # of 13 eigenvectors one is kept
     directions = torch.from_numpy(vectors * np.sqrt(known))

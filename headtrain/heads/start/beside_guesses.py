@@ -1,0 +1,106 @@
+"""Lambda of least-square rows beside old rows that were drawn from a guess.
+
+The guess contains how the new images deviate from the means of their classes, and so tells rows
+which class a left-out image is of: by closed-form leave-one-out, all images of classes of two are
+right at any lambda. Therefore, images are left out in `PARTS` parts, and a guess is made without
+each (`without_parts`).
+
+Left-out logits of few images hardly tell one lambda from another. Lambda minimises
+
+    N F(lambda) / w + 1/2 log10(lambda / lambda_0)^2,    lambda_0 = |Sigma_T|_F^2 / tr Sigma_T,
+
+over `DECADES` around lambda_0, the mean of the eigenvalues of Sigma_T, weighted by themselves. F is
+the least loss over factor and shift, N the number of left-out new images, and w their weight in F;
+so the first term counts each image once, and the second is a prior: a decade from lambda_0 is one
+standard deviation. Without left-out images, lambda is lambda_0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clinit.headtrain.heads.array import namespace
+from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.start.calibrate import Search, calibrate
+from clinit.headtrain.heads.start.calibration_set import (
+    CalibrationSet,
+    Part,
+    computed_again,
+    of_other_images,
+    without_parts,
+)
+from clinit.headtrain.heads.start.new_rows import raw_rows
+from clinit.headtrain.heads.start.settings import Start
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.solve import LambdaCurve
+
+PARTS = 5
+"""Number of parts that are left out in turn for the leave-one-out logits of fitted rows."""
+DECADES = (-3, -2, -1, 0, 1)
+
+
+def lambda_beside_guesses(
+    start: Start,
+    sample: CalibrationSet,
+    statistics: ClassStatistics,
+    known: dict[float | None, Tensor],
+) -> Search[tuple[float, LambdaCurve | None, list[Rows]]]:
+    """Choose lambda.
+
+    Args:
+        start: Kind of the rows.
+        sample: The rows that can judge.
+        statistics: Statistics of all data.
+        known: Receives the left-out logits of the unscaled rows by lambda.
+
+    Returns:
+        Lambda, the losses, and the unscaled rows without each part; no losses and no rows if no
+        class has two images.
+    """
+    middle = usual_lambda(statistics)
+    alone = torch.from_numpy(sample.alone).to(sample.target.device)
+    left_out = ~alone & (sample.target >= 0)
+    if not bool(left_out.any()):
+        return middle, None, []
+    lams = tuple(float(f"{middle * 10.0**power:.2g}") for power in DECADES)
+    without = list[dict[float, Rows]]()
+
+    def at_every_lambda(part: Part) -> Rows:
+        """Return the rows for each lambda in turn as rows of one head."""
+        of_part = part.data.statistics(start.weighting)
+        rows = {lam: raw_rows(start, part.data, of_part, lam) for lam in lams}
+        without.append(rows)
+        concat = namespace(of_part.gram).concat
+        weights, biases = (
+            [getattr(each, of) for each in rows.values()] for of in ("weight", "bias")
+        )
+        return Rows(concat(weights), concat(biases))
+
+    parts, losses = without_parts(sample, PARTS), list[float]()
+    together = computed_again(sample, parts, at_every_lambda, len(lams))
+    singles = sample.subset(sample.alone)
+    for lam, logits in zip(lams, together.chunk(len(lams), dim=1), strict=True):
+        known[lam] = logits.contiguous()
+        if len(singles):
+            rows = raw_rows(start, sample.data, statistics, lam)
+            known[lam][alone] = of_other_images(start, rows, singles, statistics, lam)
+        begin = np.array([1.0 / (float(known[lam].std()) or 1.0), 0.0])
+        found = yield from calibrate(sample, known[lam], [begin])
+        if found.factor <= 0:
+            found = yield from calibrate(sample, torch.zeros_like(known[lam]), [begin])
+        losses.append(found.loss_after)
+    images = int(left_out.sum()) / float(sample.weight[left_out].sum())
+    best = lams[int((images * np.array(losses) + np.square(DECADES) / 2).argmin())]
+    curve = LambdaCurve(lams, tuple(losses), "leave-one-out loss")
+    return best, curve, [rows[best] for rows in without]
+
+
+def usual_lambda(statistics: ClassStatistics) -> float:
+    """Return lambda_0, to two digits; 1 if the data do not vary."""
+    covariance = statistics.total_covariance
+    xp = namespace(covariance)
+    total = float(xp.linalg.trace(covariance))
+    found = float(xp.sum(covariance**2)) / total if total > 0 else 1.0
+    return float(f"{found:.2g}")
