@@ -165,20 +165,21 @@ def test_rows_drawn_anew_have_the_statistics_of_their_guess() -> None:
 @pytest.mark.parametrize("each", [2, 5])
 def test_the_rows_that_judge_an_image_have_not_seen_it(each: int) -> None:
     head, new, _ = collapsed()
-    some, judging, start = np.arange(200) % 40 < each, [], Start(init="fitted")
+    some = (np.arange(200) % 40 < each) & (np.arange(200) < 161)  # the last class has one image
     features, labels, stop = new.features[:200][some], new.labels[:200][some], CLASSES + 5
-    grown = Rows(np.zeros((stop, WIDTH)), np.zeros(stop))
-    for moved in (0.0, 30.0):
+    grown, judging, start = Rows(np.zeros((stop, WIDTH)), np.zeros(stop)), [], Start(init="fitted")
+    for known, moved in (({}, 0.0), ({}, 30.0)):
         features[0] += moved
         rows, *_, guesses = old_rows(head, None, FeatureSet(features, labels, new.class_names[:5]))
         both = np.append(rows.features, features, 0), np.append(rows.labels, CLASSES + labels)
         data = NewClasses(*both, grown, CLASSES, stop, guessed=guesses)
         sample, statistics = CalibrationSet.of(data, LOSSES["ce"], "auto"), data.statistics()
-        ((lam, curve, _),) = together([lambda_beside_guesses(start, sample, statistics, {})])
+        ((lam, curve, _),) = together([lambda_beside_guesses(start, sample, statistics, known)])
         eigenvalues = np.linalg.eigvalsh(statistics.total_covariance)
         decades = np.log10(curve.lams / (np.square(eigenvalues).sum() / eigenvalues.sum()))
         costs = 5 * each / 0.2 * np.array(curve.errors) + decades**2 / 2  # 0.2: weight of new rows
         assert lam == curve.lams[np.argmin(costs)]
+        assert known[lam][-1].all()
         parts = without_parts(sample, PARTS)
         (own,) = (part.data for part in parts if part.judged[len(rows.labels)])
         judging.append(raw_rows(start, own, own.statistics(), 1.0).weight)
