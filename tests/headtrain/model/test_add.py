@@ -168,7 +168,7 @@ def test_the_rows_that_judge_an_image_have_not_seen_it(each: int) -> None:
     some = (np.arange(200) % 40 < each) & (np.arange(200) < 161)  # the last class has one image
     features, labels, stop = new.features[:200][some], new.labels[:200][some], CLASSES + 5
     grown, judging, start = Rows(np.zeros((stop, WIDTH)), np.zeros(stop)), [], Start(init="fitted")
-    for known, moved in (({}, 0.0), ({}, 30.0)):
+    for moved, known in ((0.0, dict[Any, Any]()), (30.0, dict[Any, Any]())):
         features[0] += moved
         rows, *_, guesses = old_rows(head, None, FeatureSet(features, labels, new.class_names[:5]))
         both = np.append(rows.features, features, 0), np.append(rows.labels, CLASSES + labels)
