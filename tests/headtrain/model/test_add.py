@@ -174,15 +174,15 @@ def test_the_rows_that_judge_an_image_have_not_seen_it(each: int) -> None:
         both = np.append(rows.features, features, 0), np.append(rows.labels, CLASSES + labels)
         data = NewClasses(*both, grown, CLASSES, stop, guessed=guesses)
         sample, statistics = CalibrationSet.of(data, LOSSES["ce"], "auto"), data.statistics()
-        ((lam, curve, _),) = together([lambda_beside_guesses(start, sample, statistics, known)])
+        ((lam, curve, rest),) = together([lambda_beside_guesses(start, sample, statistics, known)])
         eigenvalues = np.linalg.eigvalsh(statistics.total_covariance)
         decades = np.log10(curve.lams / (np.square(eigenvalues).sum() / eigenvalues.sum()))
         costs = 5 * each / 0.2 * np.array(curve.errors) + decades**2 / 2  # 0.2: weight of new rows
-        assert lam == curve.lams[np.argmin(costs)]
-        assert known[lam][-1].all()
-        parts = without_parts(sample, PARTS)
-        (own,) = (part.data for part in parts if part.judged[len(rows.labels)])
-        judging.append(raw_rows(start, own, own.statistics(), 1.0).weight)
+        assert (lam, bool(known[lam][-1].all())) == (curve.lams[np.argmin(costs)], True)
+        (own,) = (p for p in without_parts(sample, PARTS) if p.judged[len(rows.labels)])
+        once, again = (raw_rows(start, own.data, own.data.statistics(), by) for by in (1.0, lam))
+        np.testing.assert_array_equal(again.weight, rest[own.number].weight)
+        judging.append(once.weight)
     np.testing.assert_array_equal(*judging)
 
 
