@@ -26,7 +26,7 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.calibrate import Search, calibrate
 from clinit.headtrain.heads.start.calibration_set import (
     CalibrationSet,
-    Part,
+    Fold,
     computed_again,
     of_other_images,
     without_parts,
@@ -67,7 +67,7 @@ def lambda_beside_guesses(
     lams = tuple(float(f"{middle * 10.0**power:.2g}") for power in DECADES)
     without = list[dict[float, Rows]]()
 
-    def at_every_lambda(part: Part) -> Rows:
+    def at_every_lambda(part: Fold) -> Rows:
         """Return the rows for each lambda in turn as rows of one head."""
         of_part = part.data.statistics(start.weighting)
         rows = {lam: raw_rows(start, part.data, of_part, lam) for lam in lams}

@@ -359,7 +359,7 @@ def less_owed(
     return logits.scatter_add(1, sample.target[:, None], -own[:, None])
 
 
-class Part(NamedTuple):
+class Fold(NamedTuple):
     """Data without some of the images, which rows computed from it judge."""
 
     number: int
@@ -369,7 +369,7 @@ class Part(NamedTuple):
     data: NewClasses
 
 
-def without_parts(sample: CalibrationSet, most: int) -> Iterator[Part]:
+def without_parts(sample: CalibrationSet, most: int) -> Iterator[Fold]:
     """Divide images into at most `most` parts, and yield the data without each part.
 
     Images of a group stay together; the groups of a class are dealt out to the parts one by one.
@@ -387,11 +387,11 @@ def without_parts(sample: CalibrationSet, most: int) -> Iterator[Part]:
         fewer = data.subset(parts != part)
         if data.guessed is not None:
             fewer = data.guessed.anew(fewer)
-        yield Part(place, parts[sample.drawn] == part, fewer)
+        yield Fold(place, parts[sample.drawn] == part, fewer)
 
 
 def computed_again(
-    sample: CalibrationSet, parts: Iterable[Part], rows_of: Callable[[Part], Rows], sets: int = 1
+    sample: CalibrationSet, parts: Iterable[Fold], rows_of: Callable[[Fold], Rows], sets: int = 1
 ) -> Float[Tensor, "rows columns"]:
     """Return leave-one-out logits from rows, bias included, that are computed without each part.
 

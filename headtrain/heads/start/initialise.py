@@ -34,7 +34,7 @@ from clinit.headtrain.heads.start.calibrate import (
 )
 from clinit.headtrain.heads.start.calibration_set import (
     CalibrationSet,
-    Part,
+    Fold,
     computed_again,
     in_sample,
     judges_of,
@@ -138,7 +138,7 @@ def initialising(
     with watch.phase("fit"):
         end = fit(sample, found.rows, start.fit_ridge, fits_bias=start.bias == "write")
 
-    def again(part: Part) -> Rows:
+    def again(part: Fold) -> Rows:
         fewer = part.data
         around = CalibrationSet.of(fewer, sample.loss, start.new_share)
         if without:
