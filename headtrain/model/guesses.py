@@ -267,8 +267,8 @@ def _surroundings(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], ShrunkCov
     unbiased = np.sqrt(counts / np.maximum(counts - 1, 1))[new.labels][:, None]
     around = ((rows - means[new.labels]) * unbiased)[several]
     within = _shrunk(around if len(around) else rows - rows.mean(axis=0))
-    if not within.trace:  # a single image, or equal ones
-        within = within._replace(variance=float(np.square(rows).mean()))
+    if not within.trace:  # a single image, or equal ones; 1 if they are zeros
+        within = within._replace(variance=float(np.square(rows).mean()) or 1.0)
     number = int(present.sum())
     found = float(np.square(means[present] - centre).sum()) / max(1, number - 1)
     chance = within.trace * float((1 / counts[present]).mean())

@@ -1,4 +1,4 @@
-"""Lambda of least-square rows beside old rows that were drawn from a guess.
+"""Lambda of least-square rows next to old rows that were drawn from a guess.
 
 The guess contains how the new images deviate from the means of their classes, and so tells rows
 which class a left-out image is of: by closed-form leave-one-out, all images of classes of two are
