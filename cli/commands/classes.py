@@ -88,7 +88,7 @@ def add(
     outcome.tell_added(added, written, html, as_json=as_json)
     change = added.change
     if as_json:
-        told = ("listing", "unreadable", "notes", "untested", "estimated_loss")
+        told = ("listing", "unreadable", "notes", "untested")
         facts = {name: change.data.get(name) for name in told}
         accuracy = {name: asdict(each) for name, each in change.accuracy.items()}
         prices = [{"points": n, "old": asdict(a), "new": asdict(b)} for n, a, b in added.prices]

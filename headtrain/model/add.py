@@ -218,7 +218,7 @@ def _added(
     growth: Growth, started: GrownHead, own: Examined, found: Audit, *, is_left_out: bool
 ) -> Addition:
     model, left, images, config = growth.model, growth.left, growth.images, growth.config
-    (head, start, kind, taken, share, bounded, _), tested = started, growth.tested
+    (head, start, kind, share, bounded, _), tested = started, growth.tested
     assert head.class_names is not None
     # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
@@ -233,7 +233,6 @@ def _added(
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
-    is_estimated = taken.total and not len(growth.held_out.labels)
     _, old_after, new_after = own.price(None)
     old_after = old_after if len(tested.labels) else NONE
     tests = own.new.counts()
@@ -253,7 +252,6 @@ def _added(
             "untested": untested,
             "tested_classes": len(np.unique(tested.labels)),
             "old_left_out": len(tested.labels) - len(growth.held_out.labels),
-            **({"estimated_loss": asdict(taken)} if is_estimated else {}),
             "audit": found.content,
         },
         settings=asdict(config),

@@ -47,8 +47,6 @@ from clinit.words import examples, listed, number_of
 
 MOST_KNOWN = 2048
 NONE = Top1(0, 0)
-GUESSED = 0.1
-"""Estimated loss of old classes above which the answer calls it a guess."""
 
 
 class Price(NamedTuple):
@@ -294,17 +292,11 @@ class Addition:
             lines.append(f"{which} classes: of {of}, {_right(self.old)}; {before}.")
             which, classes = "The other", classes + self.change.data["tested_classes"]
         if classes < self.model.facts.num_classes:
-            lost = self.change.data.get("estimated_loss")
-            told = f"; estimated loss by this step {{:.1f}} % of their {self._noun}s"
-            loss = "" if lost is None else told.format(100 * lost["correct"] / lost["total"])
-            if lost is not None and lost["correct"] > GUESSED * lost["total"]:
-                given = "more old ones" if "old" in self.change.data else "old ones (`--old`)"
-                loss = f"; perhaps much lost: give {given}, or more new ones"
             left = number_of(self.model.facts.num_classes - classes, "class")
             of = Path(self.change.data.get("model", "both models")).name
             takes = "give `clinit remember` five or more of each"
             why = f"no {self._noun} of them is held out to test ({takes})"
-            lines.append(f"{which} {left} of {of}: {why}{loss}.")
+            lines.append(f"{which} {left} of {of}: {why}, so what they lose is not known.")
         return lines
 
     def tables(self) -> list[TableOf]:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head, Top1
+from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import take, to_numpy
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.scale import Balance, Initialisation
@@ -40,6 +40,8 @@ MOST_TAKEN = 1000
 """Maximum number of features in place of old images of which it is counted who takes them."""
 ENOUGH = 100
 """Tested images of old classes that decide entirely what these may lose."""
+FULL = 20
+"""Images with which an old class counts as known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,27 +98,38 @@ class Growth:
         parts = [held_out] if memory is None else [held_out, memory.left_out]
         return FeatureSet.joined(parts, held_out.class_names)
 
-    def share(self, known: FeatureSet) -> float:
-        """Return the weight of discriminants, for which old classes must be known, in [0, 1].
+    @cached_property
+    def share(self) -> float:
+        """The weight of discriminants, for which old classes must be known, in [0, 1].
 
-        Twice the share of old classes that are known: rows go over from fitted rows to
-        discriminants, so that no class more or less changes much.
+        The square of `known`: rows go over from fitted rows to discriminants, so that no class or
+        image more or less changes much. Discriminants next to three images of each old class, or
+        many of a third of them, take 4 to 30 points of their accuracy.
         """
         if self.config.init != "auto":
             return float(self.config.init == "discriminant")
-        return self._doubled(known)
+        return self.known**2
 
-    def _doubled(self, rows: FeatureSet) -> float:
-        """Return twice the share of old classes that have rows, or 1."""
-        return min(1.0, 2 * len(np.unique(rows.labels)) / self.left.facts.num_classes)
+    @cached_property
+    def known(self) -> float:
+        """The share of old classes that are known; each counts as far as it has `FULL` images."""
+        memory, images = self.left.memory, self.given.train.counts()
+        images = images if memory is None else np.maximum(images, memory.counts)
+        return float(np.minimum(1.0, images / FULL).mean())
 
     @property
     def price(self) -> float:
         """Points of accuracy that old classes may lose."""
         return 1.0 if self.config.max_old_loss is None else self.config.max_old_loss
 
-    def trust(self, share: float) -> float:
-        """Return how far tested images decide on the shift of new rows, in [0, 1].
+    @property
+    def bound(self) -> float:
+        """The part of the price that binds new rows next to known old classes, in [0, 1]."""
+        return 1.0 if self.share == 1 else min(1.0, 2 * self.known)
+
+    @property
+    def trust(self) -> float:
+        """How far tested images decide on the shift of new rows, in [0, 1].
 
         Few images, by their number. Those of classes added before count if old classes are known:
         else they would bear the price alone (on photographs of like scenes, eight per class, a
@@ -127,7 +140,7 @@ class Growth:
         held_out, tested = (
             min(1.0, len(rows.labels) / ENOUGH) for rows in (self.held_out, self.tested)
         )
-        return max(held_out, share * tested)
+        return max(held_out, self.bound * tested)
 
     def represents(self, tested: FeatureSet) -> float:
         """Return how far tested images of old classes represent all of these, in [0, 1].
@@ -136,7 +149,8 @@ class Growth:
         """
         if not self.left.facts.num_classes:
             return 1.0
-        return max(self._doubled(tested), min(1.0, len(self.held_out.labels) / ENOUGH))
+        classes = 2 * len(np.unique(tested.labels)) / self.left.facts.num_classes
+        return min(1.0, max(classes, len(self.held_out.labels) / ENOUGH))
 
 
 class GrownHead(NamedTuple):
@@ -147,8 +161,6 @@ class GrownHead(NamedTuple):
     """None for the first head of a model."""
     old: str
     """What stood in for old images, in words."""
-    taken: Top1 = Top1(0, 0)
-    """How many of the features that stand in for old images new classes take."""
     share: float = 0.0
     """Weight of discriminants in the rows; see `Growth.share`."""
     bounded: float = 0.0
@@ -166,7 +178,7 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     left, images, is_auto = growth.left, growth.images, growth.config.init == "auto"
     rows, kind, known, guesses = old_rows(left.head, left.memory, images.train, growth.given.train)
     observer(Doing("Computing rows …"))
-    share, found = growth.share(known), list[Initialisation]()
+    share, found = growth.share, list[Initialisation]()
     if share > 0:
         head, start = _started(growth, "discriminant", known if len(known.labels) else rows)
         least = 0.0 if start.balance is None else start.balance.fitted  # the price comes later
@@ -183,15 +195,10 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     bounded, shift_at = 0.0, None
     if is_auto or start.balance is not None:
         start, bounded, shift_at = _balanced(growth, start, share)
-    if start.balance is not None and share == 1:
-        taken = Top1(start.balance.lost, start.balance.judged)
-    else:
-        room = _room(left.head, start.rows, rows) if len(rows.labels) else np.zeros(0)
-        taken = Top1(int((room < 0).sum()), len(room))
     weight, bias, new = head.weight.copy(), head.bias.copy(), start.rows.on_host()
     weight[left.facts.num_classes :], bias[left.facts.num_classes :] = new.weight, new.bias
     head = replace(head, weight=weight, bias=bias)
-    return GrownHead(head, start, kind, taken, share, bounded, shift_at)
+    return GrownHead(head, start, kind, share, bounded, shift_at)
 
 
 def _started(
@@ -219,7 +226,7 @@ def _balanced(
         The start, and `bounded` and `shift_at` of `GrownHead`.
     """
     head, tested, asked = growth.left.head, growth.tested, growth.config.max_old_loss is not None
-    part, trust = 1.0 if asked else share, growth.trust(share)
+    part, trust = 1.0 if asked else share, growth.trust
     if start.left_out is None or not (len(tested.labels) or share):
         return start, 0.0, None
     left_out = start.left_out()
@@ -243,7 +250,8 @@ def _balanced(
     measured = balance(old, new, tested.labels)
 
     def shift_at(points: float, part: float = 1.0, trust: float = 1.0) -> float:
-        first, found = part * own.shift(points), measured.shift(points)
+        first, found = own.shift(points), measured.shift(points)
+        first *= part if first > 0 else max(part, growth.bound)
         if not measured.judged:
             return first
         found -= share * max(0.0, found - own.shift(points))

@@ -343,8 +343,7 @@ def test_odd_images_are_warned_of(remembering: Path, images: Path, tmp_path: Pat
     assert [told.pop(each) for each in ("listing", "knows", "untested")] == [None, 8, []]
     price, accuracy = told.pop("prices")[2], told.pop("accuracy")
     assert price == {"points": 1, "old": accuracy["old"], "new": accuracy["new"]}
-    empty = {"notes": None, "estimated_loss": None}
-    assert {"model": str(out), **empty, **change.data["audit"]} == told
+    assert {"model": str(out), "notes": None, **change.data["audit"]} == told
     assert f"`clinit model show {out} --html PAGE.html` shows odd photographs" in result.stderr
     assert "g/bad.png" in str(read_facts(out).history[-1].data["unreadable"])
 
