@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
@@ -39,9 +39,8 @@ from clinit.words import examples
 MOST_TAKEN = 1000
 """Maximum number of features in place of old images of which it is counted who takes them."""
 ENOUGH = 100
-"""Tested images of old classes that decide entirely what these may lose."""
-FULL = 20
-"""Images with which an old class counts as known."""
+"""Images of old classes with which these are known, and of tested ones that alone decide what these
+may lose."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,30 +101,31 @@ class Growth:
     def share(self) -> float:
         """The weight of discriminants, for which old classes must be known, in [0, 1].
 
-        The square of `known`: rows go over from fitted rows to discriminants, so that no class or
-        image more or less changes much. Discriminants next to three images of each old class, or
-        many of a third of them, take 4 to 30 points of their accuracy.
+        The square of `bound` by the images of known classes (all from `ENOUGH`): rows go over from
+        fitted rows to discriminants, so that no class or image more or less changes much. Next to
+        three images of each of ten old classes, discriminants take 8 points of their accuracy.
         """
         if self.config.init != "auto":
             return float(self.config.init == "discriminant")
-        return self.known**2
+        return (self.bound * min(1.0, float(self._known.sum()) / ENOUGH)) ** 2
+
+    @property
+    def bound(self) -> float:
+        """How far the price on known rows binds: twice the share of known classes, at most 1."""
+        if self.config.init != "auto":
+            return 1.0
+        return min(1.0, 2 * float((self._known > 0).mean()))
 
     @cached_property
-    def known(self) -> float:
-        """The share of old classes that are known; each counts as far as it has `FULL` images."""
+    def _known(self) -> Int[np.ndarray, " classes"]:
+        """Numbers of images of old classes behind given rows or statistics."""
         memory, images = self.left.memory, self.given.train.counts()
-        images = images if memory is None else np.maximum(images, memory.counts)
-        return float(np.minimum(1.0, images / FULL).mean())
+        return images if memory is None else np.maximum(images, memory.counts)
 
     @property
     def price(self) -> float:
         """Points of accuracy that old classes may lose."""
         return 1.0 if self.config.max_old_loss is None else self.config.max_old_loss
-
-    @property
-    def bound(self) -> float:
-        """The part of the price that binds new rows next to known old classes, in [0, 1]."""
-        return 1.0 if self.share == 1 else min(1.0, 2 * self.known)
 
     @property
     def trust(self) -> float:
