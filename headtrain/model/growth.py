@@ -194,7 +194,7 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     start = found[0].mixed(found[1], share) if len(found) > 1 else found[0]
     bounded, shift_at = 0.0, None
     if is_auto or start.balance is not None:
-        start, bounded, shift_at = _balanced(growth, start, share)
+        start, bounded, shift_at = _balanced(growth, start)
     weight, bias, new = head.weight.copy(), head.bias.copy(), start.rows.on_host()
     weight[left.facts.num_classes :], bias[left.facts.num_classes :] = new.weight, new.bias
     head = replace(head, weight=weight, bias=bias)
@@ -218,7 +218,7 @@ def _started(
 
 
 def _balanced(
-    growth: Growth, start: Initialisation, share: float
+    growth: Growth, start: Initialisation
 ) -> tuple[Initialisation, float, Callable[[float], float] | None]:
     """Shift the new rows by the price, on tested images and on other known rows of old classes.
 
@@ -226,7 +226,7 @@ def _balanced(
         The start, and `bounded` and `shift_at` of `GrownHead`.
     """
     head, tested, asked = growth.left.head, growth.tested, growth.config.max_old_loss is not None
-    part, trust = 1.0 if asked else share, growth.trust
+    share, trust = growth.share, growth.trust
     if start.left_out is None or not (len(tested.labels) or share):
         return start, 0.0, None
     left_out = start.left_out()
@@ -250,13 +250,14 @@ def _balanced(
     measured = balance(old, new, tested.labels)
 
     def shift_at(points: float, part: float = 1.0, trust: float = 1.0) -> float:
-        first, found = own.shift(points), measured.shift(points)
-        first *= part if first > 0 else max(part, growth.bound)
+        first, found = part * own.shift(points), measured.shift(points)
         if not measured.judged:
             return first
         found -= share * max(0.0, found - own.shift(points))
         return first + trust * (found - first)
 
+    # Few images are enough to protect old classes, not to give their room away.
+    part = 1.0 if asked else share if own.shift(growth.price) > 0 else growth.bound
     now = shift_at(growth.price, part, trust)
     start = start.shifted(now, own if own.judged else None)
     return start, trust if measured.judged else part, lambda points: shift_at(points) - now

@@ -262,8 +262,8 @@ def _surroundings(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], ShrunkCov
 
     The spread is the mean squared distance of the class means from their mean, less its expectation
     by chance with so few images, for which the variance of all images counts as one degree of
-    freedom more. It is at least a tenth of the variance within classes, and a fifth for one class,
-    whose images tell nothing of it.
+    freedom more. It is at least a tenth of the variance within classes, and a fifth for a single
+    class of several images, from which it cannot be estimated.
     """
     rows = new.features.astype(np.float64)
     counts = new.counts()

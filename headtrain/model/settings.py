@@ -48,8 +48,8 @@ class AddConfig(SettingGroup):
     init: AddInit = setting(
         "auto",
         "Initialisation of the rows of added classes; auto: discriminant if at least half of the"
-        " old classes have images or statistics; with fewer, a mean with fitted, because features"
-        " drawn from the weights of a head show too little of the old classes.",
+        " old classes have images or statistics, of 100 images; with fewer, a mean with fitted,"
+        " because features drawn from the weights of a head show too little of the old classes.",
     )
     new_share: NewShare = setting(
         "auto", f"Rows other than discriminants: {NEW_SHARE[0].lower()}{NEW_SHARE[1:]}",

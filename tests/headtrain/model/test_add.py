@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from sklearn.covariance import ledoit_wolf
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
@@ -22,7 +23,7 @@ from clinit.headtrain.model.add import add
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.export import TrainedRun, export_model
 from clinit.headtrain.model.growth import Growth, grown_head
-from clinit.headtrain.model.guesses import WIDENING, ShrunkCovariance, guessed_population
+from clinit.headtrain.model.guesses import ShrunkCovariance, guessed_population
 from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
@@ -74,6 +75,27 @@ def test_tested_images_never_allow_more_than_known_rows_do() -> None:
     assert few < none == pytest.approx(many)
 
 
+@pytest.mark.parametrize(("noise", "gives_room"), [(0.1, True), (2.0, False)])
+@pytest.mark.parametrize("each", [60, 100, 200])
+def test_few_images_protect_old_classes_but_give_little_of_their_room_away(
+    each: int, noise: float, gives_room: bool
+) -> None:
+    """One of four classes is known."""
+    model, random = Model(HEAD), np.random.default_rng(0)
+    rows = (3 * HEAD.weight[0] + noise * random.normal(size=(each, 3))).astype(np.float32)
+    old = FeatureSet(rows, np.zeros(each, dtype=np.int64), NAMES)
+    images = features_in(replace(NEW, features=0.5 * NEW.features)).arrive(model, 0.0, ignore)
+    growth = Growth(model, model, images, AddConfig(), "add", Source(old, old.nothing()))
+    grown = grown_head(growth, ignore)
+    asked = grown_head(replace(growth, config=AddConfig(max_old_loss=1.0)), ignore)
+    assert grown.share == pytest.approx((0.5 * min(1, each / 100)) ** 2)
+    assert grown.bounded == pytest.approx(grown.share if gives_room else 0.5)
+    assert grown.shift_at is not None
+    moved = grown.shift_at(1.0)
+    np.testing.assert_allclose((asked.head.bias - grown.head.bias)[4:], moved, atol=1e-4)
+    assert moved > 0.01 if gives_room else moved < -0.01
+
+
 def collapsed() -> tuple[Head, FeatureSet, np.ndarray]:
     """Return a collapsed head of classes around a centre, new images around another, the means."""
     rng = np.random.default_rng(0)
@@ -96,34 +118,38 @@ def test_the_class_means_behind_a_collapsed_head_are_found() -> None:
     assert np.corrcoef(found.means.ravel(), means.ravel())[0, 1] > 0.95
     centre = means.mean(axis=0)
     assert np.linalg.norm(found.means.mean(axis=0) - centre) < 0.2 * np.linalg.norm(centre)
-    spreads = [np.square(each - each.mean(axis=0)).sum() for each in (found.means, means)]
-    assert spreads[0] == pytest.approx(spreads[1], rel=0.2)
-    # In units of each feature's deviation, in which the classes differ too: not quite even.
-    np.testing.assert_allclose(found.covariance, WIDENING * np.eye(WIDTH), atol=0.6 * WIDENING)
-    assert np.trace(found.covariance) / WIDTH == pytest.approx(WIDENING, rel=0.1)
     # What all rows have in common does not count.
     moved = guessed_population(Head(head.weight + 5.0, head.bias + 3.0, head.class_names), new)
     np.testing.assert_allclose(found.means, moved.means, atol=1e-3)
 
 
-def test_new_classes_that_differ_by_chance_alone_hardly_spread_the_means() -> None:
-    head, new, _ = collapsed()
-    noise = np.random.default_rng(1).normal(size=(120, WIDTH)).astype(np.float32)
-    twos = FeatureSet(noise, np.repeat(np.arange(60), 2), new.class_names)
-    found = guessed_population(head, twos)
-    spread = np.square(found.means - found.means.mean(axis=0)).sum(axis=1).mean()
-    assert spread < 0.25 * np.trace(found.covariance) / WIDENING
-
-
-@pytest.mark.parametrize("rows", [slice(None, None, 40), slice(1), slice(2)])
-def test_the_fewest_images_give_a_covariance(rows: slice) -> None:
-    head, new, _ = collapsed()
-    labels = new.labels[rows]
-    few = FeatureSet(new.features[rows], labels, new.class_names[: labels.max() + 1])
-    found = guessed_population(head, few)
-    variances = np.linalg.eigvalsh(found.covariance)
-    assert variances.min() > -1e-6 * variances.sum()
-    assert np.isfinite(found.means).all()
+@pytest.mark.parametrize("counts", [(1,), (4,), (1, 1, 1), (2, 1, 1), (2, 2), (3, 9, 0, 5)])
+def test_covariance_and_spread_of_few_images_have_their_formulas(counts: tuple[int, ...]) -> None:
+    new, total = features_of(counts, tuple("vwxyz"[: len(counts)])), sum(counts)
+    found, ones, rows = guessed_population(HEAD, new), np.ones(3), new.features.astype(np.float64)
+    variance = rows.var(axis=0)
+    unit = np.sqrt((total * variance + 5 * (variance.mean() or 1.0)) / (total + 5))
+    classes = [rows[new.labels == row] / unit for row, count in enumerate(counts) if count]
+    number, own = len(classes), np.array([each.mean(axis=0) for each in classes])
+    offsets, apart = own - own.mean(axis=0), rows / unit - (rows / unit).mean(axis=0)
+    each, freedom, least = np.array([1 / len(rows) for rows in classes]), float(total), 0.1
+    chance = np.square(apart).sum() / total
+    if more := total - number:
+        within = [rows - rows.mean(axis=0) for rows in classes if len(rows) > 1]
+        apart = np.concatenate([*within, np.sqrt(2 / number / (each + 0.3))[:, None] * offsets])
+        freedom, least = more + 2 / number * (number - 1), 0.1 + 0.1 / number
+    covariance = np.square(own).mean() * np.eye(3)
+    if total > 1:
+        covariance = ledoit_wolf(apart, assume_centered=True)[0] * len(apart) / freedom
+    trace = np.trace(covariance)
+    if more:
+        chance = (chance + more * trace * each.mean()) / (1 + more)
+    np.testing.assert_allclose(found.new.within(ones), covariance, atol=1e-9 * trace)
+    rounded = 8 * (0.1 * covariance + 0.9 * trace / 3 * np.eye(3))
+    np.testing.assert_allclose(found.own.within(ones), rounded, atol=1e-9 * trace)
+    spread = np.square(offsets).sum() / max(1, number - 1) - chance
+    got = np.square((found.means - found.means.mean(axis=0)) / unit).sum(axis=1).mean()
+    assert got == pytest.approx(max(spread, least * trace), rel=1e-5)
 
 
 @pytest.mark.parametrize("rows", [0, 2, 6, 30])
@@ -211,12 +237,9 @@ def memory() -> Memory:
     return Memory.of(FeatureSet(features.astype(np.float32), labels, tuple("abcd")), {})
 
 
-def statistics(rows: FeatureSet) -> ClassStatistics:
-    return ClassStatistics.of(rows.features, rows.labels, num_classes=len(rows.class_names))
-
-
 def test_with_enough_rows_means_and_covariance_are_that_of_the_population(memory: Memory) -> None:
-    drawn = statistics(pseudo_features(memory, 4, seed=0))
+    rows = pseudo_features(memory, 4, seed=0)
+    drawn = ClassStatistics.of(rows.features, rows.labels, num_classes=len(rows.class_names))
     np.testing.assert_allclose(drawn.class_means, memory.means, atol=1e-6)
     found = drawn.within_covariance
     np.testing.assert_allclose(found, memory.population_covariance, rtol=1e-4, atol=1e-4)
@@ -236,12 +259,10 @@ def added(model: Model, source: Source, config: AddConfig, **purpose: Any) -> Ad
 
 def arriving() -> Source:
     """Return features of two new classes, with some held out."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat([0, 1], 12)
+    rng, labels = np.random.default_rng(0), np.repeat([0, 1], 12)
     rows = (rng.standard_normal((24, 12)) + np.eye(12)[labels]).astype(np.float16)
-    train = np.arange(24) % 3 > 0
-    sets = [FeatureSet(rows[part], labels[part], ("x", "y")) for part in (train, ~train)]
-    return Source(sets[0], sets[1])
+    every, train = FeatureSet(rows, labels, ("x", "y")), np.arange(24) % 3 > 0
+    return Source(every.part(train), every.part(~train))
 
 
 def test_added_rows_are_those_beside_the_rows_as_trained(
