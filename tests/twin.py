@@ -27,7 +27,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 CUDA = torch.device("cuda", 0)
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "is_nonzero", "equal"}
 EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
-INDEXED = {"index", "index_put_", "index_put", "_index_put_impl_"}
 
 
 class Twin(torch.Tensor):
@@ -143,7 +142,7 @@ class Machine(TorchDispatchMode):
     def _check(self, name: str, func: Any, args: Any, given: list[Any]) -> None:
         if name in WAITS:
             self.wait(str(func))
-        if name in INDEXED:
+        if name in {"index", "index_put_", "index_put", "_index_put_impl_"}:
             for each in args[1]:
                 if each is not None and (not isinstance(each, Twin) or each.dtype == torch.bool):
                     self.wait(f"{func} by the host or by a mask")

@@ -5,8 +5,6 @@ from clinit.headtrain.heads.repeats import find_groups
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.heads.statistics.solve import LambdaPath, leave_one_out_curve, squared_error
 
-LAMS = (1e-4, 1e-2, 1.0)
-
 
 def rows(seed: int = 0, count: int = 41, dim: int = 6) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
@@ -26,9 +24,7 @@ def naive_leave_one_out(
 ) -> float:
     """Solve anew without each row; in averages over classes the others of its class share 1 / C."""
     truth, counts = np.eye(3)[labels], np.bincount(labels)
-    full = (
-        1 / (3 * counts[labels]) if weighting == "class" else np.full(len(labels), 1 / len(labels))
-    )
+    full = 1 / (3 * counts[labels] if weighting == "class" else np.full(len(labels), len(labels)))
     total = 0.0
     for left in range(len(labels)):
         weights = full.copy()
@@ -54,8 +50,7 @@ def test_the_curve_is_that_of_a_solve_without_each_row(weighting: Weighting) -> 
 
 @pytest.mark.parametrize("weighting", ["sample", "class"])
 def test_copies_are_left_out_together(weighting: Weighting) -> None:
-    features, labels = rows(dim=9)
-    features, labels = np.repeat(features, 3, axis=0), np.repeat(labels, 3)
+    features, labels = (np.repeat(each, 3, axis=0) for each in rows(dim=9))
     statistics = ClassStatistics.of(features, labels, weighting=weighting)
     found = leave_one_out_curve(features, labels, statistics, groups=find_groups(features, labels))
     weights = statistics.weights[labels]
