@@ -122,8 +122,7 @@ def guessed_population(head: Head, new: FeatureSet) -> Population:
         head: The classifier.
         new: Features of images of other classes, at least one.
     """
-    deviation = _deviation(new.features)
-    scaled = FeatureSet(new.features / deviation, new.labels, new.class_names)
+    deviation, scaled = _scaled(new)
     centre, within, spread = _surroundings(scaled)
     offsets = head.weight * deviation
     offsets -= offsets.mean(axis=0)
@@ -133,6 +132,12 @@ def guessed_population(head: Head, new: FeatureSet) -> Population:
     even = share * within.variance + WIDENING * ROUNDING * within.trace / head.dim
     own = ShrunkCovariance(np.sqrt(share) * within.factor, even)
     return Population((deviation * means).astype(np.float32), deviation, own, within)
+
+
+def guessed_variances(new: FeatureSet) -> Float[np.ndarray, " dim"]:
+    """Estimate the variance of each feature within a class from images of new classes."""
+    deviation, scaled = _scaled(new)
+    return np.asarray(deviation**2 * _surroundings(scaled)[1].trace / new.dim)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,11 +232,15 @@ class Guesses:
         return ClassStatistics(totals, weighting, sums.counts, sums.shift, sums.sums, gram)
 
 
-def _deviation(features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, " dim"]:
-    """Return the deviation of each feature; the mean variance counts as `USUAL_ROWS` rows more."""
-    variance, rows = features.astype(np.float64).var(axis=0), len(features)
+def _scaled(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], FeatureSet]:
+    """Return the deviation of each feature, and the features in these units.
+
+    The mean variance counts as `USUAL_ROWS` rows more.
+    """
+    variance, rows = new.features.astype(np.float64).var(axis=0), len(new.features)
     usual = float(variance.mean()) or 1.0
-    return np.asarray(np.sqrt((rows * variance + USUAL_ROWS * usual) / (rows + USUAL_ROWS)))
+    deviation = np.sqrt((rows * variance + USUAL_ROWS * usual) / (rows + USUAL_ROWS))
+    return deviation, FeatureSet(new.features / deviation, new.labels, new.class_names)
 
 
 def _centre(

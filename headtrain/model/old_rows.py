@@ -9,15 +9,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
+from clinit.headtrain.heads.array import with_diagonal
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.model.guesses import Guesses
+from clinit.headtrain.model.guesses import Guesses, guessed_variances
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.protocol.stream.buffer import drawn_per_class
 from clinit.headtrain.protocol.train.past import paired_rows, root
 
+USUAL_IMAGES = 20
+"""Images, besides the first of each class, as which variances guessed from new images count in the
+covariance of old classes: of one image of each class, it would be zero."""
 DRAWN = "synthetic"
 """In descriptions of rows that are not real features."""
 
@@ -67,7 +72,8 @@ def old_rows(
         add(given.named(names), "real features from the cache")
     if memory is not None and (memory.known & ~has_rows).any():
         count = drawn_per_class(int(memory.known.sum()), memory.dim)
-        add(pseudo_features(memory, count, 0), f"{DRAWN} features from class statistics")
+        drawn = pseudo_features(memory, guessed_variances(new), count, 0)
+        add(drawn, f"{DRAWN} features from class statistics")
     known = FeatureSet.joined([new.nothing(names), *taken], names)
     guesses = None
     if not has_rows.all():
@@ -77,20 +83,21 @@ def old_rows(
     return OldRows(FeatureSet.joined(taken, names), ", ".join(kinds), known, guesses)
 
 
-def pseudo_features(memory: Memory, rows_per_class: int, seed: int) -> FeatureSet:
+def pseudo_features(
+    memory: Memory, variances: Float[np.ndarray, " dim"], rows_per_class: int, seed: int
+) -> FeatureSet:
     """Draw rows of all classes whose means are known.
 
     Args:
         memory: Statistics of the classes.
+        variances: Usual ones within a class; they count as `USUAL_IMAGES` images.
         rows_per_class: Rows of each class; rounded up to an even number.
         seed: Equal seeds give equal rows.
     """
     classes = np.flatnonzero(memory.known)
-    rows = paired_rows(
-        memory.means[classes],
-        root(memory.population_covariance),
-        rows_per_class,
-        generator(seed, Draw.PSEUDO_ROWS),
-    )
+    share = USUAL_IMAGES / (USUAL_IMAGES + float((memory.counts[classes] - 1).sum()))
+    covariance = with_diagonal((1 - share) * memory.population_covariance, share * variances)
+    random = generator(seed, Draw.PSEUDO_ROWS)
+    rows = paired_rows(memory.means[classes], root(covariance), rows_per_class, random)
     labels = np.repeat(classes, rows.shape[1])
     return FeatureSet(rows.reshape(-1, memory.dim), labels, memory.class_names)

@@ -228,27 +228,29 @@ def test_a_class_of_one_image_hardly_changes_what_is_known_of_the_others() -> No
     assert np.mean(gaps) < 5
 
 
-@pytest.fixture
-def memory() -> Memory:
-    rng = np.random.default_rng(2)
-    labels = np.repeat(np.arange(4), 30)
-    features = rng.normal(size=(120, 5)) @ rng.normal(size=(5, 5))
+def remembered(each: int) -> Memory:
+    rng, labels = np.random.default_rng(2), np.repeat(np.arange(4), each)
+    features = rng.normal(size=(4 * each, 5)) @ rng.normal(size=(5, 5))
     features += 3 * rng.normal(size=(4, 5))[labels]
     return Memory.of(FeatureSet(features.astype(np.float32), labels, tuple("abcd")), {})
 
 
-def test_with_enough_rows_means_and_covariance_are_that_of_the_population(memory: Memory) -> None:
-    rows = pseudo_features(memory, 4, seed=0)
+@pytest.mark.parametrize("each", [1, 30])
+def test_with_enough_rows_means_and_covariance_are_that_of_statistics(each: int) -> None:
+    memory = remembered(each)
+    rows = pseudo_features(memory, np.arange(1.0, 6.0), 4, seed=0)
     drawn = ClassStatistics.of(rows.features, rows.labels, num_classes=len(rows.class_names))
     np.testing.assert_allclose(drawn.class_means, memory.means, atol=1e-6)
-    found = drawn.within_covariance
-    np.testing.assert_allclose(found, memory.population_covariance, rtol=1e-4, atol=1e-4)
+    more = 4 * (each - 1)
+    expected = (more * memory.population_covariance + 20 * np.diag([1, 2, 3, 4, 5])) / (more + 20)
+    np.testing.assert_allclose(drawn.within_covariance, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_classes_of_which_nothing_is_known_are_left_out(memory: Memory) -> None:
+def test_classes_of_which_nothing_is_known_are_left_out() -> None:
+    memory = remembered(30)
     nothing = FeatureSet(np.empty((0, 5), np.float32), np.empty(0, np.int64), ("x", "y"))
     both = Memory.of(nothing, {}).joined(memory)
-    assert pseudo_features(both, 4, seed=0).counts().tolist() == [0, 0, 4, 4, 4, 4]
+    assert pseudo_features(both, np.ones(5), 4, seed=0).counts().tolist() == [0, 0, 4, 4, 4, 4]
     np.testing.assert_allclose(both.population_covariance, memory.population_covariance)
 
 

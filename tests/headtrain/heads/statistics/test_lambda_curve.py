@@ -69,7 +69,6 @@ def test_the_error_from_statistics_is_that_of_the_rows() -> None:
     features, labels = rows(count=200)
     judge = ClassStatistics.of(features[:90], labels[:90])
     head = LambdaPath.of(ClassStatistics.of(features[90:], labels[90:])).head(0.1)
-    residual = features[:90] @ head.weight.T + head.bias - np.eye(3)[labels[:90]]
-    squares = (residual**2).sum(axis=1)
-    expected = 0.5 * np.mean([squares[labels[:90] == c].mean() for c in range(3)])
+    residuals = features[:90] @ head.weight.T + head.bias - np.eye(3)[labels[:90]]
+    expected = 0.5 * np.mean([3 * (residuals[labels[:90] == c] ** 2).mean() for c in range(3)])
     assert squared_error(head, judge) == pytest.approx(expected, rel=1e-12)
