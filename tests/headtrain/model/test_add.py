@@ -23,7 +23,7 @@ from clinit.headtrain.model.add import add
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.export import TrainedRun, export_model
 from clinit.headtrain.model.growth import Growth, grown_head
-from clinit.headtrain.model.guesses import ShrunkCovariance, guessed_population
+from clinit.headtrain.model.guesses import ShrunkCovariance, guessed_population, guessed_variances
 from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
@@ -142,8 +142,8 @@ def test_covariance_and_spread_of_few_images_have_their_formulas(counts: tuple[i
     if total > 1:
         covariance = ledoit_wolf(apart, assume_centered=True)[0] * len(apart) / freedom
     trace = np.trace(covariance)
-    if more:
-        chance = (chance + more * trace * each.mean()) / (1 + more)
+    chance = (chance + more * trace * each.mean()) / (1 + more)
+    np.testing.assert_allclose(guessed_variances(new), unit**2 * trace / 3)
     np.testing.assert_allclose(found.new.within(ones), covariance, atol=1e-9 * trace)
     rounded = 8 * (0.1 * covariance + 0.9 * trace / 3 * np.eye(3))
     np.testing.assert_allclose(found.own.within(ones), rounded, atol=1e-9 * trace)
