@@ -74,7 +74,7 @@ from clinit.headtrain.heads.array import beside, take, to_numpy
 from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.calibrate import norm_factor
-from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.new_rows import NewClasses, towards_identity
 from clinit.headtrain.heads.start.scale import Balance, Initialisation, LeftOut
 
 SHRINKAGES = (0.95, 0.9, 0.7, 0.5, 0.3, 0.1, 0.03)
@@ -86,54 +86,103 @@ KEPT = 10.0
 """Weight of the prior in the refinement, in images; 1 to 60 differ by less than a point."""
 ALL = -2
 """In place of a fold: no row is left out."""
-MOST_STEPS = 60
+MOST_STEPS, EXACT = 60, 1e-9
 OLD_ROWS, NEW_ROWS = 1024, 2048
 """Rows that judge; at least one of each class."""
 
 
 class Moments(NamedTuple):
-    """What rows are computed from: means of new classes, mean of all means, S."""
+    """What rows are computed from, besides S of all images, if some images are left out."""
 
     means: Float[np.ndarray, "new dim"]
     centre: Float[np.ndarray, " dim"]
-    within: Float[np.ndarray, "dim dim"]
+    """Mean of the means of all classes."""
+    freedom: float
+    """Degrees of freedom of S."""
+    lost: Float[np.ndarray, "lost dim"]
+    """Rows whose outer products the scatter loses."""
+
+    @property
+    def offsets(self) -> Float[np.ndarray, "new dim"]:
+        """mu_c - m."""
+        return np.asarray(self.means - self.centre)
+
+    def rows(self, weight: Float[np.ndarray, "new dim"], quadratic: float) -> Rows:
+        """Return u_c and b_c."""
+        squares = (self.offsets * weight).sum(1)
+        return Rows(weight, -weight @ self.centre - quadratic / 2 * squares)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Discriminants:
-    """A factorisation of A, for one shrinkage."""
+    """A factorisation of A of all images, for one shrinkage."""
 
     moments: Moments
+    within: Float[np.ndarray, "dim dim"]
+    """S."""
+    shrinkage: float
     factor: Float[np.ndarray, "dim dim"]
     """L, lower triangular."""
-    weight: Float[np.ndarray, "new dim"]
-    """u_c."""
 
     @classmethod
-    def of(cls, moments: Moments, shrinkage: float) -> Discriminants:
-        """Factorise A; without any variance within classes, A is the identity."""
-        means, centre, within = moments
-        system = (1 - shrinkage) * within
-        level = np.trace(within) / len(within)
-        least = 1e-12 * (means**2).mean()  # below, rounding errors in place of zeros
+    def of(
+        cls, moments: Moments, within: Float[np.ndarray, "dim dim"], shrinkage: float
+    ) -> Discriminants:
+        """Factorise A; without any variance within classes, it is the identity."""
+        system, level = (1 - shrinkage) * within, np.trace(within) / len(within)
+        least = 1e-12 * (moments.means**2).mean()  # below, rounding errors in place of zeros
         system[np.diag_indices_from(system)] += shrinkage * level if level > least else 1.0
         factor = cholesky(system, lower=True, overwrite_a=True, check_finite=False)
-        half = solve_triangular(factor, (means - centre).T, lower=True, check_finite=False)
-        weight = solve_triangular(factor, half, lower=True, trans="T", check_finite=False)
-        return cls(moments, factor, weight.T)
+        return cls(moments, within, shrinkage, factor)
 
-    def rows(self, quadratic: float) -> Rows:
-        """Return u_c and b_c."""
-        squares = ((self.moments.means - self.moments.centre) * self.weight).sum(1)
-        return Rows(self.weight, -self.weight @ self.moments.centre - quadratic / 2 * squares)
+    def weight(self, fewer: Moments) -> Float[np.ndarray, "new dim"]:
+        """Return u_c without the images that `fewer` lacks.
+
+        With f and f' the degrees of freedom, X the lost rows and k = (1 - g) / f,
+
+            A' = f / f' (M - r I),    M = A - k X'X,    r = g tr(X'X) / (f d),
+            (M - r I)^-1 = M^-1 + r M^-2 + r^2 M^-3 + ...,
+            M^-1 = L'^-1 (I + H (I - H'H)^-1 H') L^-1,    H = L^-1 X' sqrt(k).
+
+        If half of the scatter is lost, A' is factorised.
+        """
+        lost, freedom = fewer.lost, self.moments.freedom
+        if fewer.freedom < 0.5:  # rounding errors in place of zeros
+            return fewer.offsets
+        gone = float(np.square(lost).sum()) / freedom
+        if gone > np.trace(self.within) / 2:
+            within = (freedom * self.within - lost.T @ lost) / fewer.freedom
+            alone = fewer._replace(lost=lost[:0])
+            return Discriminants.of(alone, within, self.shrinkage).weight(alone)
+        half = self._half(np.sqrt((1 - self.shrinkage) / freedom) * lost)
+        inner = np.eye(len(lost)) - half.T @ half
+
+        def solved(rows: Float[np.ndarray, "new dim"]) -> Float[np.ndarray, "new dim"]:
+            right = self._half(rows)
+            right += half @ np.linalg.solve(inner, half.T @ right)
+            return np.asarray(solve_triangular(self.factor, right, lower=True, trans="T").T)
+
+        term = total = solved(fewer.offsets)
+        while np.abs(term).max(initial=0.0) > EXACT * np.abs(total).max(initial=0.0):
+            term = self.shrinkage * gone / len(self.within) * solved(term)
+            total = total + term
+        return fewer.freedom / freedom * total
+
+    def rows(self, fewer: Moments, quadratic: float) -> Rows:
+        """Return u_c and b_c without the images that `fewer` lacks."""
+        return fewer.rows(self.weight(fewer), quadratic)
 
     def own_part(self) -> float:
         """Return tr(A^-1 S): what the logit of an image that is part of S owes to itself."""
-        return float(np.trace(cho_solve((self.factor, True), self.moments.within)))
+        return float(np.trace(cho_solve((self.factor, True), self.within)))
 
     def whitened(self, features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
         """Return L^-1 (h - m)."""
-        return solve_triangular(self.factor, (features - self.moments.centre).T, lower=True).T
+        return self._half(features - self.moments.centre).T
+
+    def _half(self, rows: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "dim rows"]:
+        found: np.ndarray = solve_triangular(self.factor, rows.T, lower=True, check_finite=False)
+        return found
 
 
 class Optimum(NamedTuple):
@@ -175,11 +224,10 @@ class Judges:
         picked["weight"] = picked["weight"] / max(picked["weight"].sum(), 1e-300)
         return replace(self, **picked)
 
-    def mean_and_covariance(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weighted mean of the rows, and their covariance."""
+    def mean_and_root(self) -> tuple[np.ndarray, Float[np.ndarray, "rows dim"]]:
+        """Return the weighted mean of the rows, and X with X'X their covariance."""
         mean = self.weight @ self.features
-        deviations = self.features - mean
-        return mean, (self.weight[:, None] * deviations).T @ deviations
+        return mean, np.sqrt(self.weight)[:, None] * (self.features - mean)
 
 
 def discriminant_rows(
@@ -198,7 +246,7 @@ def discriminant_rows(
     problem = Problem.of(data, independent=independent)
     if not len(problem.old.labels):
         shrinkage, quadratic = problem.usual
-        found = Discriminants.of(problem.moments(ALL), shrinkage).rows(quadratic)
+        found = problem.whole(shrinkage).rows(problem.remaining[ALL], quadratic)
         factor = norm_factor(found, data) if data.start else 1.0
         rows = Rows(factor * found.weight, factor * found.bias)
         return _started(rows, data, Optimum(0.0, shrinkage, quadratic, factor, 0.0, 0.0))
@@ -298,19 +346,26 @@ class Problem:
         np.add.at(moved, labels, shares[:, None] * deviations)
         stay = self.counts - removed
         moved /= -np.maximum(stay, 1)[:, None]  # new mean less former mean
-        scatter = self.scatter - (shares[:, None] * deviations).T @ deviations
-        scatter -= (stay[:, None] * moved).T @ moved
-        means, freedom = self.means + moved, self.freedom - removed.sum()
+        parts = ((shares, deviations), (stay[removed > 0], moved[removed > 0]))
+        lost = np.concatenate([np.sqrt(weight)[:, None] * rows for weight, rows in parts])
+        means, freedom = self.means + moved, float(self.freedom - removed.sum())
         centre = (self.others + means.sum(0)) / self.classes
-        # Shares of repeated rows and differences of sums leave rounding errors in place of zeros.
-        within = scatter / freedom if freedom > 0.5 else np.zeros_like(scatter)
-        return Moments(means, centre, within)
+        return Moments(means, centre, freedom, lost)
+
+    @property
+    def within(self) -> Float[np.ndarray, "dim dim"]:
+        """S, or zeros in place of rounding errors."""
+        return self.scatter / self.freedom if self.freedom > 0.5 else 0.0 * self.scatter
 
     @cached_property
     def remaining(self) -> dict[int, Moments]:
         """What remains without the new rows of each fold that has some, and of all rows."""
         folds = np.unique(self.new.fold[self.new.fold >= 0]).tolist()
         return {fold: self.moments(fold) for fold in (ALL, *folds)}
+
+    def whole(self, shrinkage: float) -> Discriminants:
+        """Factorise A of all images."""
+        return Discriminants.of(self.remaining[ALL], self.within, shrinkage)
 
     @property
     def usual(self) -> tuple[float, float]:
@@ -336,12 +391,13 @@ class Problem:
 
     def _best(self, shrinkage: float, cost: float) -> Optimum:
         """Return the least value of the objective at one shrinkage, the cost of which is given."""
-        parts = {fold: Discriminants.of(rest, shrinkage) for fold, rest in self.remaining.items()}
+        whole = self.whole(shrinkage)
+        weights = {fold: whole.weight(rest) for fold, rest in self.remaining.items()}
         alone = np.flatnonzero(self.new.fold < 0)
-        owes, found = self._owes(parts[ALL], shrinkage) if len(alone) else 0.0, []
+        owes, found = self._owes(whole, shrinkage) if len(alone) else 0.0, []
         for quadratic in QUADRATICS:
             prior = cost + ((quadratic - self.usual[1]) / 0.35) ** 2 / 2
-            rows = {fold: part.rows(quadratic) for fold, part in parts.items()}
+            rows = {f: m.rows(weights[f], quadratic) for f, m in self.remaining.items()}
             old = _logits(rows[ALL], self.old.features)
             new = _left_out(rows, self.new, self.new.fold)
             new[alone, self.new.labels[alone]] -= owes
@@ -375,9 +431,10 @@ class Problem:
         found = {}
         for left in (ALL, *range(FOLDS)):
             sides = [side.part(fold != left) for side, fold in self.dealt]
-            (old, within), (new, other) = (side.mean_and_covariance() for side in sides)
-            moments = Moments(new[None], old, (within + other) / 2)
-            found[left] = Discriminants.of(moments, APART).rows(1.0)
+            (old, within), (new, other) = (side.mean_and_root() for side in sides)
+            root = np.concatenate([within, other]) * np.sqrt(0.5)
+            between = Moments(new[None], old, 0.0, root[:0])
+            found[left] = between.rows(_apart(root, (new - old)[None]), 1.0)
         return found
 
     def _calibrated(
@@ -413,11 +470,11 @@ class Problem:
 
         The shape of the prior is the same for all folds, its mean is not.
         """
-        parts = {f: Discriminants.of(m, choice.shrinkage) for f, m in self.remaining.items()}
-        whole = parts[ALL]
+        whole = self.whole(choice.shrinkage)
         inputs = [whole.whitened(side.features) for side in (self.old, self.new)]
         for left in (ALL, *range(FOLDS)):
-            raw, apart = parts.get(left, whole).rows(choice.quadratic), self.apart[left]
+            moments, apart = self.remaining.get(left, whole.moments), self.apart[left]
+            raw = whole.rows(moments, choice.quadratic)
             weight = choice.scale * (raw.weight + choice.apart * apart.weight)
             bias = choice.scale * (raw.bias + choice.apart * apart.bias) + choice.shift
             bias += weight @ whole.moments.centre
@@ -449,6 +506,24 @@ class Problem:
             objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS}
         )
         return np.asarray(end.x).reshape(start.shape)
+
+
+def _apart(root: Float[np.ndarray, "rows dim"], gap: Float[np.ndarray, "1 dim"]) -> np.ndarray:
+    """Return v, with B = `root`' `root` of few rows: (X'X + r I)^-1 = (I - X'(XX' + r I)^-1 X) / r.
+
+    Without any variance, v is the gap.
+    """
+    level = float(np.square(root).sum()) / root.shape[1]
+    if not level:
+        return gap
+    rows, ridge = np.sqrt(1 - APART) * root, APART * level
+    if len(rows) >= rows.shape[1]:
+        system = towards_identity(root.T @ root, APART, level)
+        return np.asarray(cho_solve((cholesky(system, lower=True), True), gap.T).T)
+    inner = rows @ rows.T
+    inner[np.diag_indices_from(inner)] += ridge
+    half = cho_solve((cholesky(inner, lower=True), True), rows @ gap.T)
+    return np.asarray((gap - half.T @ rows) / ridge)
 
 
 def _judges(data: NewClasses, rows: Int[np.ndarray, " rows"], fold: np.ndarray) -> Judges:

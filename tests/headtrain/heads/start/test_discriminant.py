@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start import discriminant
-from clinit.headtrain.heads.start.discriminant import ALL, Discriminants, Problem, discriminant_rows
+from clinit.headtrain.heads.start.discriminant import ALL, Problem, discriminant_rows
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import Balance
 
@@ -41,10 +41,16 @@ def naive_moments(data: NewClasses, kept: np.ndarray) -> tuple[np.ndarray, ...]:
     return np.array(means[OLD:]), np.mean(means, axis=0), scatter / freedom
 
 
+@pytest.mark.parametrize("old_images", [1, 2, 12])
 @pytest.mark.parametrize("left", [ALL, 0, 3])
 @pytest.mark.parametrize("grouped", [False, True])
-def test_what_remains_without_a_fold_is_what_the_other_rows_give(left: int, grouped: bool) -> None:
-    data = made([4, 5, 6])
+@pytest.mark.parametrize("shrinkage", [0.03, 0.3, 1.0])
+def test_rows_without_a_fold_are_the_formula_of_what_remains(
+    old_images: int, left: int, grouped: bool, shrinkage: float
+) -> None:
+    """With one image per old class, a fold has more than half of the scatter."""
+    data = made([4, 5, 6], old_images=old_images)
+    data.features[-1] += 9.0 * (old_images == 1)
     if grouped:
         groups = np.arange(len(data.labels))
         groups[-2:] = groups[-3]  # three rows of the last class are one image
@@ -52,25 +58,18 @@ def test_what_remains_without_a_fold_is_what_the_other_rows_give(left: int, grou
     problem = Problem.of(data)
     kept, gone = np.ones(len(data.labels), dtype=bool), problem.new.fold == left
     kept[problem.numbers[len(problem.old.labels) :][gone]] = False
-    for found, wanted in zip(problem.moments(left), naive_moments(data, kept), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("shrinkage", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("quadratic", [0.0, 1.0])
-def test_rows_are_the_formula(shrinkage: float, quadratic: float) -> None:
-    moments = Problem.of(made([3, 3])).moments(ALL)
-    means, centre, within = moments
+    means, centre, within = naive_moments(data, kept)
+    whole = problem.whole(shrinkage)
+    np.testing.assert_allclose(problem.moments(left).means, means, rtol=1e-10, atol=1e-12)
     even = np.trace(within) / DIM * np.eye(DIM)
     system = np.linalg.inv((1 - shrinkage) * within + shrinkage * even)
-    found = Discriminants.of(moments, shrinkage)
-    rows = found.rows(quadratic)
-    for mean, weight, bias in zip(means, rows.weight, rows.bias, strict=True):
-        row = system @ (mean - centre)
-        np.testing.assert_allclose(weight, row, rtol=1e-9)
-        wanted = -row @ centre - quadratic / 2 * (mean - centre) @ row
-        np.testing.assert_allclose(bias, wanted, rtol=1e-9)
-    assert found.own_part() == pytest.approx(np.trace(system @ within), rel=1e-9)
+    for quadratic in (0.0, 1.0):
+        rows = whole.rows(problem.moments(left), quadratic)
+        np.testing.assert_allclose(rows.weight, (means - centre) @ system, 1e-7, 1e-9)
+        wanted = -rows.weight @ centre - quadratic / 2 * ((means - centre) * rows.weight).sum(1)
+        np.testing.assert_allclose(rows.bias, wanted, rtol=1e-7)
+    if left == ALL:
+        assert whole.own_part() == pytest.approx(np.trace(system @ within), rel=1e-9)
 
 
 def test_the_priors_are_centred_where_counts_put_them() -> None:
@@ -81,8 +80,9 @@ def test_the_priors_are_centred_where_counts_put_them() -> None:
 
 
 def test_without_variance_within_classes_the_rows_are_class_means() -> None:
-    moments = Problem.of(made([1, 1], old_images=1)).moments(ALL)
-    found = Discriminants.of(moments, 0.5).rows(0.0)
+    problem = Problem.of(made([1, 1], old_images=1))
+    moments = problem.moments(ALL)
+    found = problem.whole(0.5).rows(moments, 0.0)
     np.testing.assert_allclose(found.weight, moments.means - moments.centre, rtol=1e-12)
 
 
@@ -108,8 +108,9 @@ def test_refined_rows_have_the_least_penalised_loss(independent: bool) -> None:
     problem = Problem.of(data, independent=independent)
     choice = problem.chosen()
     refined = dict(problem.refined(choice))[ALL]
-    system = Discriminants.of(problem.moments(ALL), choice.shrinkage)
-    raw, apart, scale = system.rows(choice.quadratic), problem.apart[ALL], choice.scale
+    system = problem.whole(choice.shrinkage)
+    raw, scale = system.rows(system.moments, choice.quadratic), choice.scale
+    apart = problem.apart[ALL]
     bias = scale * (raw.bias + choice.apart * apart.bias) + choice.shift
     start = Rows(scale * (raw.weight + choice.apart * apart.weight), bias)
     centre, strength = system.moments.centre, discriminant.KEPT / 10
@@ -148,7 +149,7 @@ def test_what_is_chosen_is_the_least_of_loss_and_prior(independent: bool, seed: 
     np.testing.assert_allclose(problem.apart[ALL].weight, v.weight, rtol=1e-9)
     np.testing.assert_allclose(problem.apart[ALL].bias, v.bias, rtol=1e-9)
     problem.apart.update(dict.fromkeys(range(5), v))  # as if no fold were left out
-    raw = Discriminants.of(problem.moments(ALL), 0.5).rows(0.5)
+    raw = problem.whole(0.5).rows(problem.moments(ALL), 0.5)
     old, new = (side.features @ raw.weight.T + raw.bias for side in (problem.old, problem.new))
     usual = 0.5 * np.log(problem.old.spread / old.var(0).mean())
     size = np.sqrt(old.var(0).mean() / (problem.old.features @ v.weight[0]).var())
@@ -256,16 +257,12 @@ def test_the_only_image_of_a_class_owes_what_the_formula_says(apart: float) -> N
     wanted = max(unseen, unseen / 3 + share * spreads[1])
     assert (wanted > unseen) == (apart == 10.0)
     problem = Problem.of(data)
-    found = problem._owes(Discriminants.of(problem.moments(ALL), 0.3), 0.3)
-    assert found == pytest.approx(wanted, rel=1e-9)
-
-
-def test_one_old_class_tells_no_share_of_its_spread() -> None:
-    data = made([1, 1], seed=6)
+    assert problem._owes(problem.whole(0.3), 0.3) == pytest.approx(wanted, rel=1e-9)
+    # One old class tells no share of its spread.
     problem = Problem.of(data.subset((data.labels == 0) | (data.labels >= OLD)))
-    whole = Discriminants.of(problem.moments(ALL), 0.3)
-    seen = whole.own_part()
-    assert problem._owes(whole, 0.3) == pytest.approx(seen / (1 - 0.7 * seen / 11), rel=1e-9)
+    seen = problem.whole(0.3).own_part()
+    unseen = seen / (1 - 0.7 * seen / (11 + 2))
+    assert problem._owes(problem.whole(0.3), 0.3) == pytest.approx(unseen, rel=1e-9)
 
 
 def test_rows_of_a_fold_do_not_read_its_old_images() -> None:
