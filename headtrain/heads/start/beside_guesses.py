@@ -12,10 +12,13 @@ Left-out logits of few images hardly tell one lambda from another. Lambda minimi
 over `DECADES` around lambda_0, the mean of the eigenvalues of Sigma_T, weighted by themselves. F is
 the least loss over factor and shift, N the number of left-out new images, and w their weight in F;
 so the first term counts each image once, and the second is a prior: a decade from lambda_0 is one
-standard deviation. Without left-out images, lambda is lambda_0.
+standard deviation. The search begins at lambda_0, and ends at the first minimum on either side.
+Without left-out images, lambda is lambda_0.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import torch
@@ -64,37 +67,39 @@ def lambda_beside_guesses(
     left_out = ~alone & (sample.target >= 0)
     if not bool(left_out.any()):
         return middle, None, []
-    lams = tuple(float(f"{middle * 10.0**power:.2g}") for power in DECADES)
-    without = list[dict[float, Rows]]()
+    images = int(left_out.sum()) / float(sample.weight[left_out].sum())
+    singles = sample.subset(sample.alone)
+    without: list[dict[float, Rows]] = [{} for _ in range(PARTS)]
 
-    def at_every_lambda(part: Fold) -> Rows:
+    def at_each(lams: list[float], part: Fold) -> Rows:
         """Return the rows for each lambda in turn as rows of one head."""
         of_part = part.data.statistics(start.weighting)
-        rows = {lam: raw_rows(start, part.data, of_part, lam) for lam in lams}
-        without.append(rows)
+        rows = [raw_rows(start, part.data, of_part, lam) for lam in lams]
+        without[part.number] |= zip(lams, rows, strict=True)
         concat = namespace(of_part.gram).concat
-        weights, biases = (
-            [getattr(each, of) for each in rows.values()] for of in ("weight", "bias")
-        )
-        return Rows(concat(weights), concat(biases))
+        return Rows(concat([each.weight for each in rows]), concat([each.bias for each in rows]))
 
-    parts, losses = without_parts(sample, PARTS), list[float]()
-    together = computed_again(sample, parts, at_every_lambda, len(lams))
-    singles = sample.subset(sample.alone)
-    for lam, logits in zip(lams, together.chunk(len(lams), dim=1), strict=True):
-        known[lam] = logits.contiguous()
-        if len(singles):
-            rows = raw_rows(start, sample.data, statistics, lam)
-            known[lam][alone] = of_other_images(start, rows, singles, statistics, lam)
-        begin = np.array([1.0 / (float(known[lam].std()) or 1.0), 0.0])
-        found = yield from calibrate(sample, known[lam], [begin])
-        if found.factor <= 0:
-            found = yield from calibrate(sample, torch.zeros_like(known[lam]), [begin])
-        losses.append(found.loss_after)
-    images = int(left_out.sum()) / float(sample.weight[left_out].sum())
-    best = lams[int((images * np.array(losses) + np.square(DECADES) / 2).argmin())]
-    curve = LambdaCurve(lams, tuple(losses), "leave-one-out loss")
-    return best, curve, [rows[best] for rows in without]
+    found, best, wanted = dict[int, tuple[float, float]](), 0, [-1, 0, 1]
+    while wanted:
+        now = [float(f"{middle * 10.0**power:.2g}") for power in wanted]
+        parts, at_these = without_parts(sample, PARTS), partial(at_each, now)
+        together = computed_again(sample, parts, at_these, len(now))
+        for power, lam, logits in zip(wanted, now, together.chunk(len(now), dim=1), strict=True):
+            known[lam] = logits.contiguous()
+            if len(singles):
+                rows = raw_rows(start, sample.data, statistics, lam)
+                known[lam][alone] = of_other_images(start, rows, singles, statistics, lam)
+            begin = np.array([1.0 / (float(known[lam].std()) or 1.0), 0.0])
+            fitted = yield from calibrate(sample, known[lam], [begin])
+            if fitted.factor <= 0:
+                fitted = yield from calibrate(sample, torch.zeros_like(known[lam]), [begin])
+            found[power] = lam, fitted.loss_after
+        best = min(found, key=lambda power: images * found[power][1] + power**2 / 2)
+        wanted = [each for each in (best - 1, best + 1) if each in DECADES and each not in found]
+    lams, losses = zip(*(found[power] for power in sorted(found)), strict=True)
+    lam, _ = found[best]
+    curve = LambdaCurve(lams, losses, "leave-one-out loss")
+    return lam, curve, [rows[lam] for rows in without if rows]
 
 
 def usual_lambda(statistics: ClassStatistics) -> float:
