@@ -23,11 +23,10 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.scale import Balance, Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.model.facts import Action
-from clinit.headtrain.model.guesses import Guesses
 from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory, owing_nothing
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.old_rows import old_rows
+from clinit.headtrain.model.old_rows import OldRows, old_rows
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.experiment import started_heads
 from clinit.headtrain.protocol.stream.source import Source
@@ -176,20 +175,22 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     are asked for.
     """
     left, images, is_auto = growth.left, growth.images, growth.config.init == "auto"
-    rows, kind, known, guesses = old_rows(left.head, left.memory, images.train, growth.given.train)
+    old = old_rows(left.head, left.memory, images.train, growth.given.train)
     observer(Doing("Computing rows …"))
     share, found = growth.share, list[Initialisation]()
     if share > 0:
-        head, start = _started(growth, "discriminant", known if len(known.labels) else rows)
+        known = old.known
+        head, start = _started(growth, "discriminant", known if len(known.rows.labels) else old)
         least = 0.0 if start.balance is None else start.balance.fitted  # the price comes later
         found.append(start.shifted(least, start.balance))
     if share < 1:
         init = "fitted" if is_auto else growth.config.init
-        head, start = _started(growth, init, rows, guesses)
-        if is_auto and len(rows.labels):
+        head, start = _started(growth, init, old)
+        if is_auto and len(old.rows.labels):
             # With a single image per class, nothing else shows how far old images lie from the new
             # rows, which could take them all: these take at most half of the stand-ins.
-            start = start.shifted(min(0.0, float(np.median(_room(left.head, start.rows, rows)))))
+            room = float(np.median(_room(left.head, start.rows, old.rows)))
+            start = start.shifted(min(0.0, room))
         found.append(start)
     start = found[0].mixed(found[1], share) if len(found) > 1 else found[0]
     bounded, shift_at = 0.0, None
@@ -198,22 +199,20 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     weight, bias, new = head.weight.copy(), head.bias.copy(), start.rows.on_host()
     weight[left.facts.num_classes :], bias[left.facts.num_classes :] = new.weight, new.bias
     head = replace(head, weight=weight, bias=bias)
-    return GrownHead(head, start, kind, share, bounded, shift_at)
+    return GrownHead(head, start, old.kind, share, bounded, shift_at)
 
 
-def _started(
-    growth: Growth, init: Any, rows: FeatureSet, guesses: Guesses | None = None
-) -> tuple[Head, Initialisation]:
+def _started(growth: Growth, init: Any, old: OldRows) -> tuple[Head, Initialisation]:
     """Return the head with new rows next to these old rows; see `started_heads`."""
     left, images, tasks = growth.left, growth.images, growth.left.facts.tasks
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))
     sides = (
         replace(left.head, fingerprint=""),
-        Source(rows, growth.held_out),
+        Source(old.rows, growth.held_out),
         Source(images.train, images.val),
     )
-    study = _study(growth, init, len(rows.labels))
-    (started,) = started_heads(*sides, [study], came_with=base or len(tasks), guessed=guesses)
+    study, drawn = _study(growth, init, len(old.rows.labels)), old if old.drawn else None
+    (started,) = started_heads(*sides, [study], came_with=base or len(tasks), drawn=drawn)
     return started
 
 

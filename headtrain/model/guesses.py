@@ -23,27 +23,16 @@ identity, because a thousand old classes vary in more directions than a few new 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from sklearn.covariance import ledoit_wolf_shrinkage
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.heads.array import beside, namespace, take, to_numpy, with_diagonal
-from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.heads.start.new_rows import NewClasses
-from clinit.headtrain.heads.statistics.class_statistics import (
-    ClassStatistics,
-    Weighting,
-    row_weights,
-)
-from clinit.headtrain.heads.statistics.moments import MomentSums, add_products, cut, symmetric
-from clinit.headtrain.protocol.stream.buffer import drawn_per_class
-from clinit.headtrain.protocol.train.past import whitened
+from clinit.headtrain.heads.array import with_diagonal
 
 USUAL_ROWS = 5
 RIDGE = 0.1
@@ -56,9 +45,6 @@ BY_MEANS, BETWEEN = 2.0, 0.3
 share of it that lies between classes (0.1 to 1.5 on photographs, text and audio)."""
 FEW = 8
 """A symmetric root of a covariance of dim / 8 directions takes less time than a triangular one."""
-MOST_PAIRS, MOST_ANEW = 4096, 2048
-"""Maximum numbers of pairs of guessed rows, and of guessed rows that are drawn anew for the test of
-left-out images."""
 
 
 class ShrunkCovariance(NamedTuple):
@@ -107,7 +93,7 @@ class Population(NamedTuple):
     own: ShrunkCovariance
     """Within classes, in these units."""
     new: ShrunkCovariance
-    """Within the new classes in these units, or around their mean if no class has two images."""
+    """Within the new classes in these units."""
 
     @property
     def covariance(self) -> Float[np.ndarray, "dim dim"]:
@@ -138,98 +124,6 @@ def guessed_variances(new: FeatureSet) -> Float[np.ndarray, " dim"]:
     """Estimate the variance of each feature within a class from images of new classes."""
     deviation, scaled = _scaled(new)
     return np.asarray(deviation**2 * _surroundings(scaled)[1].trace / new.dim)
-
-
-@dataclass(frozen=True, eq=False)
-class Guesses:
-    """Rows of old classes that are drawn from a guess, and drawn anew from another one."""
-
-    head: Head
-    classes: Int[np.ndarray, " guessed"]
-    population: Population
-    noise: Float[np.ndarray, "guessed pairs dim"]
-    """In float32; of second moment I if there are enough."""
-
-    @classmethod
-    def of(cls, head: Head, classes: Int[np.ndarray, " guessed"], new: FeatureSet) -> Guesses:
-        """Draw the noise for as many rows of these classes as `drawn_per_class` wants.
-
-        But no more than `MOST_PAIRS`, or a pair per class.
-        """
-        pairs = -(-drawn_per_class(head.num_classes, head.dim) // 2)
-        pairs = max(1, min(pairs, MOST_PAIRS // len(classes)))
-        random = generator(0, Draw.PSEUDO_ROWS)
-        noise = random.standard_normal((len(classes) * pairs, head.dim)).astype(np.float32)
-        noise = whitened(noise).reshape(-1, pairs, head.dim)
-        return cls(head, classes, guessed_population(head, new), noise)
-
-    def rows(self, guess: Population, pairs: int | None = None) -> FeatureSet:
-        """Return rows in pairs around the means of their classes, in float32."""
-        noise = self.noise[:, :pairs]
-        offsets = guess.own.spread(noise.reshape(-1, self.head.dim))
-        offsets *= guess.deviation.astype(np.float32)
-        offsets = offsets.reshape(noise.shape)
-        centres = guess.means[self.classes, None, :]
-        rows = np.concatenate([centres + offsets, centres - offsets], axis=1)
-        labels = np.repeat(self.classes, rows.shape[1])
-        assert self.head.class_names is not None
-        return FeatureSet(rows.reshape(-1, self.head.dim), labels, self.head.class_names)
-
-    def anew(self, fewer: NewClasses) -> NewClasses:
-        """Return data whose guessed rows are drawn anew, from a guess by the new images in it.
-
-        Left-out images are tested too easily by rows that had to differ from guesses made with
-        them: with two images per class, 94 % were right where other images had 50 %.
-
-        Args:
-            fewer: Old rows and some of the new images.
-
-        Returns:
-            The data, with at most `MOST_ANEW` guessed rows or a pair per class.
-        """
-        rest = fewer.subset(~np.isin(fewer.labels, self.classes))
-        is_new = rest.labels >= fewer.start
-        images, names = to_numpy(rest.features)[is_new], map(str, range(fewer.start, fewer.stop))
-        guess = guessed_population(
-            self.head, FeatureSet(images, rest.labels[is_new] - fewer.start, tuple(names))
-        )
-        drawn = self.rows(guess, max(1, MOST_ANEW // (2 * len(self.classes))))
-        groups = rest.groups
-        if groups is not None:
-            groups = np.append(groups, groups.max(initial=-1) + 1 + np.arange(len(drawn.labels)))
-        features = [rest.features, beside(rest.features, drawn.features)]
-        return replace(
-            rest,
-            features=namespace(rest.features).concat(features),
-            labels=np.append(rest.labels, drawn.labels),
-            groups=groups,
-            guessed=replace(self, population=guess),
-        )
-
-    @property
-    def within(self) -> Float[np.ndarray, "dim dim"]:
-        """Covariance of images of one of the new classes."""
-        return self.population.new.within(self.population.deviation)
-
-    def statistics(self, data: NewClasses, weighting: Weighting) -> ClassStatistics:
-        """Return the statistics of data, with the guessed classes just as they were guessed."""
-        totals, classes, guess = data.counts, self.classes, self.population
-        kept = np.flatnonzero(~np.isin(data.labels, classes))
-        means = beside(take(data.features, slice(0)), guess.means[classes].astype(np.float64))
-        shift = namespace(means).mean(means, axis=0)
-        sums = MomentSums.about(row_weights(totals, weighting), shift)
-        each, means = totals[classes], means - shift
-        weights = sums.weights[classes] * each
-        for block in cut(data.features, data.labels, kept, data.shares):
-            sums.add(*block)
-        sums.counts = sums.counts + np.where(np.isin(np.arange(len(totals)), classes), totals, 0)
-        sums.sums[classes, :] = beside(means, each.astype(np.float64))[:, None] * means
-        mass, unit = float(weights.sum()), guess.deviation
-        factor = beside(means, np.sqrt(mass) * unit * guess.own.factor)
-        rows = namespace(means).concat([factor, beside(means, np.sqrt(weights))[:, None] * means])
-        gram = symmetric(add_products(sums.lower, rows))
-        gram = with_diagonal(gram, mass * guess.own.variance * unit**2)
-        return ClassStatistics(totals, weighting, sums.counts, sums.shift, sums.sums, gram)
 
 
 def _scaled(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], FeatureSet]:
@@ -272,7 +166,7 @@ def _surroundings(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], ShrunkCov
     The spread is the mean squared distance of the class means from their mean, less its expectation
     by chance with so few images, for which the variance of all images counts as one degree of
     freedom more. It is at least a tenth of the variance within classes, and a fifth for a single
-    class of several images, from which it cannot be estimated.
+    class, from which it cannot be estimated.
     """
     rows = new.features.astype(np.float64)
     counts = new.counts()
@@ -281,20 +175,16 @@ def _surroundings(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], ShrunkCov
     means = sums / np.maximum(counts, 1)[:, None]
     present = counts > 0
     number, parts = int(present.sum()), 1 / counts[present]
-    centre, free, least = means[present].mean(axis=0), len(rows) - number, 0.1
-    offsets, around = means[present] - centre, rows - rows.mean(axis=0)
-    chance, within = float(np.square(around).sum()) / len(rows), _shrunk(around, len(rows))
-    if free:
-        around = (rows - means[new.labels])[counts[new.labels] > 1]
-        share = BY_MEANS / number
-        between = np.sqrt(share / (parts + BETWEEN))[:, None] * offsets
-        within = _shrunk(np.concatenate([around, between]), free + share * (number - 1))
-        chance = (chance + free * within.trace * float(parts.mean())) / (1 + free)
-        least += 0.1 / number
+    centre, free = means[present].mean(axis=0), len(rows) - number
+    offsets, around = means[present] - centre, (rows - means[new.labels])[counts[new.labels] > 1]
+    share = BY_MEANS / number
+    between = np.sqrt(share / (parts + BETWEEN))[:, None] * offsets
+    within = _shrunk(np.concatenate([around, between]), max(1.0, free + share * (number - 1)))
     if not within.trace:  # a single image, or equal ones; 1 if they are zeros
         within = within._replace(variance=float(np.square(rows).mean()) or 1.0)
+    chance = float(rows.var(axis=0).sum()) + free * within.trace * float(parts.mean())
     found = float(np.square(offsets).sum()) / max(1, number - 1)
-    return centre, within, max(found - chance, least * within.trace)
+    return centre, within, max(found - chance / (1 + free), 0.1 * (1 + 1 / number) * within.trace)
 
 
 def _shrunk(rows: Float[np.ndarray, "rows dim"], freedom: float) -> ShrunkCovariance:

@@ -22,7 +22,7 @@ from clinit.headtrain.heads.array import torch_stream
 from clinit.headtrain.heads.groups import held_out_rows
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.heads.start.new_rows import Guessed
+from clinit.headtrain.heads.start.new_rows import Drawn
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.protocol.learner import Diagnose, Experiment, Learner, Method
 from clinit.headtrain.protocol.methods import LINEAR, ClosedHeads, GradientHeads, check_memory
@@ -220,7 +220,7 @@ def started_heads(
     studies: Sequence[Study],
     *,
     came_with: int,
-    guessed: Guessed | None = None,
+    drawn: Drawn | None = None,
 ) -> list[tuple[Head, Initialisation]]:
     """Return heads with initialised, untrained rows for the classes of `new`.
 
@@ -231,7 +231,7 @@ def started_heads(
         studies: Settings of the starts, for one stream without updates.
         came_with: Number of base rows, at least 1. These are the first rows of the head, which no
             earlier call added; or all rows if an earlier call added every row.
-        guessed: How rows in `old` came about that were drawn from a guess, if any.
+        drawn: How rows in `old` came about that were drawn, if any.
 
     Returns:
         Each head with its initialisation.
@@ -240,7 +240,7 @@ def started_heads(
         ClinitError: As in `run_experiment`.
     """
     experiment = Experiment.of(head, old, new, studies)
-    method = GradientHeads(experiment, came_with=came_with, guessed=guessed)
+    method = GradientHeads(experiment, came_with=came_with, drawn=drawn)
     (task,) = experiment.scenario.tasks
     with torch.no_grad():
         starts = [*method.started(experiment.plan.lesson(task))]

@@ -23,7 +23,7 @@ from clinit.headtrain.heads.array import as_array, as_tensor, library, placed, t
 from clinit.headtrain.heads.closed.methods import SOLVED, Arrival, ClosedForm, SimpleCil, Slda
 from clinit.headtrain.heads.closed.ranpac import Ranpac
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.start.new_rows import Guessed, random_task_rows
+from clinit.headtrain.heads.start.new_rows import Drawn, random_task_rows
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.protocol.events import Done, Fact, Started, Stepped, Tested, Trained
@@ -60,7 +60,7 @@ class GradientHeads(Method):
         experiment: Experiment,
         diagnose: Diagnose | None = None,
         came_with: int | None = None,
-        guessed: Guessed | None = None,
+        drawn: Drawn | None = None,
     ) -> None:
         """Begin with copies of the head.
 
@@ -69,13 +69,13 @@ class GradientHeads(Method):
             diagnose: Measures each head at the end of each task.
             came_with: Number of rows that came with the head; default: all of its rows or, without
                 base classes, the rows of the first task.
-            guessed: How rows of old classes came about that were drawn from a guess, if any.
+            drawn: How rows of old classes came about that were drawn, if any.
         """
         scenario, plan, studies = experiment.scenario, experiment.plan, experiment.studies
         self.device = experiment.device
         self._experiment, self._diagnose = experiment, diagnose
         self._shared = experiment.study
-        self._guessed = guessed
+        self._how_drawn = drawn
         self._came_with = came_with or scenario.num_base or scenario.tasks[0].stop
         self._own_seconds = np.zeros(len(studies))
         self._lams: list[float | None] = [None] * len(studies)
@@ -162,7 +162,7 @@ class GradientHeads(Method):
             self.device,
             self._statistics if is_summed else RunningStatistics(),
             starts=self._experiment.starts_on(seen) if lesson.task.number == 1 else None,
-            guessed=self._guessed,
+            drawn=self._how_drawn,
         )
 
     def _anchors(

@@ -384,9 +384,10 @@ def without_parts(sample: CalibrationSet, most: int) -> Iterator[Fold]:
     parts[(data.labels >= data.start) & (data.counts[data.labels] == 1)] = -1
     present = np.unique(parts[sample.drawn][parts[sample.drawn] >= 0])
     for place, part in enumerate(present):
-        fewer = data.subset(parts != part)
         if data.guessed is not None:
-            fewer = data.guessed.anew(fewer)
+            fewer = data.guessed.anew(data, parts != part)
+        else:
+            fewer = data.subset(parts != part)
         yield Fold(place, parts[sample.drawn] == part, fewer)
 
 

@@ -52,18 +52,22 @@ from clinit.setting import Imported
 
 
 @runtime_checkable
-class Guessed(Protocol):
-    """How rows of old classes came about that were drawn from a guess."""
+class Drawn(Protocol):
+    """How rows of old classes came about that were drawn from statistics, known or guessed."""
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether statistics were guessed, of some classes."""
 
     @property
     def within(self) -> Float[np.ndarray, "dim dim"]:
-        """Covariance of images of one of the new classes."""
+        """Covariance of images of one of the new classes, as it served to guess."""
 
-    def anew(self, fewer: NewClasses) -> NewClasses:
-        """Return data whose guessed rows are drawn anew, from a guess by the new images in it."""
+    def anew(self, data: NewClasses, kept: Mask) -> NewClasses:
+        """Return some rows of data, with guessed rows from a guess by the new images among them."""
 
     def statistics(self, data: NewClasses, weighting: Weighting) -> ClassStatistics:
-        """Return the statistics of data, with the guessed classes just as they were guessed."""
+        """Return the statistics of data, with those that rows were drawn from in place of rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,8 +91,8 @@ class NewClasses:
     groups: Int[np.ndarray, " rows"] | None = None
     """Groups of repeated rows, as from `find_groups`: a group counts as one row, and is left out as
     a whole. None: no row repeats another."""
-    guessed: Guessed | None = None
-    """How rows of old classes came about that were drawn from a guess, if any."""
+    drawn: Drawn | None = None
+    """How rows of old classes came about that were drawn, if any."""
 
     @property
     def counts(self) -> Int[np.ndarray, " seen"]:
@@ -104,6 +108,11 @@ class NewClasses:
     def came_with(self) -> int:
         """Number of head rows that came with the head, not from a later task."""
         return self.start if self.base is None else min(self.base, self.start)
+
+    @property
+    def guessed(self) -> Drawn | None:
+        """`drawn`, if it contains guesses."""
+        return self.drawn if self.drawn is not None and self.drawn.is_guess else None
 
     @property
     def stale(self) -> Rows:
@@ -123,8 +132,8 @@ class NewClasses:
 
     def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
         """Return the statistics of old and new rows; all heads of a task share them."""
-        if self.guessed is not None:
-            return self.guessed.statistics(self, weighting)
+        if self.drawn is not None:
+            return self.drawn.statistics(self, weighting)
         return ClassStatistics.of(
             self.features, self.labels, num_classes=self.stop, weighting=weighting,
             groups=self.groups,

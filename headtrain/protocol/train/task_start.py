@@ -22,7 +22,7 @@ from clinit.headtrain.heads.groups import count_repeats, one_of_each
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.calibrate import together
 from clinit.headtrain.heads.start.initialise import initialise, initialising
-from clinit.headtrain.heads.start.new_rows import Guessed, NewClasses
+from clinit.headtrain.heads.start.new_rows import Drawn, NewClasses
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
@@ -83,8 +83,8 @@ class TaskStart:
     starts: Starts | None = None
     """Starts of the same heads on `seen`, by this bank or an earlier one; None
     where heads differ, as they do after the first task."""
-    guessed: Guessed | None = None
-    """How rows of old classes came about that were drawn from a guess, if any."""
+    drawn: Drawn | None = None
+    """How rows of old classes came about that were drawn, if any."""
 
     def __post_init__(self) -> None:
         """Begin without shared results."""
@@ -143,14 +143,14 @@ class TaskStart:
         self, init: Start, loss: str, heads: Sequence[tuple[Rows, float | None]]
     ) -> list[tuple[Initialisation, Spent]]:
         (features, groups), statistics, path = self._read, None, None
-        new = self.task.start, self.task.stop, self.num_base, groups, self.guessed
+        new = self.task.start, self.task.stop, self.num_base, groups, self.drawn
         given = [(NewClasses(features, self.seen.labels, head, *new), near) for head, near in heads]
-        if init.reads_statistics and self.guessed is not None:
+        if init.reads_statistics and self.drawn is not None:
             of_one = given[0][0].statistics
             statistics = self._once(f"statistics {init.weighting}", of_one, init.weighting)
         elif init.reads_statistics:
             statistics = self.statistics(init.weighting)
-        if init.chooses_lambda and self.guessed is None:
+        if init.chooses_lambda and given[0][0].guessed is None:
             path = self._once(f"lambda {init.weighting}", LambdaPath.of, statistics)
         watch, whole = Stopwatch(self.device), Stopwatch()
         told = dict[str, Any](loss=loss, statistics=statistics, path=path, watch=watch, known={})

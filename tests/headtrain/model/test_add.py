@@ -27,7 +27,7 @@ from clinit.headtrain.model.guesses import ShrunkCovariance, guessed_population,
 from clinit.headtrain.model.inputs import features_in
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, load_model
-from clinit.headtrain.model.old_rows import old_rows, pseudo_features
+from clinit.headtrain.model.old_rows import OldRows, drawn_from, old_rows
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.observer import ignore
@@ -53,14 +53,16 @@ def test_the_best_rows_of_each_class_are_taken() -> None:
     """Class a is in the cache, of b and c there are statistics, of d the head alone."""
     memory = Memory.of(features_of((0, 14, 5, 0), NAMES), {})
     given = features_of((3, 4), ("other", "a"), seed=2)
-    found, kind, *_ = old_rows(HEAD, memory, NEW, given)
-    a, b, c, d = (found.features[found.labels == row] for row in range(4))
+    old = old_rows(HEAD, memory, NEW, given)
+    rows = old.rows
+    a, b, c, d = (rows.features[rows.labels == row] for row in range(4))
     np.testing.assert_array_equal(a, given.features[given.labels == 1])
-    drawn = pseudo_features(memory, guessed_variances(NEW), len(b), 0)
-    np.testing.assert_array_equal(np.concatenate([b, c]), drawn.features)
+    drawn = drawn_from(memory, np.array([1, 2]), guessed_variances(NEW), len(b) // 2)
+    np.testing.assert_array_equal(np.concatenate([b, c]), drawn.rows[0])
     assert len(d) >= 2
-    counts = [int(part.split()[0]) for part in kind.split(", ")]
+    counts = [int(part.split()[0].replace(",", "")) for part in old.kind.split(", ")]
     assert counts == [4, len(b) + len(c), len(d)]
+    np.testing.assert_array_equal(old.known.rows.features, np.concatenate([a, b, c]))
 
 
 def test_tested_images_never_allow_more_than_known_rows_do() -> None:
@@ -131,25 +133,22 @@ def test_covariance_and_spread_of_few_images_have_their_formulas(counts: tuple[i
     unit = np.sqrt((total * variance + 5 * (variance.mean() or 1.0)) / (total + 5))
     classes = [rows[new.labels == row] / unit for row, count in enumerate(counts) if count]
     number, own = len(classes), np.array([each.mean(axis=0) for each in classes])
-    offsets, apart = own - own.mean(axis=0), rows / unit - (rows / unit).mean(axis=0)
-    each, freedom, least = np.array([1 / len(rows) for rows in classes]), float(total), 0.1
-    chance = np.square(apart).sum() / total
-    if more := total - number:
-        within = [rows - rows.mean(axis=0) for rows in classes if len(rows) > 1]
-        apart = np.concatenate([*within, np.sqrt(2 / number / (each + 0.3))[:, None] * offsets])
-        freedom, least = more + 2 / number * (number - 1), 0.1 + 0.1 / number
+    offsets, each = own - own.mean(axis=0), np.array([1 / len(rows) for rows in classes])
+    within, more = [rows - rows.mean(axis=0) for rows in classes if len(rows) > 1], total - number
+    apart = np.concatenate([*within, np.sqrt(2 / number / (each + 0.3))[:, None] * offsets])
     covariance = np.square(own).mean() * np.eye(3)
     if total > 1:
+        freedom = more + 2 / number * (number - 1)
         covariance = ledoit_wolf(apart, assume_centered=True)[0] * len(apart) / freedom
     trace = np.trace(covariance)
-    chance = (chance + more * trace * each.mean()) / (1 + more)
+    chance = ((variance / unit**2).sum() + more * trace * each.mean()) / (1 + more)
     np.testing.assert_allclose(guessed_variances(new), unit**2 * trace / 3)
     np.testing.assert_allclose(found.new.within(ones), covariance, atol=1e-9 * trace)
     rounded = 8 * (0.1 * covariance + 0.9 * trace / 3 * np.eye(3))
     np.testing.assert_allclose(found.own.within(ones), rounded, atol=1e-9 * trace)
     spread = np.square(offsets).sum() / max(1, number - 1) - chance
     got = np.square((found.means - found.means.mean(axis=0)) / unit).sum(axis=1).mean()
-    assert got == pytest.approx(max(spread, least * trace), rel=1e-5)
+    assert got == pytest.approx(max(spread, 0.1 * (1 + 1 / number) * trace), rel=1e-5)
 
 
 @pytest.mark.parametrize("rows", [0, 2, 6, 30])
@@ -162,30 +161,45 @@ def test_rows_of_any_number_of_directions_have_their_covariance(rows: int) -> No
     assert spread.trace == pytest.approx(np.trace(expected))
 
 
-def test_rows_drawn_anew_have_the_statistics_of_their_guess() -> None:
+@pytest.mark.parametrize("weighting", get_args(Weighting))
+def test_statistics_are_those_that_rows_were_drawn_from(weighting: Weighting) -> None:
+    """One class is given, one remembered, all others are guessed."""
     head, new, _ = collapsed()
-    given = FeatureSet(new.features[:80], new.labels[:80], ("c0", "c7"))
-    rows, _, known, guesses = old_rows(head, None, new, given)
-    assert guesses is not None
+    given = FeatureSet(new.features[:40], np.zeros(40, dtype=np.int64), ("c0",))
+    memory = Memory.of(FeatureSet(new.features[40:80], np.full(40, 3), head.class_names or ()), {})
+    old = old_rows(head, memory, new, given)
+    rows, stop = old.rows, CLASSES + 58
     features = np.concatenate([rows.features, new.features[80:90], new.features[100:]])
-    labels = np.concatenate([rows.labels, new.labels[80:90], new.labels[100:]])
-    labels[len(rows.labels) :] += CLASSES - 2
-    grown = Rows(np.zeros((CLASSES + 58, WIDTH)), np.zeros(CLASSES + 58))
+    labels = np.append(rows.labels, np.append(new.labels[80:90], new.labels[100:]) + CLASSES - 2)
     groups = np.minimum(np.arange(len(labels)), len(labels) - 3)  # the last three are one
-    fewer = NewClasses(features, labels, grown, CLASSES, CLASSES + 58, groups=groups)
-    for weighting in get_args(Weighting):
-        data = guesses.anew(fewer)
-        for drawn in (data, replace(fewer, guessed=guesses)):
-            found, naive = (
-                each.statistics(weighting) for each in (drawn, replace(drawn, guessed=None))
-            )
-            np.testing.assert_array_equal(found.totals, naive.totals)
-            np.testing.assert_allclose(found.counts, naive.counts)
-            np.testing.assert_allclose(found.class_means, naive.class_means, rtol=1e-4, atol=1e-4)
-            np.testing.assert_allclose(found.total_covariance, naive.total_covariance, 1e-3, 1e-3)
-        before, then = features[labels == guesses.classes[0]], data.labels == guesses.classes[0]
-        assert (data.features[then] != before).all()
-        np.testing.assert_array_equal(data.features[: len(known.labels)], known.features)
+    grown = Rows(np.zeros((stop, WIDTH)), np.zeros(stop))
+    data = NewClasses(features, labels, grown, CLASSES, stop, groups=groups, drawn=old)
+    anew = old.anew(data, np.arange(len(labels)) % 7 > 0)
+    assert isinstance(anew.drawn, OldRows)
+    for each, of in ((data, old), (anew, anew.drawn)):
+        found, shares = each.statistics(weighting), each.shares
+        assert of.remembered is not None
+        assert of.guess is not None
+        totals, means, within = each.counts, np.zeros((stop, WIDTH)), np.zeros((stop, 8, 8))
+        for drawn in (of.remembered, of.guess):
+            totals[drawn.classes] = drawn.images
+            means[drawn.classes], within[drawn.classes] = drawn.means, drawn.covariance
+        for row in (0, *range(CLASSES, stop)):
+            own = each.labels == row
+            means[row] = np.average(each.features[own], axis=0, weights=shares[own])
+            around = each.features[own] - means[row]
+            within[row] = (shares[own, None] * around).T @ around / shares[own].sum()
+        parts = totals / totals.sum() if weighting == "sample" else np.full(stop, 1 / stop)
+        around = means - parts @ means
+        covariance = np.tensordot(parts, within, 1) + (parts[:, None] * around).T @ around
+        np.testing.assert_array_equal(found.totals, totals)
+        np.testing.assert_allclose(found.class_means, means, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found.total_covariance, covariance, rtol=1e-5, atol=1e-5)
+    then = [each.features[each.labels == 1] for each in (data, anew)]
+    assert (then[0][0] != then[1][0]).all()  # another guess
+    is_known = np.isin(anew.labels, [0, 3])
+    assert (~np.isin(anew.features[is_known], rows.features)).sum() == 0
+    assert 0 < is_known.sum() <= 2 * 2 * (2048 // (2 * CLASSES))
 
 
 @pytest.mark.parametrize("each", [2, 5])
@@ -196,9 +210,10 @@ def test_the_rows_that_judge_an_image_have_not_seen_it(each: int) -> None:
     grown, judging, start = Rows(np.zeros((stop, WIDTH)), np.zeros(stop)), [], Start(init="fitted")
     for moved, known in ((0.0, dict[Any, Any]()), (30.0, dict[Any, Any]())):
         features[0] += moved
-        rows, *_, guesses = old_rows(head, None, FeatureSet(features, labels, new.class_names[:5]))
+        old = old_rows(head, None, FeatureSet(features, labels, new.class_names[:5]))
+        rows = old.rows
         both = np.append(rows.features, features, 0), np.append(rows.labels, CLASSES + labels)
-        data = NewClasses(*both, grown, CLASSES, stop, guessed=guesses)
+        data = NewClasses(*both, grown, CLASSES, stop, drawn=old)
         sample, statistics = CalibrationSet.of(data, LOSSES["ce"], "auto"), data.statistics()
         ((lam, curve, rest),) = together([lambda_beside_guesses(start, sample, statistics, known)])
         eigenvalues = np.linalg.eigvalsh(statistics.total_covariance)
@@ -238,20 +253,13 @@ def remembered(each: int) -> Memory:
 @pytest.mark.parametrize("each", [1, 30])
 def test_with_enough_rows_means_and_covariance_are_that_of_statistics(each: int) -> None:
     memory = remembered(each)
-    rows = pseudo_features(memory, np.arange(1.0, 6.0), 4, seed=0)
-    drawn = ClassStatistics.of(rows.features, rows.labels, num_classes=len(rows.class_names))
-    np.testing.assert_allclose(drawn.class_means, memory.means, atol=1e-6)
+    drawn = drawn_from(memory, np.arange(4), np.arange(1.0, 6.0), 2)
+    found = ClassStatistics.of(*drawn.rows)
+    np.testing.assert_allclose(found.class_means, memory.means, atol=1e-6)
     more = 4 * (each - 1)
     expected = (more * memory.population_covariance + 20 * np.diag([1, 2, 3, 4, 5])) / (more + 20)
-    np.testing.assert_allclose(drawn.within_covariance, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_classes_of_which_nothing_is_known_are_left_out() -> None:
-    memory = remembered(30)
-    nothing = FeatureSet(np.empty((0, 5), np.float32), np.empty(0, np.int64), ("x", "y"))
-    both = Memory.of(nothing, {}).joined(memory)
-    assert pseudo_features(both, np.ones(5), 4, seed=0).counts().tolist() == [0, 0, 4, 4, 4, 4]
-    np.testing.assert_allclose(both.population_covariance, memory.population_covariance)
+    np.testing.assert_allclose(found.within_covariance, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(drawn.covariance, expected)
 
 
 def added(model: Model, source: Source, config: AddConfig, **purpose: Any) -> Addition:

@@ -91,22 +91,15 @@ def shares(head: Head, rows: FeatureSet, logits: np.ndarray) -> list[float]:
     return [100 * float(each.mean()) for each in decided]
 
 
+REAL = [
+    pytest.mark.realdata,
+    pytest.mark.skipif("CLINIT_REALDATA" not in os.environ, reason="no real data"),
+]
+ALL = [pytest.param(name, marks=REAL if name in ("text", "audio") else []) for name in SETS]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=[
-                pytest.mark.realdata,
-                pytest.mark.skipif("CLINIT_REALDATA" not in os.environ, reason="no real data"),
-            ]
-            if name in ("text", "audio")
-            else [],
-        )
-        for name in SETS
-    ],
-)
+@pytest.mark.parametrize("name", ALL)
 def test_a_row_a_class_or_a_group_more_moves_accuracies_by_little(name: str) -> None:
     rows, labels = SETS[name]()["rows"]
     half = np.arange(len(labels)) % 2 == 0

@@ -98,11 +98,8 @@ def test_a_second_image_of_one_class_moves_accuracies_by_little(init: Any) -> No
     moved = []
     for seed in range(8):
         one = arrival(seed)
-        two = replace(
-            one,
-            features=np.concatenate([one.features, arrival(99 + seed).features[-1:]]),
-            labels=np.append(one.labels, OLD + NEW - 1),
-        )
+        more = np.concatenate([one.features, arrival(99 + seed).features[-1:]])
+        two = replace(one, features=more, labels=np.append(one.labels, OLD + NEW - 1))
         found = []
         for data in (one, two):
             rows = initialise(Start(init=init), data).rows
