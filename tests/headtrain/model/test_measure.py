@@ -68,13 +68,11 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
 
     monkeypatch.setattr("clinit.headtrain.model.growth.started_heads", started)
     added = addition(model, Source(new, new.nothing()), AddConfig(init="least-square"))
-    old = old_rows(model.head, model.memory, new).remembered
-    assert old is not None
+    (old,) = old_rows(model.head, model.memory, new).drawn
     assert len(old.classes) == 5  # the model remembers all of its classes
     # Two rows on either side of each mean for each direction have the very covariance.
     root = np.linalg.cholesky(model.head.dim * old.covariance)
-    rows = np.concatenate([[mean + root.T, mean - root.T] for mean in old.means])
-    rows = rows.reshape(-1, model.head.dim)
+    rows = np.concatenate([mean + side for mean in old.means for side in (root.T, -root.T)])
     both = FeatureSet(
         np.concatenate([rows, new.features]),
         np.append(np.repeat(np.arange(5), len(rows) // 5), new.labels + 5),

@@ -61,15 +61,14 @@ def test_rows_without_a_fold_are_the_formula_of_what_remains(
     means, centre, within = naive_moments(data, kept)
     whole = problem.whole(shrinkage)
     np.testing.assert_allclose(problem.moments(left).means, means, rtol=1e-10, atol=1e-12)
-    even = np.trace(within) / DIM * np.eye(DIM)
-    system = np.linalg.inv((1 - shrinkage) * within + shrinkage * even)
+    system = (1 - shrinkage) * within + shrinkage * np.trace(within) / DIM * np.eye(DIM)
     for quadratic in (0.0, 1.0):
         rows = whole.rows(problem.moments(left), quadratic)
-        np.testing.assert_allclose(rows.weight, (means - centre) @ system, 1e-7, 1e-9)
+        np.testing.assert_allclose(rows.weight @ system, means - centre, 1e-7, 1e-7)
         wanted = -rows.weight @ centre - quadratic / 2 * ((means - centre) * rows.weight).sum(1)
         np.testing.assert_allclose(rows.bias, wanted, rtol=1e-7)
     if left == ALL:
-        assert whole.own_part() == pytest.approx(np.trace(system @ within), rel=1e-9)
+        assert whole.own_part() == pytest.approx(np.trace(np.linalg.solve(system, within)))
 
 
 def test_the_priors_are_centred_where_counts_put_them() -> None:
@@ -139,6 +138,14 @@ def separating(data: NewClasses) -> Rows:
     system = 0.7 * total + 0.3 * np.trace(total) / DIM * np.eye(DIM)
     v = np.linalg.solve(system, means[1] - means[0])
     return Rows(v[None], np.array([-v @ (means[0] + means[1]) / 2]))
+
+
+@pytest.mark.parametrize("rows", [0, 3, 12])
+def test_v_of_few_rows_and_of_many_is_the_formula(rows: int) -> None:
+    root, gap = np.random.default_rng(0).normal(size=(rows, DIM)), np.arange(1.0, 6.0)[None]
+    system = 0.7 * root.T @ root + 0.3 * np.square(root).sum() / DIM * np.eye(DIM)
+    expected = np.linalg.solve(system, gap.T).T if rows else gap
+    np.testing.assert_allclose(discriminant._apart(root, gap), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("independent", "seed"), [(False, 2), (True, 2), (False, 0)])
@@ -261,8 +268,7 @@ def test_the_only_image_of_a_class_owes_what_the_formula_says(apart: float) -> N
     # One old class tells no share of its spread.
     problem = Problem.of(data.subset((data.labels == 0) | (data.labels >= OLD)))
     seen = problem.whole(0.3).own_part()
-    unseen = seen / (1 - 0.7 * seen / (11 + 2))
-    assert problem._owes(problem.whole(0.3), 0.3) == pytest.approx(unseen, rel=1e-9)
+    assert problem._owes(problem.whole(0.3), 0.3) == pytest.approx(seen / (1 - 0.7 * seen / 13))
 
 
 def test_rows_of_a_fold_do_not_read_its_old_images() -> None:
