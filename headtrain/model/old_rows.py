@@ -31,7 +31,7 @@ from clinit.headtrain.heads.statistics.moments import MomentSums, add_products, 
 from clinit.headtrain.model.guesses import Population, guessed_population, guessed_variances
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.protocol.stream.buffer import drawn_per_class
-from clinit.headtrain.protocol.train.past import whitened
+from clinit.headtrain.protocol.train.past import root, whitened
 
 USUAL_IMAGES = 20
 """Images, besides the first of each class, as which variances guessed from new images count in the
@@ -228,11 +228,13 @@ def drawn_from(
     counts = memory.counts[memory.known]
     share = USUAL_IMAGES / (USUAL_IMAGES + float((counts - 1).sum()))
     covariance = with_diagonal((1 - share) * memory.population_covariance, share * variances)
-    # As it was stored in float32, rounding may have made an eigenvalue negative.
-    least = np.full(memory.dim, np.finfo(np.float32).eps * np.trace(covariance))
-    root = scipy.linalg.cholesky(with_diagonal(covariance.copy(), least), lower=True)
+    try:
+        half = scipy.linalg.cholesky(covariance, lower=True)
+    except np.linalg.LinAlgError:  # a difference of covariances that were stored in float32
+        half = root(covariance)
+        covariance = half @ half
     noise = _noise(len(classes), pairs, memory.dim)
-    offsets = (noise.reshape(-1, memory.dim) @ root.T.astype(np.float32)).reshape(noise.shape)
+    offsets = (noise.reshape(-1, memory.dim) @ half.T.astype(np.float32)).reshape(noise.shape)
     images = drawn_per_class(len(counts), memory.dim)
     return DrawnClasses(classes, memory.means[classes], covariance, images, offsets)
 

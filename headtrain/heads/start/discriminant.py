@@ -107,6 +107,11 @@ class Moments(NamedTuple):
         """mu_c - m."""
         return np.asarray(self.means - self.centre)
 
+    @property
+    def rounding(self) -> float:
+        """Variances below are rounding errors in place of zeros."""
+        return float(1e-12 * (self.means**2).mean())
+
     def rows(self, weight: Float[np.ndarray, "new dim"], quadratic: float) -> Rows:
         """Return u_c and b_c."""
         squares = (self.offsets * weight).sum(1)
@@ -130,8 +135,8 @@ class Discriminants:
     ) -> Discriminants:
         """Factorise A; without any variance within classes, it is the identity."""
         system, level = (1 - shrinkage) * within, np.trace(within) / len(within)
-        least = 1e-12 * (moments.means**2).mean()  # below, rounding errors in place of zeros
-        system[np.diag_indices_from(system)] += shrinkage * level if level > least else 1.0
+        ridge = shrinkage * level if level > moments.rounding else 1.0
+        system[np.diag_indices_from(system)] += ridge
         factor = cholesky(system, lower=True, overwrite_a=True, check_finite=False)
         return cls(moments, within, shrinkage, factor)
 
@@ -144,13 +149,14 @@ class Discriminants:
             (M - r I)^-1 = M^-1 + r M^-2 + r^2 M^-3 + ...,
             M^-1 = L'^-1 (I + H (I - H'H)^-1 H') L^-1,    H = L^-1 X' sqrt(k).
 
-        If half of the scatter is lost, A' is factorised.
+        If half of the scatter is lost, A' is factorised; if all of it, A' is the identity.
         """
-        lost, freedom = fewer.lost, self.moments.freedom
-        if fewer.freedom < 0.5:  # rounding errors in place of zeros
+        lost, freedom, dim = fewer.lost, max(0.5, self.moments.freedom), len(self.within)
+        gone, size = float(np.square(lost).sum()) / freedom, float(np.trace(self.within))
+        least = max(1e-10 * size, dim * self.moments.rounding)
+        if fewer.freedom < 0.5 or size - gone <= least:
             return fewer.offsets
-        gone = float(np.square(lost).sum()) / freedom
-        if gone > np.trace(self.within) / 2:
+        if gone > size / 2:
             within = (freedom * self.within - lost.T @ lost) / fewer.freedom
             alone = fewer._replace(lost=lost[:0])
             return Discriminants.of(alone, within, self.shrinkage).weight(alone)
@@ -164,7 +170,7 @@ class Discriminants:
 
         term = total = solved(fewer.offsets)
         while np.abs(term).max(initial=0.0) > EXACT * np.abs(total).max(initial=0.0):
-            term = self.shrinkage * gone / len(self.within) * solved(term)
+            term = self.shrinkage * gone / dim * solved(term)
             total = total + term
         return fewer.freedom / freedom * total
 

@@ -260,6 +260,14 @@ def test_with_enough_rows_means_and_covariance_are_that_of_statistics(each: int)
     np.testing.assert_allclose(drawn.covariance, expected)
 
 
+def test_rounded_covariances_may_have_negative_eigenvalues() -> None:
+    memory = replace(remembered(30), covariance=np.diag([1.0, 2, 3, 4, -500]))
+    drawn = drawn_from(memory, np.arange(4), np.full(5, 1e-3), 2)
+    found = ClassStatistics.of(*drawn.rows).within_covariance
+    np.testing.assert_allclose(found, drawn.covariance, rtol=1e-4, atol=1e-4)
+    assert np.linalg.eigvalsh(drawn.covariance).min() > -1e-9
+
+
 def added(model: Model, source: Source, config: AddConfig, **purpose: Any) -> Addition:
     """Add features to a model."""
     return add(model, features_in(source), config, **purpose)

@@ -79,10 +79,19 @@ def test_the_priors_are_centred_where_counts_put_them() -> None:
 
 
 def test_without_variance_within_classes_the_rows_are_class_means() -> None:
-    problem = Problem.of(made([1, 1], old_images=1))
-    moments = problem.moments(ALL)
-    found = problem.whole(0.5).rows(moments, 0.0)
-    np.testing.assert_allclose(found.weight, moments.means - moments.centre, rtol=1e-12)
+    for images, old_images, spread in (([1, 1], 1, 1.0), ([5, 5], 2, 0.0)):
+        problem = Problem.of(made(images, old_images=old_images, spread=spread))
+        for moments in problem.remaining.values():
+            found = problem.whole(0.5).rows(moments, 0.0)
+            np.testing.assert_allclose(found.weight, moments.means - moments.centre, rtol=1e-9)
+
+
+def test_a_fold_of_nearly_all_scatter_leaves_the_identity() -> None:
+    data = made([2, 2], old_images=1)
+    data.features[-1] *= 1e8
+    problem = Problem.of(data)
+    left = problem.moments(int(problem.new.fold[-1]))
+    np.testing.assert_array_equal(problem.whole(0.3).weight(left), left.means - left.centre)
 
 
 def loss_of(data: NewClasses, rows: Rows, *, independent: bool = False) -> float:
