@@ -130,22 +130,22 @@ def remember(
         found = remember(model, inputs, config, observe)
         observe(Doing(outcome.SAVING))
         write_model(found, out, overwrite=overwrite)
-    facts, memory = found.facts, found.memory
+    facts, memory, noun = found.facts, found.memory, found.noun
     assert memory is not None
     change = facts.history[-1]
-    images = number_of(sum(change.images.values()), "image")
+    images = number_of(sum(change.images.values()), noun)
     place = getattr(inputs, "features", None) if model.engine is not None else None
     where = f"; their features are at {place}" if isinstance(place, Path) else ""
     known = f"{int(memory.known.sum()):,} of {number_of(facts.num_classes, 'class')}"
     say(f"{out} remembers {known}, {len(change.classes):,} of them now, from {images}{where}")
     if top1 := change.accuracy.get("old"):
-        say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'other image')}, held out")
+        say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, f'other {noun}')}, held out")
     tests = memory.held_out.counts() + memory.left_out.counts()
     if left := int((tests == 0).sum()):
-        say(f"Not tested: {number_of(left, 'class')}; of five images or more, a fifth is held out")
+        say(f"Not tested: {number_of(left, 'class')}; of five {noun}s or more, a fifth is held out")
     if few := int(((memory.counts > 0) & (memory.counts < 5)).sum()):
-        say(f"Known from few images: {number_of(few, 'class')}; 5 to 20 of each are better")
-    say(memory.describe())
+        say(f"Known from few {noun}s: {number_of(few, 'class')}; 5 to 20 of each are better")
+    say(memory.describe(noun))
     say(f"Next: clinit add {shlex.quote(str(out))} {'FOLDER' if model.engine else 'FEATURES'}")
 
 

@@ -96,12 +96,16 @@ def show(
         lines.append(f"Probabilities: {facts.probabilities}")
     if facts.assumed is not None:
         lines.append(f"Names of old classes: {facts.assumed}")
-    lines.append("The model has no memory of its classes" if memory is None else memory.describe())
+    noun = "image" if facts.backbone else "row"
+    no = "The model has no memory of its classes"
+    lines.append(no if memory is None else memory.describe(noun))
     _say_folded(lines)
     if facts.history:
-        heads = ["change", "made of", "classes", "images", "top-1: old, new"]
+        heads = ["change", "made of", "classes", f"{noun}s", "top-1: old, new"]
         outcome.print_table(heads, _ancestors(facts))
-        tested = "Tested on images held out (of new classes: a folder val), or on images of added"
+        tested = (
+            f"Tested on {noun}s held out (of new classes: a folder val), or on {noun}s of added"
+        )
         _say_folded([f"{tested} classes that were learnt, each without itself."])
     lines = []
     for change in facts.history:

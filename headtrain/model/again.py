@@ -141,8 +141,7 @@ def of_both(model: Model, other: Model) -> tuple[Model, Arrived | None, Model, l
         if part is not None
     ]
     train, val = (FeatureSet.joined(split, names) for split in zip(*sides, strict=True))
-    noun = "row" if model.engine is None else "image"
-    images = Arrived(train=train, val=val, listed=AuditedImages.stored(train, val, noun=noun))
+    images = Arrived(train=train, val=val, listed=AuditedImages.stored(train, val, noun=model.noun))
     return left, images, model, notes
 
 

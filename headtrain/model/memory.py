@@ -153,16 +153,15 @@ class Memory:
         """Whether each class is remembered."""
         return self.counts > 0
 
-    def describe(self) -> str:
-        """Return the contents, in words."""
+    def describe(self, noun: str = "image") -> str:
+        """Return the contents, in words; a feature is that of a `noun`."""
         count = len(self.learnt.labels)
-        learnt = f" and of {number_of(count, 'training image')} of added classes" if count else ""
+        learnt = f" and of {number_of(count, f'training {noun}')} of added classes" if count else ""
         also = "" if self.exact else " (including removed classes)"
+        held_out = number_of(len(self.held_out.labels), f"held-out {noun}")
         return (
             f"The model stores the means of {number_of(int(self.known.sum()), 'class')}, their"
-            " covariance"
-            f"{also}, features of {number_of(len(self.held_out.labels), 'held-out image')}{learnt}:"
-            f" {self.num_bytes / 1e6:,.1f} MB"
+            f" covariance{also}, features of {held_out}{learnt}: {self.num_bytes / 1e6:,.1f} MB"
         )
 
     @property

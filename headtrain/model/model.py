@@ -87,8 +87,13 @@ class Model:
         for name, part in ({each.name: each.default for each in fields(self)} | parts).items():
             object.__setattr__(self, name, part)
 
+    @property
+    def noun(self) -> str:
+        """Name of what it classifies, in sentences."""
+        return "row" if self.engine is None else "image"
+
     def __repr__(self) -> str:
-        memory = "no memory" if self.memory is None else self.memory.describe()
+        memory = "no memory" if self.memory is None else self.memory.describe(self.noun)
         return f"<Model {self.origin}: {self.facts.num_classes:,} classes, {memory}>"
 
     @property
