@@ -114,7 +114,6 @@ class OldRows:
         """Whether statistics were guessed, of some classes."""
         return self.guess is not None
 
-    @property
     def within(self) -> Float[np.ndarray, "dim dim"]:
         """Covariance of images of one of the new classes, as it served to guess."""
         assert self.population is not None

@@ -348,7 +348,7 @@ def spread_of(data: NewClasses, statistics: ClassStatistics) -> Float[Any, "dim 
     if data.guessed is None:
         return spread
     share = float((data.counts[data.start :] > 1).mean())
-    return share * beside(spread, data.guessed.within) + (1 - share) * spread
+    return share * beside(spread, data.guessed.within()) + (1 - share) * spread
 
 
 def less_owed(

@@ -59,7 +59,6 @@ class Drawn(Protocol):
     def is_guess(self) -> bool:
         """Whether statistics were guessed, of some classes."""
 
-    @property
     def within(self) -> Float[np.ndarray, "dim dim"]:
         """Covariance of images of one of the new classes, as it served to guess."""
 
