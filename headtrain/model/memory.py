@@ -154,7 +154,7 @@ class Memory:
         return self.counts > 0
 
     def describe(self, noun: str = "image") -> str:
-        """Return the contents, in words; a feature is that of a `noun`."""
+        """Return the contents, in words, with `noun` for what the model classifies."""
         count = len(self.learnt.labels)
         learnt = f" and of {number_of(count, f'training {noun}')} of added classes" if count else ""
         also = "" if self.exact else " (including removed classes)"

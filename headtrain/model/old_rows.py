@@ -2,7 +2,7 @@
 
 If a model remembers the statistics of classes, features are drawn from them, and otherwise from a
 guess (`clinit.headtrain.model.guesses`): in pairs around the means of the classes. Losses are
-measured on drawn features. Sums over them are those of the statistics, so that few are drawn.
+measured on drawn features. Their sums are taken from the statistics, so that few are drawn.
 """
 
 from __future__ import annotations

@@ -70,11 +70,11 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import expit, logit, logsumexp
 
-from clinit.headtrain.heads.array import beside, take, to_numpy
+from clinit.headtrain.heads.array import Cholesky, beside, take, to_numpy
 from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.calibrate import norm_factor
-from clinit.headtrain.heads.start.new_rows import NewClasses, towards_identity
+from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import Balance, Initialisation, LeftOut
 
 SHRINKAGES = (0.95, 0.9, 0.7, 0.5, 0.3, 0.1, 0.03)
@@ -515,21 +515,18 @@ class Problem:
 
 
 def _apart(root: Float[np.ndarray, "rows dim"], gap: Float[np.ndarray, "1 dim"]) -> np.ndarray:
-    """Return v, with B = `root`' `root` of few rows: (X'X + r I)^-1 = (I - X'(XX' + r I)^-1 X) / r.
+    """Return v for a covariance B = root' root and the gap m_1 - m_0; without variance, the gap.
 
-    Without any variance, v is the gap.
+    If B has fewer rows than columns, (X'X + r I)^-1 = (I - X'(XX' + r I)^-1 X) / r.
     """
     level = float(np.square(root).sum()) / root.shape[1]
     if not level:
         return gap
     rows, ridge = np.sqrt(1 - APART) * root, APART * level
     if len(rows) >= rows.shape[1]:
-        system = towards_identity(root.T @ root, APART, level)
-        return np.asarray(cho_solve((cholesky(system, lower=True), True), gap.T).T)
-    inner = rows @ rows.T
-    inner[np.diag_indices_from(inner)] += ridge
-    half = cho_solve((cholesky(inner, lower=True), True), rows @ gap.T)
-    return np.asarray((gap - half.T @ rows) / ridge)
+        return np.asarray(Cholesky.ridged(rows.T @ rows, ridge).solve(gap.T).T)
+    inner = Cholesky.ridged(rows @ rows.T, ridge).solve(rows @ gap.T)
+    return np.asarray((gap - inner.T @ rows) / ridge)
 
 
 def _judges(data: NewClasses, rows: Int[np.ndarray, " rows"], fold: np.ndarray) -> Judges:
