@@ -92,8 +92,6 @@ class Population(NamedTuple):
     """sqrt(D), the unit of each feature."""
     own: ShrunkCovariance
     """Within classes, in these units."""
-    new: ShrunkCovariance
-    """Within the new classes in these units."""
 
     @property
     def covariance(self) -> Float[np.ndarray, "dim dim"]:
@@ -117,7 +115,7 @@ def guessed_population(head: Head, new: FeatureSet) -> Population:
     share = WIDENING * (1 - ROUNDING)
     even = share * within.variance + WIDENING * ROUNDING * within.trace / head.dim
     own = ShrunkCovariance(np.sqrt(share) * within.factor, even)
-    return Population((deviation * means).astype(np.float32), deviation, own, within)
+    return Population((deviation * means).astype(np.float32), deviation, own)
 
 
 def guessed_variances(new: FeatureSet) -> Float[np.ndarray, " dim"]:

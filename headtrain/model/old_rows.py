@@ -80,8 +80,6 @@ class OldRows:
     """All other classes."""
     noise: Float[np.ndarray, "guessed pairs dim"]
     """From which `guess` is drawn, in float32."""
-    population: Population | None
-    """What was guessed, if anything."""
 
     @cached_property
     def rows(self) -> FeatureSet:
@@ -93,7 +91,7 @@ class OldRows:
     @property
     def known(self) -> OldRows:
         """Those of which images or their statistics are known."""
-        return replace(self, guess=None, population=None)
+        return replace(self, guess=None)
 
     @property
     def kind(self) -> str:
@@ -113,11 +111,6 @@ class OldRows:
     def is_guess(self) -> bool:
         """Whether statistics were guessed, of some classes."""
         return self.guess is not None
-
-    def within(self) -> Float[np.ndarray, "dim dim"]:
-        """Covariance of images of one of the new classes, as it served to guess."""
-        assert self.population is not None
-        return self.population.new.within(self.population.deviation)
 
     def anew(self, data: NewClasses, kept: Mask) -> NewClasses:
         """Return some rows of data, with guessed rows from a guess by the new images among them.
@@ -150,7 +143,7 @@ class OldRows:
             features=namespace(rest.features).concat([rest.features, beside(rest.features, rows)]),
             labels=np.append(rest.labels, labels),
             groups=groups,
-            drawn=replace(self, guess=guess, population=population),
+            drawn=replace(self, guess=guess),
         )
 
     def statistics(self, data: NewClasses, weighting: Weighting) -> ClassStatistics:
@@ -195,7 +188,7 @@ def old_rows(
     given = replace(given, features=given.features[:].astype(np.float32), groups=None)
     missing, dim = given.counts() == 0, head.dim
     wanted = -(-drawn_per_class(len(names), dim) // 2)
-    remembered = guess = population = None
+    remembered = guess = None
     is_known = missing & (memory.known if memory is not None else False)
     if memory is not None and is_known.any():
         classes = np.flatnonzero(is_known)
@@ -207,7 +200,7 @@ def old_rows(
         population = guessed_population(head, new)
         noise = _noise(len(classes), _pairs(wanted, len(classes)), dim)
         guess = _guessed(population, classes, noise)
-    return OldRows(head, given, remembered, guess, noise, population)
+    return OldRows(head, given, remembered, guess, noise)
 
 
 def drawn_from(

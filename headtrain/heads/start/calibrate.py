@@ -92,7 +92,6 @@ from clinit.headtrain.heads.start.calibration_set import (
     joined,
     less_owed,
     mean_variance,
-    spread_of,
     terms_of,
     weighted_moments,
 )
@@ -465,7 +464,7 @@ class _Search:
             own = None
             if len(self._singles):
                 alone = path.coordinates(self._singles.features(slice(None), double))
-                own = alone, path.variances(spread_of(self._sample.data, path.statistics))
+                own = alone, path.variances(path.statistics.population_covariance)
             self._known[None] = list(zip(units, parts, strict=True)), places, own
         return self._known[None]  # type: ignore[no-any-return]
 

@@ -59,9 +59,6 @@ class Drawn(Protocol):
     def is_guess(self) -> bool:
         """Whether statistics were guessed, of some classes."""
 
-    def within(self) -> Float[np.ndarray, "dim dim"]:
-        """Covariance of images of one of the new classes, as it served to guess."""
-
     def anew(self, data: NewClasses, kept: Mask) -> NewClasses:
         """Return some rows of data, with guessed rows from a guess by the new images among them."""
 

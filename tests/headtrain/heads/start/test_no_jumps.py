@@ -23,6 +23,7 @@ from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.temperature import temperature_of
 from clinit.headtrain.model.addition import Examined
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import scores
 
 OLD, NEW = 8, 6
@@ -132,3 +133,31 @@ def test_a_row_a_class_or_a_group_more_moves_accuracies_by_little(name: str) -> 
         most = 1 + 2 * uncertain
         most[:2] += 100 / NEW if change == "a class more" else 0
         assert (np.abs(by) < most).all(), f"{change}: old, new, shares {by} +- {uncertain}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_next_to_a_head_alone_more_images_take_no_accuracy_away(name: str) -> None:
+    """Classes of one image get a second one by one; then one class has fewer images than others."""
+    rows, labels = SETS[name]()["rows"]
+    half, names = np.arange(len(labels)) % 2 == 0, np.char.mod("%02d", np.arange(OLD + NEW))
+    base = half & (labels < OLD)
+    model = LogisticRegression(max_iter=300).fit(rows[base], labels[base])
+    head = Head(np.float32(model.coef_), np.float32(model.intercept_), tuple(names[:OLD]))
+    steps = [[2] * more + [1] * (NEW - more) for more in range(NEW + 1)] + [
+        [20] * 5 + [1],
+        [20] * 5 + [2],
+    ]
+    right, truth = np.zeros((10, len(steps), 2)), labels[~half]
+    for (seed, step), _ in np.ndenumerate(right[..., 0]):
+        order = np.random.default_rng(seed).permutation(np.flatnonzero(half))
+        own = np.concatenate(
+            [order[labels[order] == OLD + c][:n] for c, n in enumerate(steps[step])]
+        )
+        grown = Model(head).add((rows[own], names[labels[own]])).model
+        found = 100 * (grown.logits(rows[~half]).argmax(axis=1) == truth)
+        right[seed, step] = found[truth < OLD].mean(), found[truth >= OLD].mean()
+    *pairs, one, two = right.mean(axis=0)
+    both = np.column_stack([pairs, np.sum(pairs, axis=1)])
+    assert ((np.maximum.accumulate(both) - both).max(axis=0) < [8, 8, 3]).all(), both.round(1)
+    assert np.abs(two - one).max() < 8, (one, two)
