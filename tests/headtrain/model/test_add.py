@@ -128,7 +128,7 @@ def test_the_class_means_behind_a_collapsed_head_are_found() -> None:
 @pytest.mark.parametrize("counts", [(1,), (4,), (1, 1, 1), (2, 1, 1), (2, 2), (3, 9, 0, 5)])
 def test_covariance_and_spread_of_few_images_have_their_formulas(counts: tuple[int, ...]) -> None:
     new, total = features_of(counts, tuple("vwxyz"[: len(counts)])), sum(counts)
-    found, ones, rows = guessed_population(HEAD, new), np.ones(3), new.features.astype(np.float64)
+    found, rows = guessed_population(HEAD, new), new.features.astype(np.float64)
     variance = rows.var(axis=0)
     unit = np.sqrt((total * variance + 5 * (variance.mean() or 1.0)) / (total + 5))
     classes = [rows[new.labels == row] / unit for row, count in enumerate(counts) if count]
@@ -144,7 +144,7 @@ def test_covariance_and_spread_of_few_images_have_their_formulas(counts: tuple[i
     chance = ((variance / unit**2).sum() + more * trace * each.mean()) / (1 + more)
     np.testing.assert_allclose(guessed_variances(new), unit**2 * trace / 3)
     rounded = 8 * (0.1 * covariance + 0.9 * trace / 3 * np.eye(3))
-    np.testing.assert_allclose(found.own.within(ones), rounded, atol=1e-9 * trace)
+    np.testing.assert_allclose(found.own.within(np.ones(3)), rounded, atol=1e-9 * trace)
     spread = np.square(offsets).sum() / max(1, number - 1) - chance
     got = np.square((found.means - found.means.mean(axis=0)) / unit).sum(axis=1).mean()
     assert got == pytest.approx(max(spread, 0.1 * (1 + 1 / number) * trace), rel=1e-5)
@@ -217,9 +217,10 @@ def test_the_rows_that_judge_an_image_have_not_seen_it(each: int) -> None:
         assert lam == curve.lams[best := np.argmin(costs)]
         assert 0 < best < len(costs) - 1 or not -2.5 < decades[best] < 0.5  # neighbours are dearer
         (own,) = (p for p in without_parts(sample, PARTS) if p.judged[len(rows.labels)])
-        all_rows = raw_rows(start, data, statistics, lam)
-        logits, lead = all_rows.weight @ features[-1] + all_rows.bias, all_rows.weight[-1]
-        logits[-1] -= 0.7 * lead @ (features[-1] - statistics.class_means[:CLASSES].mean(axis=0))
+        whole = raw_rows(start, data, statistics, lam)
+        lead = features[-1] - statistics.class_means[:CLASSES].mean(axis=0)
+        logits = whole.weight @ features[-1] + whole.bias
+        logits[-1] -= 0.7 * whole.weight[-1] @ lead
         np.testing.assert_allclose(known[lam][-1], logits, rtol=1e-5)
         once, again = (raw_rows(start, own.data, own.data.statistics(), by) for by in (1.0, lam))
         np.testing.assert_array_equal(again.weight, rest[own.number].weight)
@@ -238,9 +239,9 @@ def test_if_left_out_images_are_unlike_their_class_no_lambda_is_better() -> None
     ((lam, curve, _),) = together([lambda_beside_guesses(Start(init="fitted"), *given)])
     assert (lam, len(set(curve.errors))) == (curve.lams[1], 1)
     data = data.subset(np.arange(len(data.labels)) < len(old.rows.labels) + 5)
-    given = CalibrationSet.of(data, LOSSES["ce"]), data.statistics(), dict[Any, Any]()
-    ((lam, curve, _),) = together([lambda_beside_guesses(Start(init="fitted"), *given)])
-    assert (curve, lam) == (None, usual_lambda(data.statistics()) / 10)
+    given = CalibrationSet.of(data, LOSSES["ce"]), data.statistics(), {}
+    (found,) = together([lambda_beside_guesses(Start(init="fitted"), *given)])
+    assert found == (usual_lambda(given[1]) / 10, None, [])
 
 
 def remembered(each: int) -> Memory:

@@ -283,14 +283,12 @@ def test_single_rows_beside_unknown_old_ones_take_at_most_half_of_what_stands_in
 
 def test_guesses_made_with_the_left_out_images_neither_test_nor_choose_rows() -> None:
     """Rows chosen by them recognised 37 % of other images instead of 56."""
-    random, old, new, width = np.random.default_rng(0), 10, 5, 200
-    means = random.normal(size=(old + new, width)).astype(np.float32)
-    bias = -0.25 * np.square(means[:old]).sum(axis=1)
-    model = Model(Head(0.5 * means[:old], bias, tuple(f"o{row}" for row in range(old))))
-    labels, first = np.repeat(range(new), 102), np.arange(new * 102) % 102 < 2
-    rows = means[old:][labels] + 3 * random.normal(size=(len(labels), width))
-    parts = [(rows[part], labels[part]) for part in (first, ~first)]
-    two, others = (clinit.Features(*part, class_names=[*"vwxyz"]) for part in parts)
+    random = np.random.default_rng(0)
+    base, means = np.split(random.normal(size=(15, 200)).astype(np.float32), [10])
+    model = Model(Head(base / 2, -np.square(base).sum(axis=1) / 4, tuple("abcdefghij")))
+    labels, first = np.repeat([*"vwxyz"], 102), np.arange(510) % 102 < 2
+    rows = np.repeat(means, 102, axis=0) + 3 * random.normal(size=(510, 200))
+    two, others = ((rows[part], labels[part]) for part in (first, ~first))
     for init in ("auto", "least-square"):
         added = model.add(two, init=init)
         found = added.model.evaluate(others).top1()

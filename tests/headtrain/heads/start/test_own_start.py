@@ -28,6 +28,9 @@ def class_means(features: Any, labels: Any, head: Rows, statistics: Any) -> Any:
     return weight, np.ones(len(weight))
 
 
+INITS: Any = (class_means, "class-mean")
+
+
 def least_squares(features: Any, labels: Any, head: Rows, statistics: Any) -> Rows:
     """Ridge regression on one-hot labels; each row weighs 1 / `ROWS` whoever is left out."""
     targets, z = np.eye(STOP)[labels], np.column_stack([features, np.ones(len(features))])
@@ -84,8 +87,7 @@ def test_images_that_repeat_each_other_are_left_out_together() -> None:
 
 def test_with_many_images_each_of_a_class_of_32_is_still_left_out_alone() -> None:
     data = made(40, 50, 32, 20)
-    inits: Any = (class_means, "class-mean")
-    own, built_in = (logits(Start(init=init), data) for init in inits)
+    own, built_in = (logits(Start(init=init), data) for init in INITS)
     at = data.labels >= START
     columns = data.labels[at] - START
     np.testing.assert_allclose(own[at, columns], built_in[at, columns], rtol=1e-5)
@@ -93,8 +95,7 @@ def test_with_many_images_each_of_a_class_of_32_is_still_left_out_alone() -> Non
 
 def test_new_classes_of_one_image_start_at_the_norm_of_the_old_rows() -> None:
     data = made(5, 6, 1, 1)
-    inits: Any = (class_means, "class-mean")
-    own, built_in = (initialise(Start(init=init), data) for init in inits)
+    own, built_in = (initialise(Start(init=init), data) for init in INITS)
     np.testing.assert_allclose(own.rows.weight, built_in.rows.weight, rtol=1e-6)
 
 
