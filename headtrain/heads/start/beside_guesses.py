@@ -13,9 +13,7 @@ over `DECADES` around lambda_0, the mean of the eigenvalues of Sigma_T, weighted
 the least loss over factor and shift, N the number of left-out new images, and w their weight in F;
 so the first term counts each image once, and the second is a prior: a decade from lambda_0 is one
 standard deviation. The search begins at lambda_0, and ends at the first minimum on either side.
-Without left-out images, lambda is lambda_0 / 10: on photographs and text, a tenth or ten times of
-it changes old and new accuracy together by a point or two, and of 25 classes of one recording,
-67 % are right in place of 47.
+Without left-out images, lambda is lambda_0.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ def lambda_beside_guesses(
     alone = torch.from_numpy(sample.alone).to(sample.target.device)
     left_out = ~alone & (sample.target >= 0)
     if not bool(left_out.any()):
-        return middle / 10, None, []
+        return middle, None, []
     images = int(left_out.sum()) / float(sample.weight[left_out].sum())
     singles = sample.subset(sample.alone)
     without: list[dict[float, Rows]] = [{} for _ in range(PARTS)]
