@@ -12,8 +12,9 @@ Left-out logits of few images hardly tell one lambda from another. Lambda minimi
 over `DECADES` around lambda_0, the mean of the eigenvalues of Sigma_T, weighted by themselves. F is
 the least loss over factor and shift, N the number of left-out new images, and w their weight in F;
 so the first term counts each image once, and the second is a prior: a decade from lambda_0 is one
-standard deviation. The search begins at lambda_0, and ends at the first minimum on either side.
-Without left-out images, lambda is lambda_0.
+standard deviation. The only images of classes do not count: what their logits owe to themselves is
+known too coarsely to compare lambdas. The search begins at lambda_0, and ends at the first minimum
+on either side. Without left-out images, lambda is lambda_0.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ def lambda_beside_guesses(
     """
     middle = usual_lambda(statistics)
     alone = torch.from_numpy(sample.alone).to(sample.target.device)
-    left_out = ~alone & (sample.target >= 0)
+    judges, singles = sample.judgeable, sample.subset(sample.alone)
+    left_out = judges.target >= 0
     if not bool(left_out.any()):
         return middle, None, []
-    images = int(left_out.sum()) / float(sample.weight[left_out].sum())
-    singles = sample.subset(sample.alone)
+    images = int(left_out.sum()) / float(judges.weight[left_out].sum())
     without: list[dict[float, Rows]] = [{} for _ in range(PARTS)]
 
     def at_each(lams: list[float], part: Fold) -> Rows:
@@ -86,18 +87,19 @@ def lambda_beside_guesses(
         together = computed_again(sample, parts, at_these, len(now))
         for power, lam, logits in zip(wanted, now, together.chunk(len(now), dim=1), strict=True):
             known[lam] = logits.contiguous()
-            if len(singles):
-                rows = raw_rows(start, sample.data, statistics, lam)
-                known[lam][alone] = of_other_images(start, rows, singles, statistics, lam)
-            begin = np.array([1.0 / (float(known[lam].std()) or 1.0), 0.0])
-            fitted = yield from calibrate(sample, known[lam], [begin])
+            really = known[lam][~alone]
+            begin = np.array([1.0 / (float(really.std()) or 1.0), 0.0])
+            fitted = yield from calibrate(judges, really, [begin])
             if fitted.factor <= 0:
-                fitted = yield from calibrate(sample, torch.zeros_like(known[lam]), [begin])
+                fitted = yield from calibrate(judges, torch.zeros_like(really), [begin])
             found[power] = lam, fitted.loss_after
         best = min(found, key=lambda power: images * found[power][1] + power**2 / 2)
         wanted = [each for each in (best - 1, best + 1) if each in DECADES and each not in found]
     lams, losses = zip(*(found[power] for power in sorted(found)), strict=True)
     lam, _ = found[best]
+    if len(singles):
+        rows = raw_rows(start, sample.data, statistics, lam)
+        known[lam][alone] = of_other_images(start, rows, singles, statistics, lam)
     curve = LambdaCurve(lams, losses, "leave-one-out loss")
     return lam, curve, [rows[lam] for rows in without if rows]
 

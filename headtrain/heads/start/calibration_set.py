@@ -21,7 +21,7 @@ classes. Of least squares, p the share of the class and A the system, which cont
 
 Next to old rows that were drawn from a guess, S is too wide for this, often by a factor of ten. The
 logit of another image is then expected to keep `KEPT` of what the own logit has beyond the mean
-logit of old images, and tr(M S) counts by log10(K / `MANY`)^3, in [0, 1], of K old classes.
+logit of old images.
 """
 
 from __future__ import annotations
@@ -258,9 +258,6 @@ def _weights(
 
 KEPT = 0.3
 """On photographs, text and audio, other images keep 0.1 to 0.8 of a lead."""
-MANY = 40
-"""Next to 100 classes or more, the norm of old rows, to which tr(M S) leads, is better than the
-least loss: of five new classes next to 1,000, 54 % are right in place of 34 (MobileNetV2)."""
 MOST_PARTS, PARTS = 32, 16
 """Maximum number of parts for a user's function, and for other rows that are computed again."""
 
@@ -335,7 +332,11 @@ def of_other_images(
     data, xp = sample.data, namespace(statistics.gram)
     new, spread = slice(data.start, data.stop), statistics.population_covariance
     size = float(xp.linalg.trace(spread))
-    if start.init == "imprint" or start.class_mean == "unit":
+    if data.guessed is not None:
+        old = xp.mean(statistics.class_means[: data.start, :], axis=0)
+        lead = rows.weight * (statistics.class_means[new, :] - old)
+        owed = (1 - KEPT) * to_numpy(xp.sum(lead, axis=1))
+    elif start.init == "imprint" or start.class_mean == "unit":
         norms = to_numpy(xp.linalg.vector_norm(statistics.class_means[new, :], axis=1))
         owed = np.where(norms > 0, size / np.where(norms > 0, norms, 1.0), 0.0)
     elif start.init == "class-mean":
@@ -349,11 +350,6 @@ def of_other_images(
         square = to_numpy(xp.sum(centred * system.solve(centred.T).T, axis=1))
         trace = float(xp.linalg.trace(system.solve(spread)))
         owed = owed_by_least_squares(statistics.shares[new], square, trace)
-    if data.guessed is not None:
-        old = xp.mean(statistics.class_means[: data.start, :], axis=0)
-        lead = to_numpy(xp.sum(rows.weight * (statistics.class_means[new, :] - old), axis=1))
-        part = float(np.clip(np.log10(data.start / MANY), 0, 1)) ** 3
-        owed = part * owed + (1 - part) * (1 - KEPT) * lead
     bias = rows.bias if start.bias == "write" else xp.zeros_like(rows.bias)
     return less_owed(sample, sample.logits(in_sample(Rows(rows.weight, bias))), owed)
 

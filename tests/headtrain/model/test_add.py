@@ -1,5 +1,6 @@
 """Rows that stand for old classes, real or drawn, and rows that are added to them."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -13,8 +14,9 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.start.beside_guesses import PARTS, lambda_beside_guesses, usual_lambda
-from clinit.headtrain.heads.start.calibrate import together
+from clinit.headtrain.heads.start.calibrate import norm_factor, together
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet, without_parts
+from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting
@@ -197,18 +199,22 @@ def test_statistics_are_those_that_rows_were_drawn_from(weighting: Weighting) ->
     assert 0 < np.isin(known, rows.features).all(axis=1).sum() == len(known) <= 100
 
 
+def beside_guesses(head: Head, images: np.ndarray, labels: np.ndarray) -> NewClasses:
+    old = old_rows(head, None, FeatureSet(images, labels, ("v", "w", "x", "y", "z")))
+    both = np.append(old.rows.features, images, 0), np.append(old.rows.labels, CLASSES + labels)
+    grown = Rows(np.pad(head.weight, ((0, 5), (0, 0))), np.pad(head.bias, (0, 5)))
+    return NewClasses(*both, grown, CLASSES, CLASSES + 5, drawn=old)
+
+
 @pytest.mark.parametrize("each", [2, 5])
 def test_the_rows_that_judge_an_image_have_not_seen_it(each: int) -> None:
     head, new, _ = collapsed()
     some = (np.arange(200) % 40 < each) & (np.arange(200) < 161)  # the last class has one image
-    features, labels, stop = new.features[:200][some], new.labels[:200][some], CLASSES + 5
-    grown, judging, start = Rows(np.zeros((stop, WIDTH)), np.zeros(stop)), [], Start(init="fitted")
+    features, labels = new.features[:200][some], new.labels[:200][some]
+    judging, start = [], Start(init="fitted")
     for moved, known in ((0.0, dict[Any, Any]()), (30.0, dict[Any, Any]())):
         features[0] += moved
-        old = old_rows(head, None, FeatureSet(features, labels, new.class_names[:5]))
-        rows = old.rows
-        both = np.append(rows.features, features, 0), np.append(rows.labels, CLASSES + labels)
-        data = NewClasses(*both, grown, CLASSES, stop, drawn=old)
+        data = beside_guesses(head, features, labels)
         sample, statistics = CalibrationSet.of(data, LOSSES["ce"], "auto"), data.statistics()
         ((lam, curve, rest),) = together([lambda_beside_guesses(start, sample, statistics, known)])
         eigenvalues = np.linalg.eigvalsh(statistics.total_covariance)
@@ -216,7 +222,7 @@ def test_the_rows_that_judge_an_image_have_not_seen_it(each: int) -> None:
         costs = 5 * each / 0.2 * np.array(curve.errors) + decades**2 / 2  # 0.2: weight of new rows
         assert lam == curve.lams[best := np.argmin(costs)]
         assert 0 < best < len(costs) - 1 or not -2.5 < decades[best] < 0.5  # neighbours are dearer
-        (own,) = (p for p in without_parts(sample, PARTS) if p.judged[len(rows.labels)])
+        (own,) = (p for p in without_parts(sample, PARTS) if p.judged[-len(labels)])
         whole = raw_rows(start, data, statistics, lam)
         lead = features[-1] - statistics.class_means[:CLASSES].mean(axis=0)
         logits = whole.weight @ features[-1] + whole.bias
@@ -232,16 +238,23 @@ def test_if_left_out_images_are_unlike_their_class_no_lambda_is_better() -> None
     head, new, _ = collapsed()
     away, labels = 9 * np.eye(WIDTH)[:5], np.arange(10) % 5
     images = (new.features.mean(axis=0) + np.append(away, -away, 0)).astype(np.float32)
-    old = old_rows(head, None, FeatureSet(images, labels, new.class_names[:5]))
-    both = np.append(old.rows.features, images, 0), np.append(old.rows.labels, CLASSES + labels)
-    data = NewClasses(*both, Rows(np.zeros((45, WIDTH)), np.zeros(45)), CLASSES, 45, drawn=old)
+    data = beside_guesses(head, images, labels)
     given = CalibrationSet.of(data, LOSSES["ce"]), data.statistics(), dict[Any, Any]()
     ((lam, curve, _),) = together([lambda_beside_guesses(Start(init="fitted"), *given)])
     assert (lam, len(set(curve.errors))) == (curve.lams[1], 1)
-    data = data.subset(np.arange(len(data.labels)) < len(old.rows.labels) + 5)
-    given = CalibrationSet.of(data, LOSSES["ce"]), data.statistics(), {}
-    (found,) = together([lambda_beside_guesses(Start(init="fitted"), *given)])
-    assert found == (usual_lambda(given[1]), None, [])
+
+
+def test_next_to_many_classes_rows_get_norms_of_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, new, _ = collapsed()
+    data, found = beside_guesses(head, new.features[np.r_[0, 40:162:40]], np.arange(5)), []
+    for few in (CLASSES, 16):
+        monkeypatch.setattr(sys.modules[initialise.__module__], "FEW", few)
+        found.append(initialise(Start(init="least-square", lam="auto"), data))
+    (least, mixed), part = found, np.log(CLASSES / 16) / np.log(100 / 16)
+    rows = raw_rows(Start(init="least-square"), data, data.statistics(), least.lam)
+    expected = (1 - part) * least.factor + part * norm_factor(rows, data), (1 - part) * least.shift
+    assert (mixed.factor, mixed.shift) == pytest.approx(expected)
+    assert least.lam == usual_lambda(data.statistics())
 
 
 def remembered(each: int) -> Memory:

@@ -7,7 +7,7 @@ import pytest
 
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
-from clinit.headtrain.heads.start.calibrate import calibrate, norm_factor, together
+from clinit.headtrain.heads.start.calibrate import calibrate, norm_factor, safe_lambda, together
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet, leave_one_out
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
@@ -93,8 +93,5 @@ def test_without_two_rows_of_any_class_new_rows_have_the_norm_of_old_ones() -> N
         lengths = np.linalg.norm(found.rows.weight, axis=1).mean()
         assert lengths == pytest.approx(old)
         assert found.loss_after is None
-    # Nothing judges lambda either: it is about the largest eigenvalue.
-    top = np.linalg.eigvalsh(data.statistics().total_covariance)[-1]
     found = initialise(Start(), data)
-    assert found.curve is None
-    assert top / 10 < found.lam < 2 * top
+    assert (found.lam, found.curve) == (safe_lambda(LambdaPath.of(data.statistics())), None)
