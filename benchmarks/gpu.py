@@ -52,15 +52,21 @@ class Table:
     note: str
     measure: Callable[[Setting], Lines]
     most_s: float
-    """Its share of the time, so that a slow part does not cost the parts after it."""
+    """Its share of `SECONDS`, so that a slow part does not cost the parts after it."""
     lines: list[list[str]] = field(default_factory=list)
     seconds: float = 0.0
     problem: str = "not measured: the time limit was reached before"
     """Why the table is incomplete; empty if it is complete."""
 
-    def run(self, setting: Setting, left_s: float) -> None:
-        """Measure line by line, so that an error or the time limit keeps the lines before it."""
-        started, limit_s = time.perf_counter(), min(self.most_s, left_s)
+    def run(self, setting: Setting, left_s: float, times: float) -> None:
+        """Measure line by line, so that an error or the time limit keeps the lines before it.
+
+        Args:
+            setting: Device and sizes.
+            left_s: Time left for all parts.
+            times: Multiple of `most_s`, if all parts may take longer than `SECONDS`.
+        """
+        started, limit_s = time.perf_counter(), min(max(1.0, times) * self.most_s, left_s)
         if limit_s <= 0:
             return
         try:
@@ -218,7 +224,7 @@ def main() -> None:
                 tests = run_tests(say)
         for part in found:
             say(part.title)
-            part.run(setting, left())
+            part.run(setting, left(), options.seconds / SECONDS)
             write()
     if path is not None:
         say(f"written to {path}")

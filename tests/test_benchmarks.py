@@ -41,7 +41,7 @@ def test_every_claim_has_its_line_and_held_when_it_was_last_run() -> None:
             " --no-protocol --threads=1",
             {"contender", "clinit, one head, float32", "PyTorch, DataLoader"},
         ),
-        ("gpu.py --device cpu --scale tiny", {"one head", "base rows (numpy)"}),
+        ("gpu.py --device cpu --scale tiny --seconds 3600", {"one head", "base rows (numpy)"}),
     ],
 )
 def test_a_benchmark_writes_a_dated_result(words: str, headings: set[str], tmp_path: Path) -> None:

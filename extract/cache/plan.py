@@ -237,7 +237,7 @@ def split_names(path: Path) -> list[str]:
         return found
     hint = (
         "Write one with `clinit extract --out`, or import features with `clinit cache import FILE"
-        " --out CACHE`."
+        " --backbone NAME --out CACHE`."
     )
     if is_file(path / PLAN_FILE):
         parent = path.parents[1] if path.parent.name == VIEWS_FOLDER else path.parent

@@ -2,7 +2,7 @@
 
 The row of a new class is computed from all images of the class. For each image, the logits of rows
 computed without it, and without images that repeat it, have a closed form
-(`clinit.headtrain.heads.start.calibration_set`). No image then needs to be held out, and no image
+(`clinit.headtrain.heads.start.left_out`). No image then needs to be held out, and no image
 is classified by rows computed from it. Only lambda, and the factor and shift that all new rows
 share, have seen all images.
 
@@ -30,7 +30,8 @@ from clinit.headtrain.heads.groups import repeating
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.repeats import groups_of
-from clinit.headtrain.heads.start.calibration_set import CalibrationSet, leave_one_out
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.left_out import leave_one_out
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import LeftOut
 from clinit.headtrain.heads.start.settings import Start
@@ -287,7 +288,7 @@ class Addition:
             noun = self._noun
             of = " and ".join(f"{number_of(n, noun)} {kind}" for kind, n in kinds.items() if n)
             of += ", each tested without itself" if learnt else ""
-            before = f"before this step {self.old_before.correct:,}"
+            before = f"before the change, {self.old_before.correct:,}"
             which = "Other" if "more" in self.change.data else "Old"
             lines.append(f"{which} classes: of {of}, {_right(self.old)}; {before}.")
             which, classes = "The other", classes + self.change.data["tested_classes"]
@@ -304,7 +305,7 @@ class Addition:
         both = [[each.percent or 0.0 for each in (price.old, price.new)] for price in self.prices]
         if not both or max(max(side) - min(side) for side in zip(*both, strict=True)) <= 1:
             return []
-        lines = [["before this step", accuracy_in_words(self.old_before), ""]]
+        lines = [["before the change", accuracy_in_words(self.old_before), ""]]
         price = self.change.data["price"] if self.prices[-1].points is not None else None
         for (old, new), same in groupby(self.prices, key=lambda each: (each.old, each.new)):
             points = [each.points for each in same]

@@ -20,7 +20,7 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import beside, namespace, take, to_numpy, with_diagonal
 from clinit.headtrain.heads.groups import Mask, balanced_draw
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.heads.start.discriminant import OLD_ROWS
+from clinit.headtrain.heads.start.judges import OLD_ROWS
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.statistics.class_statistics import (
     ClassStatistics,

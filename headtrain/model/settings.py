@@ -38,12 +38,11 @@ class AddConfig(SettingGroup):
     panel: ClassVar[str] = "How classes are added"
     max_old_loss: float | None = setting(
         None,
-        "Points of accuracy that old classes may lose to new ones, on images or features of old"
-        " classes that their rows were computed without.",
+        "Points of accuracy that old classes may lose, judged by images of them that are left out"
+        " or by features drawn from their statistics.",
         least=0,
         most=100,
-        otherwise="1; if most old classes are unknown, less strictly with few held-out images of"
-        " old classes, and hardly at all without any",
+        otherwise="1; the fewer images of old classes are known, the less it binds",
     )
     init: AddInit = setting(
         "auto",

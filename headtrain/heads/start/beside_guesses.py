@@ -28,8 +28,8 @@ from torch import Tensor
 from clinit.headtrain.heads.array import namespace
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.calibrate import Search, calibrate
-from clinit.headtrain.heads.start.calibration_set import (
-    CalibrationSet,
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.left_out import (
     Fold,
     computed_again,
     of_other_images,

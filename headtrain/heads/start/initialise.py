@@ -27,18 +27,16 @@ from clinit.headtrain.heads.start.calibrate import (
     Search,
     affine,
     calibrate,
-    compared,
-    fit,
-    logits_of,
-    loss_curve,
     norm_factor,
     norm_ratio,
     row_factors,
-    safe_lambda,
     together,
 )
-from clinit.headtrain.heads.start.calibration_set import (
-    CalibrationSet,
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.discriminant_choice import discriminant_rows
+from clinit.headtrain.heads.start.fit import fit
+from clinit.headtrain.heads.start.lambda_choice import compared, logits_of, loss_curve, safe_lambda
+from clinit.headtrain.heads.start.left_out import (
     Fold,
     computed_again,
     in_sample,
@@ -46,7 +44,6 @@ from clinit.headtrain.heads.start.calibration_set import (
     leave_one_out,
     without_parts,
 )
-from clinit.headtrain.heads.start.discriminant import discriminant_rows
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.scale import Initialisation, LeftOut
 from clinit.headtrain.heads.start.settings import Start

@@ -25,8 +25,8 @@ NEW_SHARE = (
     " classes if that is larger."
 )
 MAX_OLD_LOSS = (
-    "Discriminants: points of accuracy that old classes may lose to new ones, on images or features"
-    " of old classes that the rows were computed without."
+    "Discriminants: points of accuracy that old classes may lose, judged by images or features of"
+    " them that the rows were computed without."
 )
 
 

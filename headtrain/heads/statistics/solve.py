@@ -217,7 +217,7 @@ class LambdaPath:
 def owed_by_least_squares(
     shares: Float[np.ndarray, " classes"], squares: Float[np.ndarray, " classes"], trace: float
 ) -> Float[np.ndarray, " classes"]:
-    """Return p (1 - p - p d.A^-1 d) tr(A^-1 S) from p, d.A^-1 d, the trace (`calibration_set`)."""
+    """Return p (1 - p - p d.A^-1 d) tr(A^-1 S) from p, d.A^-1 d, the trace (`left_out`)."""
     return np.asarray(shares * (1 - shares - shares * squares) * trace)
 
 

@@ -15,8 +15,9 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.start.beside_guesses import PARTS, lambda_beside_guesses, usual_lambda
 from clinit.headtrain.heads.start.calibrate import norm_factor, together
-from clinit.headtrain.heads.start.calibration_set import CalibrationSet, without_parts
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
 from clinit.headtrain.heads.start.initialise import initialise
+from clinit.headtrain.heads.start.left_out import without_parts
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, Weighting

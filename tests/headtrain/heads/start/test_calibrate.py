@@ -9,7 +9,6 @@ from scipy.optimize import minimize
 from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES, Loss
-from clinit.headtrain.heads.start import calibration_set
 from clinit.headtrain.heads.start.calibrate import (
     Calibration,
     calibrate,
@@ -17,7 +16,8 @@ from clinit.headtrain.heads.start.calibrate import (
     norm_factor,
     together,
 )
-from clinit.headtrain.heads.start.calibration_set import CalibrationSet, in_sample
+from clinit.headtrain.heads.start.calibration_set import NEW_SHARE, CalibrationSet, share_of
+from clinit.headtrain.heads.start.left_out import in_sample
 from clinit.headtrain.heads.start.new_rows import NewClasses
 
 OLD, NEW, UNSEEN, DIM = 5, 3, 2, 6
@@ -164,11 +164,11 @@ def test_a_share_is_that_of_the_classes_unless_it_says_otherwise(
     labels: list[int], given: Any, expected: float | None
 ) -> None:
     data = replace(arrival(), features=np.ones((len(labels), DIM)), labels=np.array(labels))
-    assert calibration_set.share_of(data, given) == expected
+    assert share_of(data, given) == expected
     # Classes that came before, but after the base, have their part of it.
     later = replace(arrival(), base=OLD - 1)
-    assert calibration_set.share_of(replace(later, labels=np.arange(6)), "auto") is None
+    assert share_of(replace(later, labels=np.arange(6)), "auto") is None
     weights = CalibrationSet.of(later, LOSSES["ce"], 0.4).weight.numpy()
     assert weights[later.labels >= OLD - 1].sum() == pytest.approx(0.4)
     many = replace(arrival(), start=98, labels=np.array([*range(98), 98, 98, 99]), stop=100)
-    assert calibration_set.share_of(many, "auto") == calibration_set.NEW_SHARE
+    assert share_of(many, "auto") == NEW_SHARE

@@ -7,8 +7,9 @@ import pytest
 from scipy.special import logsumexp
 
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.start import discriminant
-from clinit.headtrain.heads.start.discriminant import ALL, Problem, discriminant_rows
+from clinit.headtrain.heads.start.discriminant import direction_apart
+from clinit.headtrain.heads.start.discriminant_choice import KEPT, Problem, discriminant_rows
+from clinit.headtrain.heads.start.judges import ALL, left_out_logits
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import Balance
 
@@ -121,7 +122,7 @@ def test_refined_rows_have_the_least_penalised_loss(independent: bool) -> None:
     apart = problem.apart[ALL]
     bias = scale * (raw.bias + choice.apart * apart.bias) + choice.shift
     start = Rows(scale * (raw.weight + choice.apart * apart.weight), bias)
-    centre, strength = system.moments.centre, discriminant.KEPT / 10
+    centre, strength = system.moments.centre, KEPT / 10
 
     def penalised(rows: Rows) -> float:
         moved = (rows.weight - start.weight) @ system.factor
@@ -154,7 +155,7 @@ def test_v_of_few_rows_and_of_many_is_the_formula(rows: int) -> None:
     root, gap = np.random.default_rng(0).normal(size=(rows, DIM)), np.arange(1.0, 6.0)[None]
     system = 0.7 * root.T @ root + 0.3 * np.square(root).sum() / DIM * np.eye(DIM)
     system = system if rows else np.eye(DIM)
-    np.testing.assert_allclose(discriminant._apart(root, gap) @ system, gap, rtol=1e-9)
+    np.testing.assert_allclose(direction_apart(root, gap) @ system, gap, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("independent", "seed"), [(False, 2), (True, 2), (False, 0)])
@@ -244,12 +245,11 @@ def test_every_count_from_one_up_gives_finite_rows(
 
 
 def test_every_row_is_judged_by_rows_of_the_folds_without_it() -> None:
-    data = made([1, 6], seed=3)
-    problem = Problem.of(data)
+    problem = Problem.of(made([1, 6], seed=3))
     assert sorted(problem.new.fold.tolist()) == [-1, 0, 0, 1, 2, 3, 4]
     refined = dict(problem.refined(problem.chosen()))
     for side in (problem.old, problem.new):
-        found = discriminant._left_out(refined, side, side.fold)
+        found = left_out_logits(refined, side, side.fold)
         for features, fold, logits in zip(side.features, side.fold.tolist(), found, strict=True):
             rows = refined[fold if fold >= 0 else ALL]
             np.testing.assert_allclose(logits, rows.weight @ features + rows.bias, rtol=1e-9)

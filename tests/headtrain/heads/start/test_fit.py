@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
-from clinit.headtrain.heads.start.calibrate import Fit, fit
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.fit import Fit, fit
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.settings import Start
@@ -52,8 +52,7 @@ def naive(
 def fitted(
     name: str, data: NewClasses, start: Rows, ridge: float, share: Any = "classes", **options: Any
 ) -> Fit:
-    around = CalibrationSet.of(data, LOSSES[name], share)
-    return fit(around, start, ridge, **options)
+    return fit(CalibrationSet.of(data, LOSSES[name], share), start, ridge, **options)
 
 
 def together(rows: Rows) -> torch.Tensor:

@@ -11,9 +11,10 @@ from scipy.optimize import minimize
 
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
-from clinit.headtrain.heads.start.calibrate import _Search, loss_curve, safe_lambda, together
+from clinit.headtrain.heads.start.calibrate import together
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet
 from clinit.headtrain.heads.start.initialise import initialise
+from clinit.headtrain.heads.start.lambda_choice import _Search, loss_curve, safe_lambda
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.solve import LambdaPath
@@ -116,8 +117,8 @@ def test_a_lambda_of_negative_factor_is_not_chosen() -> None:
 def test_the_grid_goes_on_where_its_lower_edge_is_best(monkeypatch: pytest.MonkeyPatch) -> None:
     data = arrival(noise=0.1)
     whole = curve_of(data)
-    monkeypatch.setattr("clinit.headtrain.heads.start.calibrate.BELOW", 1)
-    monkeypatch.setattr("clinit.headtrain.heads.start.calibrate.ABOVE", 1)
+    monkeypatch.setattr("clinit.headtrain.heads.start.lambda_choice.BELOW", 1)
+    monkeypatch.setattr("clinit.headtrain.heads.start.lambda_choice.ABOVE", 1)
     longer = curve_of(data)
     assert len(longer.lams) > 3
     assert longer.errors[0] > min(longer.errors)

@@ -10,8 +10,9 @@ import pytest
 from clinit.headtrain.heads.array import to_numpy
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
-from clinit.headtrain.heads.start import calibration_set as module
-from clinit.headtrain.heads.start.calibration_set import CalibrationSet, leave_one_out
+from clinit.headtrain.heads.start import left_out as module
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
+from clinit.headtrain.heads.start.left_out import leave_one_out
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics import leave_one_out as leave_one_out_module
@@ -54,8 +55,7 @@ def left_out_logits(start: Start, data: NewClasses, lam: float | None = None) ->
     statistics = data.statistics(start.weighting)
     rows = raw_rows(start, data, statistics if start.reads_statistics else None, lam)
     around = CalibrationSet.of(data, LOSSES["ce"])
-    found = leave_one_out(start, rows, around, statistics, lam)
-    return to_numpy(found)
+    return to_numpy(leave_one_out(start, rows, around, statistics, lam))
 
 
 def counts_of(data: NewClasses) -> np.ndarray:
@@ -150,8 +150,7 @@ def test_means_are_those_without_the_row(
     data = made(2, repeats=repeats)
     h, labels = data.features, data.labels
     groups, weights = groups_of(data), naive_weights(data, "class")
-    units = h / np.linalg.norm(h, axis=1, keepdims=True)
-    source = h if mean == "raw" else units
+    source = h if mean == "raw" else h / np.linalg.norm(h, axis=1, keepdims=True)
     constant = 1.0 if mean == "raw" and bias == "write" else 0.0
     expected = []
     for row in range(len(h)):

@@ -7,9 +7,11 @@ import pytest
 
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
-from clinit.headtrain.heads.start.calibrate import calibrate, norm_factor, safe_lambda, together
-from clinit.headtrain.heads.start.calibration_set import CalibrationSet, leave_one_out
+from clinit.headtrain.heads.start.calibrate import calibrate, norm_factor, together
+from clinit.headtrain.heads.start.calibration_set import CalibrationSet
 from clinit.headtrain.heads.start.initialise import initialise
+from clinit.headtrain.heads.start.lambda_choice import safe_lambda
+from clinit.headtrain.heads.start.left_out import leave_one_out
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
@@ -27,8 +29,7 @@ def arrival(seed: int, *, images: int = 1, old: int = 30) -> NewClasses:
     counts = [old] * OLD + [images] * NEW
     labels = np.repeat(np.arange(OLD + NEW), counts)
     noise = np.random.default_rng(seed).normal(size=(len(labels), DIM)) @ ROOT
-    inverse = np.linalg.inv(ROOT @ ROOT)
-    weight = CENTRES @ inverse
+    weight = CENTRES @ np.linalg.inv(ROOT @ ROOT)
     head = Rows(weight, -0.5 * (weight * CENTRES).sum(1))
     return NewClasses(CENTRES[labels] + noise, labels, head, OLD, OLD + NEW)
 

@@ -42,8 +42,7 @@ def test_with_ridge_it_is_that_of_scikit_learn(weighting: Weighting) -> None:
     ridge = Ridge(alpha=0.05, fit_intercept=False, solver="cholesky")
     ridge.fit(z, np.eye(CLASSES)[labels], sample_weight=w)
     head = solve(features, labels, 0.05, weighting)
-    found = np.c_[head.weight, head.bias]
-    np.testing.assert_allclose(found, ridge.coef_, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(np.c_[head.weight, head.bias], ridge.coef_, rtol=1e-8, atol=1e-12)
 
 
 def relative(found: np.ndarray, expected: np.ndarray) -> float:
