@@ -122,6 +122,12 @@ class Growth:
         return images if memory is None else np.maximum(images, memory.counts)
 
     @property
+    def came_with(self) -> int:
+        """Number of classes that were not added, first; all, if the head began with none."""
+        tasks = self.left.facts.tasks
+        return next((row for row, task in enumerate(tasks) if task), 0) or len(tasks)
+
+    @property
     def price(self) -> float:
         """Points of accuracy that old classes may lose."""
         return 1.0 if self.config.max_old_loss is None else self.config.max_old_loss
@@ -175,7 +181,7 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     are asked for.
     """
     left, images, is_auto = growth.left, growth.images, growth.config.init == "auto"
-    old = old_rows(left.head, left.memory, images.train, growth.given.train)
+    old = old_rows(left.head, left.memory, images.train, growth.given.train, growth.came_with)
     observer(Doing("Computing rows …"))
     share, found = growth.share, list[Initialisation]()
     if share > 0:
@@ -204,15 +210,14 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
 
 def _started(growth: Growth, init: Any, old: OldRows) -> tuple[Head, Initialisation]:
     """Return the head with new rows next to these old rows; see `started_heads`."""
-    left, images, tasks = growth.left, growth.images, growth.left.facts.tasks
-    base = next((row for row, task in enumerate(tasks) if task), len(tasks))
+    left, images = growth.left, growth.images
     sides = (
         replace(left.head, fingerprint=""),
         Source(old.rows, growth.held_out),
         Source(images.train, images.val),
     )
     study, drawn = _study(growth, init, len(old.rows.labels)), old if old.drawn else None
-    (started,) = started_heads(*sides, [study], came_with=base or len(tasks), drawn=drawn)
+    (started,) = started_heads(*sides, [study], came_with=growth.came_with, drawn=drawn)
     return started
 
 

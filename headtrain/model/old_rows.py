@@ -28,7 +28,12 @@ from clinit.headtrain.heads.statistics.class_statistics import (
     row_weights,
 )
 from clinit.headtrain.heads.statistics.moments import MomentSums, add_products, cut, symmetric
-from clinit.headtrain.model.guesses import Population, guessed_population, guessed_variances
+from clinit.headtrain.model.guesses import (
+    Population,
+    distinct,
+    guessed_population,
+    guessed_variances,
+)
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.protocol.stream.buffer import drawn_per_class
 from clinit.headtrain.protocol.train.past import root, whitened
@@ -132,10 +137,12 @@ class OldRows:
         new = np.flatnonzero(rest.labels >= data.start)
         images, labels = to_numpy(take(rest.features, new)), rest.labels[new] - data.start
         names = tuple(map(str, range(data.start, data.stop)))
-        population = guessed_population(self.head, FeatureSet(images, labels, names))
+        groups = rest.groups
+        own = np.arange(len(new)) if groups is None else groups[new]
+        images = distinct(FeatureSet(images, labels, names, own))
+        population = guessed_population(self.head, images, data.came_with)
         guess = _guessed(population, self.guess.classes, self.noise[:, :pairs])
         rows, labels = guess.rows
-        groups = rest.groups
         if groups is not None:
             groups = np.append(groups, groups.max(initial=-1) + 1 + np.arange(len(labels)))
         return replace(
@@ -169,7 +176,11 @@ class OldRows:
 
 
 def old_rows(
-    head: Head, memory: Memory | None, new: FeatureSet, given: FeatureSet | None = None
+    head: Head,
+    memory: Memory | None,
+    new: FeatureSet,
+    given: FeatureSet | None = None,
+    came_with: int | None = None,
 ) -> OldRows:
     """Return rows of the old classes: real or drawn features.
 
@@ -181,12 +192,13 @@ def old_rows(
         memory: The model's memory.
         new: Rows of the new classes, on which guesses are based.
         given: Real rows of old classes, from a feature cache.
+        came_with: Number of classes, first, that were not added to the head; None: all.
     """
     names = head.class_names
     assert names is not None
     given = new.nothing(names) if given is None else given.named(names)
     given = replace(given, features=given.features[:].astype(np.float32), groups=None)
-    missing, dim = given.counts() == 0, head.dim
+    missing, dim, new = given.counts() == 0, head.dim, distinct(new)
     wanted = -(-drawn_per_class(len(names), dim) // 2)
     remembered = guess = None
     is_known = missing & (memory.known if memory is not None else False)
@@ -197,7 +209,7 @@ def old_rows(
     classes = np.flatnonzero(missing & ~is_known)
     noise = np.zeros((len(classes), 0, dim), dtype=np.float32)
     if len(classes):
-        population = guessed_population(head, new)
+        population = guessed_population(head, new, came_with)
         noise = _noise(len(classes), _pairs(wanted, len(classes)), dim)
         guess = _guessed(population, classes, noise)
     return OldRows(head, given, remembered, guess, noise)
