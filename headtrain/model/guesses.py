@@ -19,6 +19,10 @@ covariance is the covariance of the new images within their classes, shrunk beca
 few (O. Ledoit, M. Wolf, "A well-conditioned estimator for large-dimensional covariance matrices",
 Journal of Multivariate Analysis 88(2), 2004). It is then scaled up and mixed with a multiple of the
 identity, because a thousand old classes vary in more directions than a few new classes.
+
+A single image has no covariance. Its distance from m, which lies in the directions of the rows,
+then tells the variance: |h - m|^2 for each of these directions, in all directions alike. (From the
+mean square of its features, a single recording took half of the old images in place of a tenth.)
 """
 
 from __future__ import annotations
@@ -44,6 +48,8 @@ photographs: with 8 and 0.5, ViT-tiny recognised 4 points less of classes of fiv
 BY_MEANS, BETWEEN = 2.0, 0.3
 """Degrees of freedom by which class means tell of the covariance within classes, and the usual
 share of it that lies between classes (0.1 to 1.5 on photographs, text and audio)."""
+LEAST_SPREAD = 0.1
+"""Least spread of class means, as a share of the variance within classes."""
 FEW = 8
 """A symmetric root of a covariance of dim / 8 directions takes less time than a triangular one."""
 
@@ -116,8 +122,13 @@ def guessed_population(head: Head, new: FeatureSet, came_with: int | None = None
     offsets = head.weight * deviation
     offsets -= offsets[:came_with].mean(axis=0)
     trained, bias = offsets[:came_with], head.bias[:came_with].astype(np.float64)
+    middle = _centre(trained, bias, centre)
+    if not within.trace:  # a single image, or equal ones
+        ways = max(1, min(len(trained) - 1, head.dim))
+        variance = float(np.square(middle - centre).sum()) / ways or 1.0
+        within, spread = within._replace(variance=variance), LEAST_SPREAD * variance * head.dim
     factor = np.sqrt(spread / max(float(np.square(trained).sum(axis=1).mean()), 1e-30))
-    means = _centre(trained, bias, centre) + factor * offsets
+    means = middle + factor * offsets
     share = WIDENING * (1 - ROUNDING)
     even = share * within.variance + WIDENING * ROUNDING * within.trace / head.dim
     own = ShrunkCovariance(np.sqrt(share) * within.factor, even)
@@ -138,7 +149,9 @@ def distinct(new: FeatureSet) -> FeatureSet:
 def guessed_variances(new: FeatureSet) -> Float[np.ndarray, " dim"]:
     """Estimate the variance of each feature within a class from images of new classes."""
     deviation, scaled = _scaled(new)
-    return np.asarray(deviation**2 * _surroundings(scaled)[1].trace / new.dim)
+    found = _surroundings(scaled)[1].trace / new.dim
+    usual = float(np.square(scaled.features.astype(np.float64)).mean()) or 1.0
+    return np.asarray(deviation**2 * (found or usual))
 
 
 def _scaled(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], FeatureSet]:
@@ -181,7 +194,7 @@ def _surroundings(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], ShrunkCov
     The spread is the mean squared distance of the class means from their mean, less its expectation
     by chance with so few images, for which the variance of all images counts as one degree of
     freedom more. It is at least a tenth of the variance within classes, and a fifth for a single
-    class, from which it cannot be estimated.
+    class, from which it cannot be estimated. Of a single image, covariance and spread are zero.
     """
     rows = new.features.astype(np.float64)
     counts = new.counts()
@@ -195,11 +208,10 @@ def _surroundings(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], ShrunkCov
     share = BY_MEANS / number
     between = np.sqrt(share / (parts + BETWEEN))[:, None] * offsets
     within = _shrunk(np.concatenate([around, between]), max(1.0, free + share * (number - 1)))
-    if not within.trace:  # a single image, or equal ones; 1 if they are zeros
-        within = within._replace(variance=float(np.square(rows).mean()) or 1.0)
     chance = float(rows.var(axis=0).sum()) + free * within.trace * float(parts.mean())
     found = float(np.square(offsets).sum()) / max(1, number - 1)
-    return centre, within, max(found - chance / (1 + free), 0.1 * (1 + 1 / number) * within.trace)
+    least = LEAST_SPREAD * (1 + 1 / number) * within.trace
+    return centre, within, max(found - chance / (1 + free), least)
 
 
 def _shrunk(rows: Float[np.ndarray, "rows dim"], freedom: float) -> ShrunkCovariance:

@@ -43,8 +43,7 @@ def test_the_loss_has_a_log_scale_where_a_linear_one_hides_a_start(make_run: Mak
     def drawn(*peaks: float) -> Any:
         curves = [lambda t, i, peak=peak: peak / (1 + i) ** 4 for peak in peaks]
         inits = zip(("random", "least-square"), curves, strict=True)
-        report = runs_of([make_run(i, loss_curve=c) for i, c in inits])
-        return report.figure().axes[0]
+        return runs_of([make_run(i, loss_curve=c) for i, c in inits]).figure().axes[0]
 
     assert drawn(50.0, 1.0).get_yscale() == "log"
     assert drawn(50.0, 1.0).get_ylim()[0] == pytest.approx(0.01)

@@ -53,8 +53,8 @@ def test_a_level_never_reached_has_no_gain_and_is_counted() -> None:
 
 
 def test_a_value_equal_to_the_level_is_not_missed_by_rounding() -> None:
-    third = 100 * 57 / 60  # 0.95 * 100 in another order of operations
-    assert gain(curve(0, third), curve(0, 0, 100))["reached_at"].to_list() == [50]
+    almost = 100 * 57 / 60  # 0.95 * 100 in another order of operations
+    assert gain(curve(0, almost), curve(0, 0, 100))["reached_at"].to_list() == [50]
 
 
 @pytest.mark.parametrize(
@@ -113,5 +113,4 @@ BOUNDING = curve(0, 50, 96, 100)
 def test_a_gain_is_bounded_where_the_run_is_there_at_its_start_and_random_is_not(
     run: Sequence[float], random: pl.DataFrame, bounded: bool
 ) -> None:
-    found = mean_gain(gain(curve(*run), random))
-    assert found["gain_equal_level_bounded"] == bounded
+    assert mean_gain(gain(curve(*run), random))["gain_equal_level_bounded"] == bounded

@@ -29,8 +29,7 @@ def test_json_and_csv_are_alone_on_standard_output(three_inits: Path, tmp_path: 
     assert [row["init"] for row in json.loads(text)] == ["random", "class-mean", "least-square"]
     assert shown(three_inits, "--json") == text
     assert plot.is_file()
-    written = page.read_text("utf-8")
-    assert "the point before the first step of a task counts too" in written
+    assert "the point before the first step of a task counts too" in page.read_text("utf-8")
     assert len(shown(three_inits, "--format", "csv").splitlines()) == 1 + 3
 
 

@@ -53,8 +53,7 @@ def test_a_column_groups_the_rows_of_a_class(
     np.testing.assert_array_equal(groups_of(source.train), [0, 0, 2, 3, 4, 4, 6, 7])
     stored = stored_features(open_cache(imported).split("train"))
     np.testing.assert_array_equal(stored.groups, source.train.groups)
-    chosen = np.array([True, False] * 4)
-    assert source.train.part(chosen).groups is not None
+    assert source.train.part(np.array([True, False] * 4)).groups is not None
     after = source.description
     assert {**after, "groups_digest": None} == {**before, "groups_digest": None} != after
 

@@ -25,8 +25,7 @@ def drawn(
     rng = np.random.default_rng(seed)
     logits = 2 * rng.standard_normal((rows, classes))
     chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    labels = np.array([rng.choice(classes, p=row) for row in chances])
-    return sure * logits, labels
+    return sure * logits, np.array([rng.choice(classes, p=row) for row in chances])
 
 
 def naive_error(logits: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:

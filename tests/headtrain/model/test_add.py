@@ -126,6 +126,17 @@ def test_the_class_means_behind_a_collapsed_head_are_found() -> None:
     # What all rows have in common does not count.
     moved = guessed_population(Head(head.weight + 5.0, head.bias + 3.0, head.class_names), new)
     np.testing.assert_allclose(found.means, moved.means, atol=1e-3)
+    # Rows of added classes do not count, nor do copies of an image.
+    more = [np.append(each, 9 * each[:1], axis=0) for each in (head.weight, head.bias)]
+    grown = guessed_population(Head(*more, (*head.class_names, "added")), new, CLASSES)
+    np.testing.assert_allclose(grown.means[:CLASSES], found.means, rtol=1e-6)
+    each = np.arange(len(new.labels))
+    once, copied = (
+        FeatureSet(new.features[rows], new.labels[rows], new.class_names, rows)
+        for rows in (each, np.append(each, [0] * 9))
+    )
+    drawn = [old_rows(head, None, images).rows.features for images in (once, copied)]
+    np.testing.assert_allclose(*drawn, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("counts", [(1,), (4,), (1, 1, 1), (2, 1, 1), (2, 2), (3, 9, 0, 5)])
@@ -139,18 +150,22 @@ def test_covariance_and_spread_of_few_images_have_their_formulas(counts: tuple[i
     offsets, each = own - own.mean(axis=0), np.array([1 / len(rows) for rows in classes])
     within, more = [rows - rows.mean(axis=0) for rows in classes if len(rows) > 1], total - number
     apart = np.concatenate([*within, np.sqrt(2 / number / (each + 0.3))[:, None] * offsets])
-    covariance = np.square(own).mean() * np.eye(3)
+    weight = HEAD.weight * unit - (HEAD.weight * unit).mean(axis=0)
+    ridge = 0.1 * np.square(weight).sum() / 3 * np.eye(3)
+    step = np.linalg.solve(weight.T @ weight + ridge, weight.T @ weight @ own[0])  # no biases
+    usual = 1.0 if total > 1 else np.square(own).sum() / (step @ step)
+    covariance = step @ step / 3 * np.eye(3)
     if total > 1:
         freedom = more + 2 / number * (number - 1)
         covariance = ledoit_wolf(apart, assume_centered=True)[0] * len(apart) / freedom
     trace = np.trace(covariance)
     chance = ((variance / unit**2).sum() + more * trace * each.mean()) / (1 + more)
-    np.testing.assert_allclose(guessed_variances(new), unit**2 * trace / 3)
+    np.testing.assert_allclose(guessed_variances(new), unit**2 * usual * trace / 3, rtol=1e-5)
     rounded = 8 * (0.1 * covariance + 0.9 * trace / 3 * np.eye(3))
     np.testing.assert_allclose(found.own.within(np.ones(3)), rounded, atol=1e-9 * trace)
     spread = np.square(offsets).sum() / max(1, number - 1) - chance
     got = np.square((found.means - found.means.mean(axis=0)) / unit).sum(axis=1).mean()
-    assert got == pytest.approx(max(spread, 0.1 * (1 + 1 / number) * trace), rel=1e-5)
+    assert got == pytest.approx(max(spread, 0.1 * (1 + (total > 1) / number) * trace), rel=1e-5)
 
 
 @pytest.mark.parametrize("rows", [0, 2, 6, 30])

@@ -88,8 +88,7 @@ def test_every_verb_takes_a_head(place: Path) -> None:
     assert model.class_names == ("bee", "cat", "wolf", "elk")
     assert [each.action for each in model.facts.history] == ["remember", "add", "rename", "remove"]
     other = load_model("remembers.npz").add((drawn(NEW, 8, 9).features, ["fox"] * 16))
-    merged = load_model("one").merge(other.model)
-    assert merged.model.class_names == (*OLD, *NEW, "fox")
+    assert load_model("one").merge(other.model).model.class_names == (*OLD, *NEW, "fox")
     assert "(no licence)" not in (place / "one" / "README.md").read_text()
     more = load_model("one").add(drawn(("dog",), 5, 11), more=True)
     assert more.change.images == {"dog": 25, "elk": 20}

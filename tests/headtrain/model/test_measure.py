@@ -93,8 +93,7 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
     right = int((np.argmax(logits, axis=1) == new.labels + 5).sum())
     assert added.new == Top1(right, len(new.labels))
     assert added.left_out
-    held = addition(replace(model, memory=None), Source(new, new), AddConfig())
-    assert not held.left_out
+    assert not addition(replace(model, memory=None), Source(new, new), AddConfig()).left_out
     assert added.prices == ()
     assert added.model.memory.counts[5:].tolist() == [9, 7, 5]  # all of them are learnt from
 

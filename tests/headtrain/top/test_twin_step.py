@@ -48,8 +48,7 @@ def make_network(key: str) -> tuple[nn.Module, Tensor]:
     network = build(key)
     random = torch.Generator().manual_seed(0)
     images = torch.randn((len(LABELS), 3, 32, 32), generator=random)
-    values = cut_network(network, 2).trunk(images)
-    return network, values.half()
+    return network, cut_network(network, 2).trunk(images).half()
 
 
 def study_of(settings: Mapping[str, Any]) -> Study:

@@ -73,8 +73,7 @@ def naive_prior(factor: float, raw: Rows, data: NewClasses) -> float:
         return float(np.mean([((logits[data.labels == c] - mean) ** 2).mean() for c in present]))
 
     old = np.mean([variance(row) for row in data.head.weight[: data.start]])
-    new = np.mean([variance(row) for row in raw.weight])
-    return float(1e-3 / 2 * factor**2 * new / old)
+    return float(1e-3 / 2 * factor**2 * np.mean([variance(row) for row in raw.weight]) / old)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -194,8 +194,7 @@ def test_one_row_stands_for_each_old_class_that_is_drawn() -> None:
     assert rows.labels[: rows.num_old].tolist() == [*range(7)]
     assert (rows.rows[: rows.num_old] == -1).all()
     assert (rows.num_base, len(rows.stored_old), rows.num_new) == (5, 0, 20)
-    schedule = task_plan.schedule(rows)
-    assert (schedule.num_new == 4).all()
+    assert (task_plan.schedule(rows).num_new == 4).all()
     seen = task_plan.start_rows(TASKS[1], rows)
     drawn = np.bincount(seen.labels[: seen.num_old])
     assert len({*drawn}) == 1

@@ -301,8 +301,7 @@ def test_what_one_of_several_runs_reads_is_not_refused() -> None:
     both = [study(method="ncm", lr=1e-2), study(lr=1e-2)]
     assert refusals(["lr"], both) == []
     assert refusals(["lr"], both[:1]) != []
-    kept = study(method="naive", init_rows="buffer", buffer=5)
-    assert refusals(["buffer"], [kept]) == []
+    assert refusals(["buffer"], [study(method="naive", init_rows="buffer", buffer=5)]) == []
 
 
 def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> None:

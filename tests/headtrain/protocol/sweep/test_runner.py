@@ -27,8 +27,7 @@ def sweep(runs: Sequence[Study], data: RunData, out: Path) -> None:
 
 
 def by_id(out: Path) -> dict[str, RunRecord]:
-    records = map(read_record, find_records(out))
-    return {record.info["id"]: record for record in records}
+    return {record.info["id"]: record for record in map(read_record, find_records(out))}
 
 
 def test_records_without_a_later_setting_are_named_apart_from_runs_that_give_it(
