@@ -71,8 +71,14 @@ class Head:
     """How the head was fitted or exported from a run, as plain JSON values, if either applies."""
 
     def __post_init__(self) -> None:
-        if self.class_names is not None and len(self.class_names) != len(self.weight):
-            raise ValueError(f"{len(self.class_names)} class names for {len(self.weight)} rows")
+        names = self.class_names
+        if self.bias.shape != self.weight.shape[:1]:
+            shapes = f"{self.weight.shape} with a bias of shape {self.bias.shape}"
+            raise ValueError(f"weight of shape {shapes}, expected (classes, dim) and (classes,)")
+        if names is not None and len(names) != len(self.weight):
+            raise ValueError(f"{len(names)} class names for {len(self.weight)} rows")
+        if names is not None and len(set(names)) < len(names):
+            raise ValueError(f"{len(names) - len(set(names))} class names occur twice")
 
     def __repr__(self) -> str:
         aligned = "aligned, " if self.alignment else ""

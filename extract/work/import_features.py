@@ -144,16 +144,17 @@ def number_labels(
     Raises:
         CacheError: If there are not `rows` labels, or a label has no name.
     """
-    if len(told) != rows:
+    texts = isinstance(told, list) and all(isinstance(each, str) for each in told)
+    if np.shape(told) != (rows,) or not (texts or np.asarray(told).dtype.kind in "iu"):
         raise CacheError(
-            f"{origin} contains {'text' if isinstance(told, list) else told.dtype} of shape"
-            f" ({len(told)},), expected integers or text of shape ({rows},)",
+            f"{origin} contains {'text' if texts else np.asarray(told).dtype} of shape"
+            f" {np.shape(told)}, expected integers or text of shape ({rows},)",
             remedy=ONE_PER_ROW,
         )
     if isinstance(told, list):
         return _numbered_texts(told, names, shared, origin)
     most, least = int(told.max()), int(told.min())
-    if names is None and most >= max(rows, len(shared)):
+    if names is None and least >= 0 and most >= max(rows, len(shared)):
         raise CacheError(
             f"{origin} contains the label {most:,}, but only {rows:,} rows",
             remedy="Number the classes from 0 without gaps, name them with `--classes`, or first"

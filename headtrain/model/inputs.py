@@ -287,7 +287,7 @@ def features_in(given: Any, labels: Any = None) -> FeatureInput:
         return FeatureInput(path=path, splits=splits, fingerprint=fingerprint)
     if isinstance(given, tuple):
         given, labels = given
-    return FeatureInput(splits={"train": _labelled(given, labels, "the labels")})
+    return FeatureInput(splits={"train": _labelled(given, labels, "the array of labels")})
 
 
 def _labelled(given: Any, labels: Any, origin: str, names: Any = None) -> FeatureSet:
@@ -296,6 +296,9 @@ def _labelled(given: Any, labels: Any, origin: str, names: Any = None) -> Featur
     if labels is None:
         return FeatureSet(rows, np.zeros(len(rows), np.int64), ("",))
     found = to_numpy(as_array(labels))
+    if names is None and found.ndim == 1 and found.dtype.kind in "iu" and (found >= 0).all():
+        kinds, found = np.unique(found, return_inverse=True)  # a few rows can have any number
+        names = tuple(map(str, kinds))
     told = found.tolist() if found.dtype.kind in "UO" else found
     from clinit.extract.work.import_features import number_labels
 
@@ -329,7 +332,7 @@ def _of_file(path: Path, labels: Any) -> FeatureInput:
         file.find(None, (*FEATURES, "x", "X"), "clinit cache import --features-name")
     )
     rows = np.asarray(widened(stored))
-    place, names, origin = path if labels is None else labels, None, "the labels"
+    place, names, origin = path if labels is None else labels, None, "the array of labels"
     if isinstance(place, str | os.PathLike):
         target = file if labels is None else open_arrays(Path(place))
         known, every = target.names(), (*LABELS, "y")
