@@ -137,12 +137,14 @@ def remember(
     place = getattr(inputs, "features", None) if model.engine is not None else None
     where = f"; their features are at {place}" if isinstance(place, Path) else ""
     known = f"{int(memory.known.sum()):,} of {number_of(facts.num_classes, 'class')}"
-    say(f"{out} remembers {known}, {len(change.classes):,} of them now, from {images}{where}")
+    given = number_of(len(change.classes), "class")
+    say(f"{out} remembers {known}; given now: {given}, {images}{where}")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, f'other {noun}')}, held out")
     tests = memory.held_out.counts() + memory.left_out.counts()
     if left := int((tests == 0).sum()):
-        say(f"Not tested: {number_of(left, 'class')}; of five {noun}s or more, a fifth is held out")
+        are = f"{number_of(left, 'class')} {'is' if left == 1 else 'are'} not tested"
+        say(f"{are}: a class needs five {noun}s, of which a fifth is held out")
     if few := int(((memory.counts > 0) & (memory.counts < 5)).sum()):
         say(f"Known from few {noun}s: {number_of(few, 'class')}; 5 to 20 of each are better")
     say(memory.describe(noun))

@@ -11,6 +11,7 @@ import typer
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, tell, warn
 from clinit.cli.frame.context import command_line
+from clinit.cli.frame.model_source import kept
 from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import tell_headless
@@ -56,7 +57,7 @@ def extract(options: ExtractOptions, config_file: ConfigOption = None) -> None:
     check_download(options.backbone, options.weights)
     from clinit.extract.work.run import extract_as_asked
 
-    with training_progress() as observer:
+    with kept([options.out]), training_progress() as observer:
         options = replace(options, command=command_line())
         _print_results(extract_as_asked(options, manifests, observer))
     if options.labels is not None:

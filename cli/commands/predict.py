@@ -135,7 +135,7 @@ def predict(
     if as_json:
         print_content(content)
     elif csv is not None:
-        say(f"{number_of(len(predictions), what)} at {csv}")
+        say(f"Wrote predictions of {number_of(len(predictions), what)} to {csv}")
     elif good:
         _show(good, what, opened.facts)
     if rejection is not None and not as_json:

@@ -105,7 +105,7 @@ def report(
         if file is not None:
             check_writable(file, name)
     from clinit.analysis.report.measures import measures_of
-    from clinit.analysis.runs import load_runs
+    from clinit.analysis.runs import MOST_NOTES, load_runs
 
     measures_of(view.columns)
     measures_of({*(asked.figure or ())} - {"curves", "efficiency"})
@@ -120,6 +120,7 @@ def report(
     if asked.html is not None:
         loaded.save_html(asked.html)
         note(f"the page is {asked.html}")
+        view = replace(view, said=loaded.notes[MOST_NOTES:])  # the page has them
     if asked.compare and asked.baseline:
         found = loaded.comparison(asked.compare, asked.baseline, view.columns)
         _show_comparison(loaded, found, view)

@@ -60,7 +60,7 @@ def write_page(path: Path | None, title: str, facts: ModelFacts) -> None:
     from clinit.analysis.page.photographs import model_page
 
     save_page(path, lambda: model_page(title, facts))
-    note(f"photographs to look at: {path}")
+    note(f"the page is {path}")
 
 
 def print_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:

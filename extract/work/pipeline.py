@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -283,20 +283,22 @@ Compute = Callable[[UInt8[Tensor, "batch 3 height width"]], Float[Tensor, "batch
 
 
 def features_of(
-    batches: Iterable[ImageBatch], compute: Compute, device: torch.device, timing: Timing
+    batches: Generator[ImageBatch], compute: Compute, device: torch.device, timing: Timing
 ) -> Generator[tuple[ImageBatch, Float[Tensor, "batch ..."]]]:
     """Compute the features of batches; yield each batch with its features on the host, in order.
 
     Args:
-        batches: Batches, none larger than the first. For a CUDA device, their pixels must be in
-            pinned memory.
+        batches: Batches, none larger than the first; closed at the end, while threads can still be
+            joined. For a CUDA device, their pixels must be in pinned memory.
         compute: Computes the features; to allow overlap, it must not wait for the device.
         device: The device that computes.
         timing: Gets the seconds of the phases `transfer` and `forward`.
     """
-    if device.type == "cuda":
-        return overlapped(batches, compute, device, timing)
-    return side_by_side(batches, compute, timing)
+    with closing(batches):
+        if device.type == "cuda":
+            yield from overlapped(batches, compute, device, timing)
+        else:
+            yield from side_by_side(batches, compute, timing)
 
 
 def side_by_side(

@@ -244,7 +244,7 @@ class SplitRun:
                     labels = self.manifest.table["label"][rows.start : last].to_numpy()
                     yield index, assemble(features, labels, reasons, dtype=plan.dtype)
 
-    def _images(self, shards: Iterable[int], timing: Timing) -> Iterator[ImageBatch]:
+    def _images(self, shards: Iterable[int], timing: Timing) -> Generator[ImageBatch]:
         """Yield batches of the images of `shards`; no batch contains images of two shards."""
         size, look, paths = self.plan.batch_size, self.on_image, self.manifest.table["path"]
         decoder = Decoder(

@@ -336,6 +336,9 @@ class Addition:
             (spared,) = (each for each in self.prices if each.points == 1)
             cost = number_of(self.new.correct - spared.new.correct, self._noun)
             notes.append(f"{told}; with `--max-old-loss 1`, {cost} fewer of added ones")
+        if lost := change.data.get("lost"):
+            told = f"{number_of(len(lost), 'class')} ({examples(lost)})"
+            notes.append(f"not added, without a finite {self._noun}: {told}")
         if names := change.data.get("untested"):
             takes = f"a second {self._noun}, which does not repeat the first"
             takes = takes if self.left_out else f"a {self._noun} in val, or five to hold one out"

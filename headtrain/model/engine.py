@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -37,7 +37,7 @@ class Engine(Protocol):
     def depends_on(self) -> dict[str, str]:
         """The facts that the features depend on, as in a memory."""
 
-    def answered(self, images: Sequence[Any], reading: Reading) -> Iterable[AnsweredBatch]:
+    def answered(self, images: Sequence[Any], reading: Reading) -> Generator[AnsweredBatch]:
         """Yield the logits of images (files, PIL images, arrays of pixels), in batches.
 
         Raises:

@@ -16,8 +16,8 @@ percentages", Psychometrika 12(2), 1947.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -232,9 +232,14 @@ class Evaluation:
             "both know": f"{number_of(sum(counts), self.noun)}: {gained:,} gained, {lost:,}"
             f" lost, {both:,} right in both"
         }
+        if not sum(counts):
+            lines = {"both know": "the models share none of these classes"}
         if gained + lost:
-            chance = "may be chance" if self.p_value > LIKELY else "hardly by chance"
-            lines["difference"] = f"{chance} (McNemar's test: p = {self.p_value:.3g})"
+            chance = "may be" if self.p_value > LIKELY else "is hardly"
+            lines["difference"] = (
+                f"{number_of(lost, self.noun)} lost, {gained:,} gained: this {chance} chance"
+                f" (p = {self.p_value:.3g}, McNemar's test)"
+            )
         for name, which in zip(ONLY, ("this model", "the other"), strict=True):
             count, classes, right = found[name].values()
             if count:
@@ -336,7 +341,7 @@ class Questions:
             count = number_of(len(strangers), self.noun)
             observe(Noted(f"{which}: {count}, which only test whether the model notices that"))
 
-    def answered(self, model: Model, reading: Reading) -> Iterable[AnsweredBatch]:
+    def answered(self, model: Model, reading: Reading) -> Generator[AnsweredBatch]:
         """Return the logits of a model for these images, in this order."""
         if self.rows is not None:
             return predict.of_features(model, self.rows)
@@ -355,14 +360,16 @@ def evaluate(
     is_shared = against is not None and against.depends_on == model.depends_on
     if against is not None and is_shared and asked.rows is None and model.depends_on:
         joint = model.with_rows_of(against)
-        for numbers, logits, reasons in asked.answered(joint, reading):
-            parts = np.split(logits, [model.facts.num_classes], axis=1)
-            for judge, part in zip(judges, parts, strict=True):
-                judge.see((numbers, part, reasons))
+        with closing(asked.answered(joint, reading)) as batches:
+            for numbers, logits, reasons in batches:
+                parts = np.split(logits, [model.facts.num_classes], axis=1)
+                for judge, part in zip(judges, parts, strict=True):
+                    judge.see((numbers, part, reasons))
     else:
         for judge in judges:
-            for batch in asked.answered(judge.model, reading):
-                judge.see(batch)
+            with closing(asked.answered(judge.model, reading)) as batches:
+                for batch in batches:
+                    judge.see(batch)
     found, *others = (each.found for each in judges)
     return found.against(others[0]) if others else found
 

@@ -35,13 +35,15 @@ from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.model.audit import AuditedImages
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.model import Model, check_name
 from clinit.headtrain.model.settings import HELD_OUT, ArrivalKind, RememberConfig
 from clinit.observer import Noted, Observer, Warned, ignore
 from clinit.words import examples, number_of
 
 LEAST_TO_MEASURE = 5
 """Least number of images of a class from which images are held out."""
+LARGEST = 1e15
+"""Largest absolute value of a feature to learn from."""
 MOST_ASKED = 100
 """Maximum number of new names that are compared with names of the model letter by letter."""
 LISTED = 20
@@ -91,7 +93,7 @@ def is_features(given: Any) -> bool:
     if isinstance(given, FeatureInput | FeatureSet) or hasattr(given, "train"):
         return True
     if isinstance(given, tuple) and len(given) == 2:
-        given = np.asarray(given[0])
+        return np.ndim(given[0]) in (1, 2) or np.ndim(given[1]) == 1
     return getattr(given, "ndim", 0) in (1, 2)
 
 
@@ -184,12 +186,13 @@ class FeatureInput(Inputs):
             )
         train, data = self.splits["train"], dict(self.data)
         ask_names(train.class_names, model, self.told, observe)
-        finite = {n: np.isfinite(each.features[:]).all(axis=1) for n, each in self.splits.items()}
+        finite = {n: self._finite(each.features[:]) for n, each in self.splits.items()}
         learnt = np.unique(train.labels[finite["train"]])
         given = tuple(train.class_names[label] for label in learnt)
         if lost := [name for name in train.class_names if name not in given]:
             told = f"{number_of(len(lost), 'class')} without a row left out: {examples(lost)}"
             observe(Warned(told))
+            data["lost"] = lost
         parts, names, bad = [train.nothing(given)] * 2, list[str](), list[str]()
         for place, (split, good) in enumerate(finite.items()):
             rows, called = self.splits[split], self.row_names(split)
@@ -212,6 +215,17 @@ class FeatureInput(Inputs):
         train, val = held_out(parts[0], parts[1], share)
         data = {"model": model.origin, "features": self.told, **data}
         return Arrived(train=train, val=val, listed=listed, fingerprint=self.fingerprint, data=data)
+
+    def _finite(self, features: Any) -> np.ndarray:
+        """Return which rows are finite; refuse features whose squares overflow."""
+        finite = np.isfinite(features)
+        if (most := float(np.abs(features).max(where=finite, initial=0))) > LARGEST:
+            raise CacheError(
+                f"{self.told}: features up to {most:.0e}; sums of their squares exceed float32"
+                f" above {LARGEST:.0e}",
+                remedy="Scale all features, also those that the head was trained on.",
+            )
+        return np.asarray(finite.all(axis=1))
 
 
 def ask_names(names: Sequence[str], model: Model, told: str, observe: Observer) -> None:
@@ -293,6 +307,11 @@ def features_in(given: Any, labels: Any = None) -> FeatureInput:
 def _labelled(given: Any, labels: Any, origin: str, names: Any = None) -> FeatureSet:
     rows = to_numpy(as_array(given))
     rows = rows[None] if rows.ndim == 1 else rows
+    if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+        raise CacheError(
+            f"the features: {rows.dtype} {rows.shape}, expected numbers (rows, dim)",
+            remedy="Give an array of numbers with one row per image.",
+        )
     if labels is None:
         return FeatureSet(rows, np.zeros(len(rows), np.int64), ("",))
     found = to_numpy(as_array(labels))
@@ -338,7 +357,7 @@ def _of_file(path: Path, labels: Any) -> FeatureInput:
         known, every = target.names(), (*LABELS, "y")
         if labels is not None or (known is not None and {*every}.intersection(known)):
             labels = target.labels(target.find(None, every, "clinit cache import --labels-name"))
-            names, origin = target.class_names(), f"the labels in {place}"
+            names, origin = target.class_names(), f"the array of labels in {place}"
             if names is None and "class_names" in (known or ()):
                 names = tuple(map(str, target.labels("class_names")))
     return FeatureInput(path=path, splits={"train": _labelled(rows, labels, origin, names)})
@@ -456,6 +475,8 @@ def check_names(model: Model, names: Sequence[str], kind: ArrivalKind) -> None:
             remedy="Rename a misspelt folder (`clinit model show MODEL` lists the classes); add new"
             " classes with `clinit add`, without `--more`.",
         )
+    for name in names if kind == "add" and tuple(names) != ("",) else ():  # no labels
+        check_name(name)
     if kind == "add" and known:
         raise ModelError(
             f"already classes of the model: {len(known):,} {of} ({examples(known)})"

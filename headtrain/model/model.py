@@ -215,13 +215,7 @@ class Model:
         new_names = dict(zip(self._meant([*new_names]), new_names.values(), strict=True))
         names = tuple(new_names.get(name, name) for name in self.facts.class_names)
         for name in new_names.values():
-            is_printed = name.strip() and is_text(name) and visible(name) == name
-            if not is_printed or names.count(name) > 1:
-                why = "two classes would have it" if is_printed else "it is blank or not printable"
-                raise ModelError(
-                    f"{visible(name)!r} cannot be the name of a class: {why}",
-                    remedy="Choose another name; `clinit model show MODEL` lists its classes.",
-                )
+            check_name(name, "two classes would have it" if names.count(name) > 1 else "")
         renamed = replace(
             self,
             facts=replace(self.facts, class_names=names),
@@ -430,6 +424,17 @@ def load(path: AnyPath, *, device: str = "auto") -> Model:
 
 
 load_model = load
+
+
+def check_name(name: str, why: str = "") -> None:
+    """Refuse the name of a class that is not printable, or for another reason."""
+    if not (name.strip() and is_text(name) and visible(name) == name):
+        why = "it is blank or not printable"
+    if why:
+        raise ModelError(
+            f"{visible(name)!r} cannot be the name of a class: {why}",
+            remedy="Choose another name; `clinit model show MODEL` lists its classes.",
+        )
 
 
 def described(fingerprint: Fingerprint) -> dict[str, str]:

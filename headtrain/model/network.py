@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -92,7 +93,7 @@ class TimmEngine:
             "autocast": self.backbone.config.autocast,
         }
 
-    def answered(self, images: Sequence[Any], reading: Reading) -> Iterator[AnsweredBatch]:
+    def answered(self, images: Sequence[Any], reading: Reading) -> Generator[AnsweredBatch]:
         """Yield the logits of images, in batches.
 
         The code of the extraction of the training features decodes, resizes and normalises them.
@@ -128,10 +129,11 @@ class TimmEngine:
             on_note=reading.on_note,
         )
         compute = replace(self, backbone=backbone).logits
-        for batch, found_logits in features_of(batches, compute, device, Timing()):
-            reasons = {there[row]: reason for row, reason in batch.reasons.items()}
-            yield [there[row] for row in batch.rows], found_logits.numpy(), reasons
-            reading.on_images(there[batch.rows[-1]] + 1)
+        with closing(features_of(batches, compute, device, Timing())) as answers:
+            for batch, found_logits in answers:
+                reasons = {there[row]: reason for row, reason in batch.reasons.items()}
+                yield [there[row] for row in batch.rows], found_logits.numpy(), reasons
+                reading.on_images(there[batch.rows[-1]] + 1)
         reading.on_images(len(images))
 
     def logits(self, pixels: UInt8[Tensor, "images 3 _ _"]) -> Float[Tensor, "images classes"]:
@@ -185,7 +187,7 @@ class TimmEngine:
 
 def load_files(
     paths: Sequence[Path], transform: Transform, reading: Reading, *, pin_memory: bool = False
-) -> Iterable[ImageBatch]:
+) -> Generator[ImageBatch]:
     """Yield the pixels of existing files, resized for the model."""
     images = ImageFiles(
         Path("/"),  # links may lead anywhere

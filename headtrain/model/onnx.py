@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -261,7 +261,7 @@ class OnnxEngine:
         """Nothing: no features leave the graph."""
         return {}
 
-    def answered(self, images: Sequence[Any], reading: Reading) -> Iterator[AnsweredBatch]:
+    def answered(self, images: Sequence[Any], reading: Reading) -> Generator[AnsweredBatch]:
         """Yield the logits of images, in batches; threads decode the images of a batch.
 
         Raises:

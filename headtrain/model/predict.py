@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -154,17 +155,18 @@ def predict(
     if is_features(inputs):
         rows = features_in(inputs)
         found = [Prediction(rows.path, (), row=row) for row in range(len(rows.features))]
-        batches: Iterable[AnsweredBatch] = of_features(model, rows)
+        batches = of_features(model, rows)
     else:
         engine, images = model.need_engine(), _images(inputs)
         paths = [each if isinstance(each, Path) else Path() for each in images]
         found = [Prediction(path, (), MISSING) for path in paths]
         batches = engine.answered(images, reading)
-    for rows_of_batch, logits, reasons in batches:
-        answers = _answers(model.facts, logits, top, reject)
-        for row, answer in zip(rows_of_batch, answers, strict=True):
-            told = {} if row in reasons else answer
-            found[row] = replace(found[row], reason=reasons.get(row), **told)
+    with closing(batches):
+        for rows_of_batch, logits, reasons in batches:
+            answers = _answers(model.facts, logits, top, reject)
+            for row, answer in zip(rows_of_batch, answers, strict=True):
+                told = {} if row in reasons else answer
+                found[row] = replace(found[row], reason=reasons.get(row), **told)
     return [
         replace(each, reason=". ".join(filter(None, (MISSING, near(each.path, "")))))
         if each.reason == MISSING
@@ -224,7 +226,7 @@ NOT_FINITE = "its features are not finite"
 OVERFLOW = "its logits overflow: the head was trained on features of another size"
 
 
-def of_features(model: Model, rows: FeatureInput) -> Iterator[AnsweredBatch]:
+def of_features(model: Model, rows: FeatureInput) -> Generator[AnsweredBatch]:
     """Yield the logits of rows of features, in blocks.
 
     Raises:

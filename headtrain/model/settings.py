@@ -56,7 +56,7 @@ class AddConfig(SettingGroup):
     )  # fmt: skip
     activation: Literal["softmax", "sigmoid"] | None = setting(
         None,
-        "What makes probabilities of logits: a softmax over classes, or a sigmoid for each class,"
+        "Turns logits into probabilities: a softmax over classes, or a sigmoid for each class,"
         " as for heads trained with binary cross entropy.",
         otherwise="as the model; softmax",
     )

@@ -357,7 +357,8 @@ def foreign_to_model(path: Path) -> str | None:
     """Return why an existing file or folder is no model; None for a model."""
     others = sorted({each.name for each in path.iterdir()} - _FILES) if is_folder(path) else []
     if others:
-        return f"it holds {', '.join(others[:3])}, which does not belong to a model folder"
+        belong = "does not belong" if len(others) == 1 else "do not belong"
+        return f"it holds {', '.join(others[:3])}, which {belong} to a model folder"
     file = path / MODEL_FILE if is_folder(path) else path
     if foreign_to_head(file) is None:
         return None  # a head alone may be replaced, too

@@ -353,7 +353,7 @@ def test_a_network_of_timm_is_a_model_too(
 ) -> None:
     network = (*NETWORK, "--weights", tiny_weights)
     old, out = draw(tmp_path / "old", "ab", 6), tmp_path / "remembers"
-    assert "Not tested: 1 class; of five" in done("remember", old, "--out", out, *network)
+    assert "1 class is not tested: a " in done("remember", old, "--out", out, *network)
     facts = read_facts(tmp_path / "remembers" / "model.safetensors")
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)

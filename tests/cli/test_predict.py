@@ -137,7 +137,7 @@ def test_csv_has_a_line_an_image_and_class(
             assert float(line[name]) == pytest.approx(value, rel=1e-5)
     assert len(lines) == len(told) + 1 == 17
     said = invoke(remembering, images[0], "--csv", tmp_path / "plain.csv").stdout
-    assert f"1 image at {tmp_path / 'plain.csv'}" in said
+    assert f"of 1 image to {tmp_path / 'plain.csv'}" in said
 
 
 @pytest.mark.parametrize(

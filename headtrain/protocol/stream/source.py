@@ -66,7 +66,8 @@ class Source:
             )
 
     def __repr__(self) -> str:
-        return f"<Source {self.path}: train {self.train}, val {self.val}, head {self.head}>"
+        place = self.path or "in memory"
+        return f"<Source {place}: train {self.train}, val {self.val}, head {self.head}>"
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -307,7 +308,7 @@ def starting_head(
     head = base.head if given is None else given
     if head is None:
         raise ExperimentError(
-            f"{base.path} holds no pretrained head to start from",
+            f"{base.path or 'base'} holds no pretrained head to start from",
             remedy="Give one (--head FILE; in Python, head=), or fit one: `clinit head fit CACHE"
             " --out FILE`.",
         )
