@@ -257,6 +257,11 @@ def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) 
             f" or {LABELS}.",
         )
     top = tree.top()
+    if dataset.name == FOLDER and not top:
+        return ManifestError(
+            f"{printable(tree.root)} is empty",
+            remedy="Give a folder that contains a folder of images per class (photos/heron/1.jpg).",
+        )
     found = ", ".join(map(printable, top[:8])) or "nothing"
     if len(top) > 8:
         found += f" and {len(top) - 8:,} more"

@@ -310,7 +310,7 @@ class Addition:
         for (old, new), same in groupby(self.prices, key=lambda each: (each.old, each.new)):
             points = [each.points for each in same]
             given = [f"{each:g}" for each in points if each is not None]
-            bound = f"--max-old-loss {given[0]}" if given else "no --max-old-loss"
+            bound = f"--max-old-loss {given[0]}" if given else "default"
             bound += f" to {given[-1]}" if len(given) > 1 else ""
             used = " (used)" if price in points else ""
             lines.append([f"{bound}{used}", accuracy_in_words(old), accuracy_in_words(new)])
@@ -335,10 +335,10 @@ class Addition:
             told = f"{number_of(lost, self._noun)} fewer of old classes are right"
             (spared,) = (each for each in self.prices if each.points == 1)
             cost = number_of(self.new.correct - spared.new.correct, self._noun)
-            notes.append(f"{told}; with `--max-old-loss 1`, {cost} fewer of added ones")
-        if lost := change.data.get("lost"):
-            told = f"{number_of(len(lost), 'class')} ({examples(lost)})"
-            notes.append(f"not added, without a finite {self._noun}: {told}")
+            notes.append(f"{told}; `--max-old-loss 1` costs {cost} of added classes instead")
+        if empty := change.data.get("lost"):
+            which = f"{number_of(len(empty), 'class')} ({examples(empty)})"
+            notes.append(f"not added, without a finite {self._noun}: {which}")
         if names := change.data.get("untested"):
             takes = f"a second {self._noun}, which does not repeat the first"
             takes = takes if self.left_out else f"a {self._noun} in val, or five to hold one out"

@@ -92,9 +92,9 @@ class ImageFolder(inputs.Inputs):
         if empty := train.empty_classes:
             raise ManifestError(
                 f"{len(empty):,} of {number_of(len(train.class_names), 'class')} in {self.root}"
-                f" without an image in train ({examples(empty)})",
-                remedy="Add images to their folders, rename the folders as in train, or remove"
-                " them.",
+                f" without an image to learn from ({examples(empty)})",
+                remedy="Add images to their folders, or remove these"
+                + (", or name them in train as in val." if "val" in listing else "."),
             )
         return listing
 

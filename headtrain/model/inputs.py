@@ -472,8 +472,8 @@ def check_names(model: Model, names: Sequence[str], kind: ArrivalKind) -> None:
         raise ModelError(
             f"new to the model: {len(new):,} {of} ({examples(new)})"
             + (f"; {near}" if near else ""),
-            remedy="Rename a misspelt folder (`clinit model show MODEL` lists the classes); add new"
-            " classes with `clinit add`, without `--more`.",
+            remedy="Name folders as the classes (`clinit model show MODEL` lists them). New classes"
+            f" take `clinit add`{', without `--more`' if kind == 'more' else ''}.",
         )
     for name in names if kind == "add" and tuple(names) != ("",) else ():  # no labels
         check_name(name)

@@ -139,8 +139,8 @@ class OldRows:
         names = tuple(map(str, range(data.start, data.stop)))
         groups = rest.groups
         own = np.arange(len(new)) if groups is None else groups[new]
-        images = distinct(FeatureSet(images, labels, names, own))
-        population = guessed_population(self.head, images, data.came_with)
+        fewer = distinct(FeatureSet(images, labels, names, own))
+        population = guessed_population(self.head, fewer, data.came_with)
         guess = _guessed(population, self.guess.classes, self.noise[:, :pairs])
         rows, labels = guess.rows
         if groups is not None:

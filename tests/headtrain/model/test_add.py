@@ -127,16 +127,16 @@ def test_the_class_means_behind_a_collapsed_head_are_found() -> None:
     moved = guessed_population(Head(head.weight + 5.0, head.bias + 3.0, head.class_names), new)
     np.testing.assert_allclose(found.means, moved.means, atol=1e-3)
     # Rows of added classes do not count, nor do copies of an image.
-    more = [np.append(each, 9 * each[:1], axis=0) for each in (head.weight, head.bias)]
-    grown = guessed_population(Head(*more, (*head.class_names, "added")), new, CLASSES)
+    weight, bias = (np.append(each, 9 * each[:1], axis=0) for each in (head.weight, head.bias))
+    grown = guessed_population(Head(weight, bias), new, CLASSES)
     np.testing.assert_allclose(grown.means[:CLASSES], found.means, rtol=1e-6)
     each = np.arange(len(new.labels))
     once, copied = (
         FeatureSet(new.features[rows], new.labels[rows], new.class_names, rows)
         for rows in (each, np.append(each, [0] * 9))
     )
-    drawn = [old_rows(head, None, images).rows.features for images in (once, copied)]
-    np.testing.assert_allclose(*drawn, rtol=1e-4, atol=1e-4)
+    one, other = (old_rows(head, None, images).rows.features for images in (once, copied))
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("counts", [(1,), (4,), (1, 1, 1), (2, 1, 1), (2, 2), (3, 9, 0, 5)])
