@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCALES = {"none": 0, "norm": 1, "row-norm": 2, "calibrated": 3}
-MOST_RUNS = 4
-"""Runs that a printed command lists."""
 MOST_NOTES = 2
 """Number of notes in the terminal; the page contains all notes."""
 Render = Callable[[Sequence[RunSummary]], RenderableType]
@@ -185,9 +184,9 @@ class Runs:
             yield Text.assemble(("Note: ", "bold cyan"), visible(note))
         if len(notes) > MOST_NOTES:
             more = number_of(len(notes) - MOST_NOTES, "more note")
-            paths = [*dict.fromkeys(shlex.quote(str(run.path)) for run in self.runs)]
-            listed = " ".join(paths) if len(paths) <= MOST_RUNS else "RUN..."
-            yield Text(f"{more}: clinit report {listed} --html FILE", style="dim")
+            above = os.path.commonpath([run.path.absolute() for run in self.runs])
+            place = shlex.quote(os.path.relpath(above))
+            yield Text(f"{more}: clinit report {place} --html FILE", style="dim")
 
     def as_text(self, view: ReportView) -> str:
         """Return the runs or their means over seeds as JSON, CSV, Markdown or LaTeX."""

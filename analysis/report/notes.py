@@ -17,12 +17,14 @@ LEAST_FALL = 0.1
 def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
     """Return the notes on runs, each once; `data` contains the same runs by data."""
     notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
-    notes += [
-        f"Task {task['task']}: {repeats_in_words(found)}."
-        for run in runs
-        for task in run.record.info["tasks"]
-        if (found := (task.get("initialisation") or {}).get("repeats"))
-    ]
+    repeated: dict[str, list[int]] = {}
+    for task in (task for run in runs for task in run.record.info["tasks"]):
+        if found := (task.get("initialisation") or {}).get("repeats"):
+            repeated.setdefault(repeats_in_words(found), []).append(task["task"])
+    for told, tasks in repeated.items():
+        first, last = min(tasks), max(tasks)
+        which = f"Task {first}" if first == last else f"Tasks {first} to {last}"
+        notes.append(f"{which}: {told} (`clinit cache group` changes this).")
     notes += _gain_notes(runs)
     for heading, part in data.items():
         where = f"{heading.split(':')[0]}: " if heading else ""

@@ -75,8 +75,8 @@ def count_repeats(labels: Labels, groups: Groups | None) -> dict[str, int] | Non
 def repeats_in_words(found: Mapping[str, int]) -> str:
     """Return what `count_repeats` found, in words."""
     images, classes = number_of(found["images"], "image"), number_of(found["classes"], "class")
-    groups = number_of(found["groups"], "group")
-    return f"{groups} of repeated images ({images}, {classes}) count as one image each"
+    groups = number_of(found["groups"], "image")
+    return f"{images} of {classes} repeat each other and count as {groups}"
 
 
 def thinned(labels: Labels, groups: Groups) -> Mask:
