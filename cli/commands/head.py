@@ -43,9 +43,9 @@ def fit(
 ) -> None:
     """Fit a head to the classes of a cache, and measure it: a linear probe.
 
-    Tries the values of a grid on a held-out part of the training rows, fits a head
-    with the best of them to all training rows, and measures it once on the
-    validation rows. The protocol is printed with the accuracy. Write the head for a
+    Tries each `--c` on a held-out part of the training rows, fits a head with the
+    best of them to all training rows, and measures it once on the validation rows.
+    The protocol is printed with the accuracy. Write the head for a
     network without a classifier (DINO, SigLIP, CLIP), or if the head in the cache is
     for other classes.
 

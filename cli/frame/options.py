@@ -41,7 +41,9 @@ MemoryOption = Annotated[
     ),
 ]
 DeviceOption = Annotated[str, described(fields_of(Training)["device"].help)]
-CacheArgument = Annotated[Path, typer.Argument(help="Folder written by `clinit extract --out`.")]
+CacheArgument = Annotated[
+    Path, typer.Argument(help="Folder of `clinit extract` or `clinit cache import`.")
+]
 
 
 def _place(help: str, metavar: str = "FOLDER", panel: str = "Data", **kw: Any) -> Any:

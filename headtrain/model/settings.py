@@ -46,9 +46,9 @@ class AddConfig(SettingGroup):
     )
     init: AddInit = setting(
         "auto",
-        "Initialisation of the rows of added classes; auto: discriminant if at least half of the"
-        " old classes have images or statistics, of 100 images; with fewer, a mean with fitted,"
-        " because features drawn from the weights of a head show too little of the old classes.",
+        "Initialisation of the rows of added classes; auto: discriminant, if at least half of the"
+        " old classes are known, by images or statistics of at least 100 images in all; the less is"
+        " known, the more it is mixed with fitted, as a head alone shows little of its classes.",
     )
     new_share: NewShare = setting(
         "auto", f"Rows other than discriminants: {NEW_SHARE[0].lower()}{NEW_SHARE[1:]}",
@@ -56,7 +56,7 @@ class AddConfig(SettingGroup):
     )  # fmt: skip
     activation: Literal["softmax", "sigmoid"] | None = setting(
         None,
-        "Turns logits into probabilities: a softmax over classes, or a sigmoid for each class,"
+        "How logits become probabilities: by a softmax over classes, or a sigmoid of each class,"
         " as for heads trained with binary cross entropy.",
         otherwise="as the model; softmax",
     )

@@ -347,6 +347,8 @@ def _count_in_top(bank: Bank, test: LabelledRows) -> int:
 def _grid_notes(grid: Sequence[GridPoint], fitted: Fitted, chosen: float) -> Iterator[str]:
     """Yield notes on grids or searches that should be extended."""
     if grid and chosen in (grid[0].c, grid[-1].c):
-        yield f"the best --c, {chosen:g}, is at the end of its grid: a value beyond may be better"
+        beyond = [chosen * step for step in ((10, 100) if chosen == grid[-1].c else (0.1, 0.01))]
+        more = " ".join(f"--c {each:g}" for each in (chosen, *beyond))
+        yield f"the best --c, {chosen:g}, is at the end of its grid: try {more}, too"
     if not fitted.converged or not all(point.converged for point in grid):
         yield "L-BFGS stopped before the minimum: raise --max-iterations"

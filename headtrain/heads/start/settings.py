@@ -20,8 +20,8 @@ SCALES: tuple[str, ...] = get_args(Scale)
 PAPER_INITS: tuple[Init, ...] = ("random", "class-mean", "least-square")
 
 NEW_SHARE = (
-    "Total weight of the images of classes after the base when the loss chooses scale, lambda and"
-    " fitted rows; classes: each class weighs the same; auto: 0.2, or the weight of"
+    "Weight of all images of classes after the base, of a total of 1, when the loss chooses scale,"
+    " lambda and fitted rows; classes: each class weighs the same; auto: 0.2, or the weight of"
     " classes if that is larger."
 )
 MAX_OLD_LOSS = (
