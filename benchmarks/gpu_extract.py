@@ -115,7 +115,8 @@ def _rates(
     for counted in (False, True):  # the first pass warms up
         timing, started = Timing(), time.perf_counter()
         images = 0
-        for batch, _ in features_of(batches, compute, setting.device, timing):
+        again = (batch for batch in batches)
+        for batch, _ in features_of(again, compute, setting.device, timing):
             images += len(batch.rows)
         if counted:
             yield "pixels", images / (time.perf_counter() - started), timing.bound

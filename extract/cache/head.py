@@ -77,8 +77,6 @@ class Head:
             raise ValueError(f"weight of shape {shapes}, expected (classes, dim) and (classes,)")
         if names is not None and len(names) != len(self.weight):
             raise ValueError(f"{len(names)} class names for {len(self.weight)} rows")
-        if names is not None and len(set(names)) < len(names):
-            raise ValueError(f"{len(names) - len(set(names))} class names occur twice")
 
     def __repr__(self) -> str:
         aligned = "aligned, " if self.alignment else ""

@@ -35,7 +35,6 @@ class ClinitError(Exception):
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message)
         self.remedy = remedy
-        self.add_note(remedy)  # for tracebacks in Python; the command line prints it itself
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the remedy too, so that an error can be passed to another process."""

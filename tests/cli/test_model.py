@@ -392,7 +392,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL b1h1", ModelError, "already classes of the model: 1 of these 2 classes (b)"),
         ("add MODEL h3 --old IMAGES-CACHE", ModelError, "-CACHE (f, g) is a class that"),
         ("add MODEL f3g0", ManifestError, "1 of 2 classes in"),
-        ("add MODEL 0", ManifestError, "no train split of folder in"),
+        ("add MODEL 0", ManifestError, "0 is empty"),
         ("add IMAGES MODEL", ModelError, "Give the model first: MODEL IMAGES"),
         ("add MODEL IMAGES --out TAKEN", ModelError, "exists and is never replaced"),
         ("add IMAGES", None, "give MODEL and IMAGES, one folder"),
