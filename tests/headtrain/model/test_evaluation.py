@@ -22,8 +22,8 @@ def made(seed: int, images: int = 60) -> tuple[np.ndarray, dict[str, str], Evalu
     truths = [*(NAMES[n % 8] for n in range(images - 12)), *("stranger",) * 11, "a"]
     classes = {f"{name}/{n}.png": name for n, name in enumerate(truths)}
     halves = [range(images // 2), range(images // 2, images)]
-    batches: list[Any] = [(rows, logits[rows], {}) for rows in halves]
-    batches[1][2][images - 1] = "the file is empty"
+    bad = {images - 1: "the file is empty"}
+    batches = ((rows, logits[rows], bad if images - 1 in rows else {}) for rows in halves)
     asked: Any = SimpleNamespace(classes=classes, answered=lambda *_: batches, rows=(), noun="row")
     levels = {"energy": (4.0,) * 100}
     known = Known(rule="energy", images=100, levels=levels)
