@@ -184,9 +184,11 @@ class Runs:
             yield Text.assemble(("Note: ", "bold cyan"), visible(note))
         if len(notes) > MOST_NOTES:
             more = number_of(len(notes) - MOST_NOTES, "more note")
-            above = os.path.commonpath([run.path.absolute() for run in self.runs])
-            place = shlex.quote(os.path.relpath(above))
-            yield Text(f"{more}: clinit report {place} --html FILE", style="dim")
+            how = ".save_html(FILE)"  # runs that were never written
+            if all(run.record.path for run in self.runs):
+                above = os.path.commonpath([run.path.absolute() for run in self.runs])
+                how = f"clinit report {shlex.quote(os.path.relpath(above))} --html FILE"
+            yield Text(f"{more}: {how}", style="dim")
 
     def as_text(self, view: ReportView) -> str:
         """Return the runs or their means over seeds as JSON, CSV, Markdown or LaTeX."""

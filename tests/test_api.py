@@ -88,8 +88,7 @@ def test_five_lines_from_caches_to_a_table(caches: tuple[Path, Path]) -> None:
     assert {"acc_new", "acc_old", "loss_new"} <= set(runs.points.columns)
     assert runs.steps.columns[:3] == ["run", "task", "iteration"]
     assert runs.steps.height == 2 * 2 * 4
-    per_run = runs.evaluations.group_by("run").agg(pl.col("total").sum())
-    assert per_run["total"].n_unique() == 1
+    assert runs.evaluations.group_by("run").agg(pl.col("total").sum())["total"].n_unique() == 1
 
 
 def test_runs_that_the_command_has_recorded_are_not_trained_again(

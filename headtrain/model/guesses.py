@@ -21,7 +21,7 @@ Journal of Multivariate Analysis 88(2), 2004). It is then scaled up and mixed wi
 identity, because a thousand old classes vary in more directions than a few new classes.
 
 A single image has no covariance. Its distance from m, which lies in the directions of the rows,
-then tells the variance: |h - m|^2 for each of these directions, in all directions alike. (From the
+then gives the variance: |h - m|^2 for each of these directions, in all directions alike. (From the
 mean square of its features, a single recording took half of the old images in place of a tenth.)
 """
 

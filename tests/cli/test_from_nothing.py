@@ -114,8 +114,7 @@ def test_a_network_is_exported_whose_classes_all_arrived(tiny_run: Path, tmp_pat
     text = done("export", run_at, "--out", tmp_path / "model")
     assert "2 classes" in text
     assert "base" not in text
-    card = (tmp_path / "model" / "README.md").read_text()
-    assert "A classifier of images: 2 classes." in card
+    assert "A classifier of images: 2 classes." in (tmp_path / "model" / "README.md").read_text()
     assert "task 2" in done("model", "show", tmp_path / "model")
     image = min((tiny_run.parent / "new" / "val").rglob("*.png"))
     assert "task" in done("predict", tmp_path / "model", image)

@@ -44,8 +44,7 @@ def test_a_probe_prints_protocol_grid_and_accuracy_and_writes_its_head(
         assert fact in shown.output
     assert read_head(out).class_names == NAMES
     assert call("diagnose", cache, "--head", out, "--split", "val").exit_code == 0
-    again = call("head", "fit", cache, *QUICK, "--out", out)
-    assert isinstance(again.exception, HeadError)
+    assert isinstance(call("head", "fit", cache, *QUICK, "--out", out).exception, HeadError)
     before = out.read_bytes()
     assert call("head", "fit", cache, *QUICK, "--out", out, "--overwrite").exit_code == 0
     assert out.read_bytes() == before  # the same head

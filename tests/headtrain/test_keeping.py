@@ -171,8 +171,7 @@ def test_a_stream_from_nothing_has_nothing_to_keep_before_its_second_task(method
     config = {**(DRAWN if method == "statistics" else SMALL), "tasks": 3, "mix": "uniform"}
     studies = [Study.of({**config, "init": "least-square", "anchor": "moments"})]
     (record,) = run_experiment(RunData(source, new, source.head), studies)
-    held = ["anchor" in task for task in record.info["tasks"]]
-    assert held == [False, True, True]
+    assert ["anchor" in task for task in record.info["tasks"]] == [False, True, True]
 
 
 def test_base_classes_without_a_row_are_neither_drawn_nor_held() -> None:

@@ -34,8 +34,7 @@ def test_the_loss_has_a_point_a_step(make_run: MakeRun) -> None:
     (start,) = starts_of(report.runs)
     for line in measured_lines(start, "loss_new").values():
         assert line.at.tolist() == list(range(200))
-        expected = [(spike(1, step) + 1.0) / 2 for step in range(200)]
-        assert line.mean == pytest.approx(expected)
+        assert line.mean == pytest.approx([(spike(1, step) + 1.0) / 2 for step in range(200)])
         assert line.high[17] == 9.0
 
 

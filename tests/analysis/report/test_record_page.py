@@ -62,5 +62,4 @@ def test_the_fields_of_run_json_are_those_that_are_read_and_its_seal() -> None:
 
 
 def test_the_versions_of_the_format_are_those_that_are_read() -> None:
-    told = re.findall(r"\*\*`(clinit-run/\d+)`\*\*", PAGE)
-    assert told == [DOCUMENT.format, *DOCUMENT.older]
+    assert re.findall(r"\*\*`(clinit-run/\d+)`\*\*", PAGE) == [DOCUMENT.format, *DOCUMENT.older]

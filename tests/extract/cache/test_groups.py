@@ -18,8 +18,7 @@ from tests.cli.calls import call
 @pytest.fixture
 def imported(tmp_path: Path) -> Path:
     """Return a cache of eight imported rows of two classes."""
-    rng = np.random.default_rng(0)
-    np.save(tmp_path / "x.npy", rng.normal(size=(8, 5)).astype(np.float32))
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32))
     np.save(tmp_path / "y.npy", np.array([1, 0] * 4))
     out = tmp_path / "cache"
     run("import", tmp_path / "x.npy", tmp_path / "y.npy", "--backbone", "x", "--out", out)

@@ -30,8 +30,7 @@ def plan() -> Plan:
 @pytest.mark.parametrize("shard_rows", [1, 3, 4, 10, 99])
 def test_the_shards_cover_every_row_once(plan: Plan, shard_rows: int) -> None:
     cut = replace(plan, shard_rows=shard_rows)
-    rows = [row for shard in range(cut.num_shards) for row in cut.rows(shard)]
-    assert rows == list(range(10))
+    assert [row for shard in range(cut.num_shards) for row in cut.rows(shard)] == list(range(10))
 
 
 def test_a_plan_survives_the_disk(plan: Plan, tmp_path: Path) -> None:

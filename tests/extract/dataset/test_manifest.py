@@ -34,8 +34,7 @@ CONTAINED: list[Row] = [
 
 
 def make(rows: list[Row] = ROWS) -> Manifest:
-    table = pl.DataFrame(rows, schema=SCHEMA, orient="row")
-    return Manifest("folder", "train", NAMES, table)
+    return Manifest("folder", "train", NAMES, pl.DataFrame(rows, schema=SCHEMA, orient="row"))
 
 
 def in_containers(rows: list[Row] = CONTAINED) -> Manifest:

@@ -266,5 +266,4 @@ def test_ranpac_chooses_lambda_on_other_photographs(monkeypatch: pytest.MonkeyPa
 
 def test_rows_are_sorted_by_class_however_large_its_number() -> None:
     for largest in (3, 2**15 - 1, 2**15, 2**16, 2**40):
-        labels = np.array([largest, 0, largest, -1, 0])
-        assert order_by_class(labels).tolist() == [3, 1, 4, 0, 2]
+        assert order_by_class(np.array([largest, 0, largest, -1, 0])).tolist() == [3, 1, 4, 0, 2]

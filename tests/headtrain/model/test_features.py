@@ -1,10 +1,12 @@
 """Models that are a head alone: classes are added from features, by command and from Python."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -252,6 +254,24 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     assert "`clinit add` does it" in model.rename({"dog": "wolf"}).facts.probabilities
     assert similar_names(("sunflower", "sunflowr"), model).startswith("sunflowr: is it sunf")
     assert "MODEL moose=mooses" in similar_names(("mooses",), added.model.rename({"elk": "moose"}))
+
+
+def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
+    model, rows = load_model("head.npz"), drawn(NEW, 1, 2).features
+    assert model.add((rows, np.array([40, 7]))).model.class_names == (*OLD, "7", "40")
+    wrong: list[Any] = [
+        (rows + 1j, NEW, "complex"),
+        (rows[None], NEW, "(1, 2, 6)"),
+        (1e16 * rows, NEW, "1e+15"),
+    ]
+    wrong += [(rows, np.array([b"a", b"b"]), "integers or text"), (rows, ["a", "b\n"], "printable")]
+    for features, labels, fact in [*wrong, (rows, np.array([-1, 3]), "-1 to 3")]:
+        with pytest.raises(ClinitError, match=re.escape(fact)):
+            model.add((features, labels))
+    with pytest.raises(ValueError, match="expected"):
+        Head(rows, rows[0])
+    lost = model.add((np.append(rows, np.full((1, DIM), np.nan), axis=0), [*NEW, "fox"]))
+    assert "not added, without a finite row: 1 class (fox)" in lost.notes()
 
 
 def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:

@@ -112,8 +112,7 @@ def test_a_larger_price_never_costs_new_classes_and_never_exceeds_itself(
         assert before.correct - each.old.correct <= each.points / 100 * before.total
     (used,) = (each for each in prices if each.points == 3)
     assert (used.old, used.new) == (added.old, added.new)
-    record = added.model.facts.history[-1]
-    assert {*record.data["start"]} == {"shrinkage", "quadratic", "scale"}
+    assert {*added.model.facts.history[-1].data["start"]} == {"shrinkage", "quadratic", "scale"}
 
 
 def test_a_first_head_is_measured_by_heads_without_each_image() -> None:

@@ -165,8 +165,7 @@ def test_a_network_classifies_features_of_its_own_too(model: Model, tiny_run: Pa
     paths = [tiny_run.parent / "new" / path for path in split.manifest.table["path"]]
     for one, other in zip(model.predict(cache / "val"), model.predict(paths), strict=True):
         assert one.guesses[0].name == other.guesses[0].name
-    renamed = model.rename({"d": "D", "e": "E"})
-    assert renamed.add(cache).change.images == {"d": 6, "e": 6}
+    assert model.rename({"d": "D", "e": "E"}).add(cache).change.images == {"d": 6, "e": 6}
 
 
 def test_the_head_of_a_model_classifies_features_of_its_network(

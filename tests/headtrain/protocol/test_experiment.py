@@ -118,8 +118,7 @@ def test_all_mistakes_are_those_that_every_evaluation_counts(records: list[RunRe
     at_end = records[1].mistakes
     assert at_end is not None
     last = at_end.select(keys[:2]).unique()
-    ends = record.mistakes.join(last, on=keys[:2], how="semi")
-    assert ends.equals(at_end)
+    assert record.mistakes.join(last, on=keys[:2], how="semi").equals(at_end)
 
 
 @pytest.mark.parametrize("width", ["grow", "full"])

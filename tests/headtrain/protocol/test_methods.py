@@ -74,8 +74,7 @@ def test_a_head_on_random_features_counts_as_the_record_and_is_none_to_start_fro
         predicted = (features @ head["weight"].T + head["bias"]).argmax(1)
         rows = np.array([names.index(side.class_names[label]) for label in side.labels])
         np.add.at(right, rows[rows == predicted], 1)
-    last = record.evaluations.filter(pl.col("task") == 3)
-    assert right.tolist() == last["correct"].to_list()
+    assert right.tolist() == record.evaluations.filter(pl.col("task") == 3)["correct"].to_list()
     stored = read_record(tmp_path / "run")
     for read in (partial(final_head, stored), partial(read_head, tmp_path / "run" / HEAD)):
         with pytest.raises(HeadError, match="random ReLU features as input, not the"):
@@ -98,8 +97,7 @@ def test_classes_without_images_are_never_predicted_and_single_images_are_told_o
         record = run(method, base=base)
         if method != "ranpac":
             assert 1 not in record.mistakes["predicted"].to_list()
-        notes = "\n".join(record.info["notes"])
-        assert "left out of a solved head" in notes
+        assert "left out of a solved head" in "\n".join(record.info["notes"])
 
 
 def test_linear_heads_are_diagnosed_and_others_are_refused() -> None:

@@ -130,8 +130,7 @@ def test_blocks_and_draws_change_no_logit(monkeypatch: pytest.MonkeyPatch, repea
     kept = np.random.default_rng(7).random(len(data.labels)) < 0.4
     kept |= data.labels == 2
     blocks, places = around.subset(kept).blocks(statistics)
-    sizes = {block.rows.shape[1] for block in blocks}
-    assert sizes == ({1, 2, 3, 5} if repeats else {1, 2, 5})
+    assert {block.rows.shape[1] for block in blocks} == ({1, 2, 3, 5} if repeats else {1, 2, 5})
     assert sum(block.rows.shape[1] == 1 for block in blocks) > 1
     joined = np.concatenate([block.all_rows for block in blocks])
     np.testing.assert_array_equal(joined[places], np.flatnonzero(kept))

@@ -91,8 +91,7 @@ def test_without_two_rows_of_any_class_new_rows_have_the_norm_of_old_ones() -> N
     assert not ClassStatistics.of(data.features, data.labels).freedom
     for init in ("least-square", "class-mean"):
         found = initialise(Start(init=init), data)  # type: ignore[arg-type]
-        lengths = np.linalg.norm(found.rows.weight, axis=1).mean()
-        assert lengths == pytest.approx(old)
+        assert np.linalg.norm(found.rows.weight, axis=1).mean() == pytest.approx(old)
         assert found.loss_after is None
     found = initialise(Start(), data)
     assert (found.lam, found.curve) == (safe_lambda(LambdaPath.of(data.statistics())), None)
