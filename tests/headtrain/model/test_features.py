@@ -256,16 +256,14 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     assert "MODEL moose=mooses" in similar_names(("mooses",), added.model.rename({"elk": "moose"}))
 
 
+@pytest.mark.untyped  # a bias of the wrong length
 def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
     model, rows = load_model("head.npz"), drawn(NEW, 1, 2).features
     assert model.add((rows, np.array([40, 7]))).model.class_names == (*OLD, "7", "40")
-    wrong: list[Any] = [
-        (rows + 1j, NEW, "complex"),
-        (rows[None], NEW, "(1, 2, 6)"),
-        (1e16 * rows, NEW, "1e+15"),
-    ]
-    wrong += [(rows, np.array([b"a", b"b"]), "integers or text"), (rows, ["a", "b\n"], "printable")]
-    for features, labels, fact in [*wrong, (rows, np.array([-1, 3]), "-1 to 3")]:
+    wrong: list[Any] = [(rows + 1j, NEW, "complex"), (rows[None], NEW, "(1, 2, 6)")]
+    wrong += [(1e16 * rows, NEW, "1e+15"), (rows, ["a", "b\n"], "printable")]
+    wrong += [(rows, np.array([b"a", b"b"]), "or text"), (rows, np.array([-1, 3]), "-1 to 3")]
+    for features, labels, fact in wrong:
         with pytest.raises(ClinitError, match=re.escape(fact)):
             model.add((features, labels))
     with pytest.raises(ValueError, match="expected"):
