@@ -35,7 +35,7 @@ SCALES = {"none": 0, "norm": 1, "row-norm": 2, "calibrated": 3}
 MOST_NOTES = 2
 """Number of notes in the terminal; the page contains all notes."""
 Render = Callable[[Sequence[RunSummary]], RenderableType]
-_FIRST = ("id", "method", "init", "scale", "loss", "seed", "acc_all", "acc_new", "acc_old")
+_FIRST = ("init", "acc_all", "acc_new", "acc_old", "seed", "method", "scale", "loss", "id")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -140,8 +140,7 @@ def test_stored_activations_open() -> None:
 
 
 def test_the_changed_parameters_of_top_blocks_are_read() -> None:
-    record = read_record(DATA / "top" / "least-square-calibrated")
-    changed = changed_parameters(record)
+    changed = changed_parameters(read_record(DATA / "top" / "least-square-calibrated"))
     assert changed
     assert all(name.startswith("stages.3.blocks.0") for name in changed)
 

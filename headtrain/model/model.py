@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from clinit.errors import ModelError
+from clinit.errors import HeadError, ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.extract.dataset.known import MAX_PIXELS
@@ -71,7 +71,7 @@ class Model:
             parts: In place of a head: the fields.
 
         Raises:
-            HeadError: If the rows have no class names.
+            HeadError: If the rows have no class names, or are not finite.
         """
         if head is not None:
             from clinit.headtrain.model.storage import facts_of
@@ -83,6 +83,11 @@ class Model:
                 facts = replace(facts, activation=activation)
             if facts.temperature is not None:
                 head = facts.temperature.multiplied(head)
+            if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
+                raise HeadError(
+                    "the head contains weights that are not finite",
+                    remedy="Train the head again: its training has probably diverged.",
+                )
             parts = {"facts": facts, "linear": head}
         for name, part in ({each.name: each.default for each in fields(self)} | parts).items():
             object.__setattr__(self, name, part)
@@ -326,7 +331,7 @@ class Model:
 
         kind: ArrivalKind = "more" if more else "add"
         inputs = _inputs_of(self, given, labels, features)
-        return add(self, inputs, AddConfig(**settings), kind=kind, old=old)
+        return add(self, inputs, AddConfig.by_name(settings), kind=kind, old=old)
 
     def audit(self, given: Any, *, labels: AnyPath | None = None) -> Audit:
         """Check images or features of new classes as `add` does, without adding them."""
@@ -354,7 +359,7 @@ class Model:
         from clinit.headtrain.model.inputs import remember
 
         inputs = _inputs_of(self, given, labels, features)
-        return remember(self, inputs, RememberConfig(**settings))
+        return remember(self, inputs, RememberConfig.by_name(settings))
 
     def merge(self, other: Model, **settings: Any) -> Addition:
         """Return this model with the classes of another, as `clinit model merge`.
@@ -369,7 +374,7 @@ class Model:
         """
         from clinit.headtrain.model.add import merge
 
-        return merge(self, other, AddConfig(**settings))
+        return merge(self, other, AddConfig.by_name(settings))
 
     def save(self, out: AnyPath, *, overwrite: bool = False) -> Written:
         """Write the model to `out`.

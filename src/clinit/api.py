@@ -32,7 +32,7 @@ from clinit.headtrain.protocol.study.rules import refusals, settings_of
 from clinit.headtrain.protocol.study.study import Study
 from clinit.machine import choose_device
 from clinit.observer import Observer, ignore
-from clinit.setting import fields_of
+from clinit.setting import check_known, fields_of
 
 T = TypeVar("T")
 Many: TypeAlias = T | Sequence[T]
@@ -257,8 +257,7 @@ def probe(cache: GivenCache, **settings: Any) -> Probe:
         ClinitError: If there are too few classes or rows.
     """
     every = fields_of(ProbeConfig)
-    if unknown := [name for name in settings if name not in every]:
-        raise ValueError(f"there is no setting {unknown[0]!r}")
+    check_known(settings, every)
     taken = {name: every[name].taken(value) for name, value in settings.items()}
     source = cache if isinstance(cache, Source) else load_cache(cache)
     return probe_source(source, ProbeConfig(**taken))

@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, wraps
@@ -24,7 +24,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from clinit.errors import ExperimentError
 from clinit.files.paths import is_file
@@ -325,6 +325,16 @@ class SettingGroup:
     panel: ClassVar[str] = "Options"
     """Heading that the help puts its settings under."""
 
+    @classmethod
+    def by_name(cls, values: Mapping[str, Any]) -> Self:
+        """Return the settings with these values, by name.
+
+        Raises:
+            ValueError: If a name is unknown, or a field does not take its value.
+        """
+        check_known(values, fields_of(cls))  # type: ignore[arg-type]  # it is hashable
+        return cls(**values)
+
     def __post_init__(self) -> None:
         """Check every field.
 
@@ -337,6 +347,18 @@ class SettingGroup:
                 if Imported in each.types:
                     object.__setattr__(self, name, value := each.taken(value))
                 each.check(value)
+
+
+def check_known(names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse names of settings that are not known.
+
+    Raises:
+        ValueError: If a name is not known.
+    """
+    for name in names:
+        if name not in known:
+            near = did_you_mean(name, known, lead=". ")
+            raise ValueError(f"there is no setting {name!r}{near}")
 
 
 @cache

@@ -25,8 +25,7 @@ def test_both_splits_are_extracted_summed_up_and_shown(
     extract: Call, make_tree: Tree, tmp_path: Path
 ) -> None:
     root, cache = make_tree(), tmp_path / "cache"
-    shown = checked(extract("--root", root))
-    lines = shown.splitlines()
+    lines = checked(extract("--root", root)).splitlines()
     assert lines[0] == f"train: 15 images, features 15 x 12 float16 in 2 shards at {cache}/train"
     assert "the bound is " in lines[1]
     assert lines[2].endswith(" of 15 images (its classes: stored with the weights)")

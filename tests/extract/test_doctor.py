@@ -69,8 +69,7 @@ def test_a_device_computes_and_compiles_unless_its_memory_is_taken(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    memory = (free * GIGABYTE, 80 * GIGABYTE)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: memory)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * GIGABYTE, 80 * GIGABYTE))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     importlib.import_module("clinit.extract.network.compiled")  # before `torch.device` is replaced

@@ -89,6 +89,5 @@ def test_after_a_kill_or_a_failure_the_same_command_ends_as_if_nothing_had_happe
         assert results(scene.out, *scene.places) == wanted
     again = run(words, scene.folder)
     assert again.problems(ends=(0, 1)) == []
-    found = results(scene.out, *scene.places)
-    assert found == wanted, again.err
+    assert results(scene.out, *scene.places) == wanted, again.err
     assert litter(scene.out) == []

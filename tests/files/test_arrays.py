@@ -139,8 +139,7 @@ def test_other_types_of_numbers_and_labels_are_taken(tmp_path: Path) -> None:
     stored = {"features": values, "labels": torch.from_numpy(LABELS)}
     save_torch_file(stored, tmp_path / "a.safetensors")
     check(imported(tmp_path / "a.safetensors"), values.float().numpy())
-    words = np.array(["ant", "bee", "cat"])[LABELS]
-    npz(tmp_path / "a.npz", features=FEATURES, labels=words)
+    npz(tmp_path / "a.npz", features=FEATURES, labels=np.array(["ant", "bee", "cat"])[LABELS])
     split = import_features(tmp_path / "a.npz", None, tmp_path / "c", ImportConfig(backbone="clip"))
     check(split)
     assert split.class_names == ("ant", "bee", "cat")

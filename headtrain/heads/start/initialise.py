@@ -122,13 +122,12 @@ def initialising(
             path = path or LambdaPath.of(statistics)
             judges = compared(judges_of(start, sample, statistics))
             if bool((judges.target >= 0).any()):
-                with_bias = start.bias == "write"
-                curve = yield from loss_curve(judges, path, with_bias=with_bias, near=near)
+                curve = yield from loss_curve(judges, path, start, near=near)
             # If no row can judge, or rows of zeros beat every lambda, there is no curve.
             lam = curve.best if curve is not None else safe_lambda(path)
             leaves_out = start.calibration == "leave-one-out"
             if curve is not None and lam not in known and leaves_out:
-                kept = logits_of(judges, path, lam, with_bias=start.bias == "write")
+                kept = logits_of(judges, path, start, lam)
                 known |= {} if kept is None else {lam: kept}
             if start.init == "fitted" and leaves_out:
                 around = judges  # calibrated rows are only where the fit begins

@@ -25,6 +25,7 @@ from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.start.calibrate import Search, calibrate
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet, joined
 from clinit.headtrain.heads.start.left_out import less_owed
+from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.leave_one_out import Unit
 from clinit.headtrain.heads.statistics.solve import LambdaCurve, LambdaPath
 
@@ -50,14 +51,14 @@ def compared(sample: CalibrationSet) -> CalibrationSet:
 
 
 def loss_curve(
-    sample: CalibrationSet, path: LambdaPath, *, with_bias: bool = True, near: float | None = None
+    sample: CalibrationSet, path: LambdaPath, start: Start, *, near: float | None = None
 ) -> Search[LambdaCurve | None]:
     """Return the leave-one-out loss of calibrated rows at the lambdas that the search has tried.
 
     From the best lambda of a coarse grid, or from `near`, the search goes on to better neighbours
     until there is none. Return None if no lambda is better than rows of zeros.
     """
-    search, centre = _Search(sample, path, with_bias), _half_decades(path)
+    search, centre = _Search(sample, path, start), _half_decades(path)
     lowest, highest = centre - MOST_BELOW, centre + ABOVE
     yield from search.begin()
     losses: dict[int, float] = {}
@@ -69,8 +70,8 @@ def loss_curve(
                 losses[step] = yield from search.loss(_lambda(step))
         return min(losses, key=losses.__getitem__)
 
-    start = highest if near is None else round(2 * math.log10(near))
-    best = yield from best_of(min(max(start, lowest), highest))
+    first = highest if near is None else round(2 * math.log10(near))
+    best = yield from best_of(min(max(first, lowest), highest))
     if near is None or losses[best] >= search.without:
         for step in range(highest, lowest - 1, -STRIDE):
             best = yield from best_of(step)
@@ -105,21 +106,27 @@ def _lambda(half_decades: int) -> float:
 
 
 def logits_of(
-    sample: CalibrationSet, path: LambdaPath, lam: float, *, with_bias: bool
+    sample: CalibrationSet, path: LambdaPath, start: Start, lam: float
 ) -> Float[Tensor, "rows new"] | None:
     """Return the leave-one-out logits at a lambda, if `loss_curve` has computed and kept them."""
-    found = path.shared.get((sample.drawn.tobytes(), with_bias), {}).get(lam)
+    found = path.shared.get(_key(sample, start), {}).get(lam)
     return None if found is None else found.clone()
+
+
+def _key(sample: CalibrationSet, start: Start) -> tuple[Any, ...]:
+    """Return all, besides lambda, that the leave-one-out logits of a path depend on."""
+    return sample.drawn.tobytes(), start.bias, start.holds_bias
 
 
 class _Search:
     """Calibrates the new rows at one lambda after another."""
 
-    def __init__(self, sample: CalibrationSet, path: LambdaPath, with_bias: bool) -> None:
-        self._sample, self._path, self._with_bias = sample, path, with_bias
+    def __init__(self, sample: CalibrationSet, path: LambdaPath, start: Start) -> None:
+        self._sample, self._path = sample, path
+        self._options = {"with_bias": start.bias == "write", "holds_bias": start.holds_bias}
         self._alone = torch.from_numpy(sample.alone).to(sample.target.device)
         self._singles = sample.subset(sample.alone)
-        self._known = path.shared.setdefault((sample.drawn.tobytes(), with_bias), {})
+        self._known = path.shared.setdefault(_key(sample, start), {})
         """Coordinates, and logits by lambda: heads of one bank share them."""
         self._end = np.array([1.0, 0.0])
         """Factor, for logits of variance 1, and shift at the end of the last search."""
@@ -165,14 +172,13 @@ class _Search:
         new = slice(data.start, data.stop)
         left_out = (
             self._path.left_out(
-                coordinates, data.labels, lam, unit, new,
-                shares=data.shares, with_bias=self._with_bias,
+                coordinates, data.labels, lam, unit, new, shares=data.shares, **self._options
             )
             for unit, coordinates in blocks
-        )  # fmt: skip
+        )
         logits = joined(left_out, places)
         if own is not None:
-            scores, owed = self._path.of_other_rows(*own, lam, new, with_bias=self._with_bias)
+            scores, owed = self._path.of_other_rows(*own, lam, new, **self._options)
             logits[self._alone] = less_owed(self._singles, as_tensor(scores), owed)
         return logits
 

@@ -48,7 +48,7 @@ from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.leave_one_out import Answers, Unit
 from clinit.headtrain.heads.statistics.moments import add_by_class
-from clinit.headtrain.heads.statistics.solve import owed_by_least_squares
+from clinit.headtrain.heads.statistics.solve import bias_share, owed_by_least_squares
 
 KEPT = 0.3
 """On photographs, text and audio, other images keep 0.1 to 0.8 of a lead."""
@@ -91,7 +91,7 @@ def leave_one_out(
     if start.reads_lambda:
         assert lam is not None
         assert statistics is not None
-        logits = _least_square_logits(rows, sample, statistics, lam, with_bias)
+        logits = _least_square_logits(start, rows, sample, statistics, lam)
     elif start.init == "class-mean" and start.class_mean == "raw":
         logits = sample.logits(partial(_means, rows, sample.data, with_bias))
     else:
@@ -204,7 +204,7 @@ def computed_again(
 
 
 def _least_square_logits(
-    rows: Rows, sample: CalibrationSet, statistics: ClassStatistics, lam: float, with_bias: bool
+    start: Start, rows: Rows, sample: CalibrationSet, statistics: ClassStatistics, lam: float
 ) -> Float[Tensor, "rows new"]:
     covariance, mean = statistics.total_covariance, statistics.mean
     system = Cholesky.ridged(covariance, lam)
@@ -222,8 +222,8 @@ def _least_square_logits(
             white=system.half(centred.T).T,
             overlaps=centred @ direction,
             mean_overlap=float(mean @ direction),
-            lam=lam,
-            bias=None if with_bias else rows.bias,
+            rho=bias_share(lam, start.holds_bias),
+            bias=None if start.bias == "write" else rows.bias,
         ).without(block)
 
     blocks, places = sample.blocks(statistics)

@@ -195,7 +195,7 @@ def raw_rows(
     if start.init == "lda":
         return discriminants(statistics, new)
     assert lam is not None
-    return least_squares_head(statistics, lam, new)
+    return least_squares_head(statistics, lam, new, holds_bias=start.holds_bias)
 
 
 def own_rows(start: Start, data: NewClasses, statistics: ClassStatistics | None = None) -> Rows:

@@ -111,6 +111,11 @@ class Start(SettingGroup):
         return self.init in ("least-square", "fitted")
 
     @property
+    def holds_bias(self) -> bool:
+        """Whether least squares hold the bias at 0, so that the unit of features is immaterial."""
+        return self.init == "fitted"
+
+    @property
     def is_calibrated(self) -> bool:
         """Whether the loss chooses factor and shift; fitted rows start from calibrated rows."""
         return self.scale == "calibrated" or self.init == "fitted"

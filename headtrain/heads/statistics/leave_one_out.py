@@ -150,7 +150,7 @@ class Answers:
     """t_i = c_i.a."""
     mean_overlap: float
     """mu.a."""
-    lam: float
+    rho: float
     bias: Float[Any, " classes"] | None = None
     """Biases of the classes of `scores`, if results must exclude biases: they are then V_-i h_i."""
 
@@ -210,13 +210,9 @@ class Answers:
         return beside(self.scores, truth)
 
     @property
-    def _rho(self) -> float:
-        return self.lam / (1 + self.lam)
-
-    @property
     def _of_bias(self) -> Float[Any, " rows"]:
         """The last entry of A^-1 z."""
-        return (1 - self._rho) * (1 - self.overlaps) / (1 + self._rho * self.mean_overlap)
+        return (1 - self.rho) * (1 - self.overlaps) / (1 + self.rho * self.mean_overlap)
 
     def _gram(self, n: int) -> Float[Any, "groups n n"]:
         """z_i^T A^-1 z_j within each group."""
@@ -224,4 +220,4 @@ class Answers:
         white, rest = self._grouped(self.white, n), 1 - self._grouped(self.overlaps, n)
         outer = rest[:, :, None] * rest[:, None, :]
         products = white @ xp.matrix_transpose(white)
-        return products + 1 - self._rho / (1 + self._rho * self.mean_overlap) * outer
+        return products + 1 - self.rho / (1 + self.rho * self.mean_overlap) * outer

@@ -16,12 +16,14 @@ Written for W = (V, b) about the mean mu of h
 The term rho mu mu^T is kept out of the system that is solved, because it would drown Sigma_T if the
 mean is large. By the Sherman-Morrison formula, with A = Sigma_T + lam I,
 
-    b = (p - V_0 mu) / (1 + lam + lam mu.a),    V = V_0 + lam b a^T,    V_0 = T A^-1,
-    a = A^-1 mu.
+    b = (1 - rho) g,    V = V_0 + rho g a^T,    V_0 = T A^-1,    a = A^-1 mu,
+    g = (p - V_0 mu) / (1 + rho mu.a).
 
 This form avoids p - V mu, which loses all its digits if the mean is large.
 
-The bias is penalised too, as in the paper: hence rho. A class without rows gets a row of zeros.
+The bias is penalised too, as in the paper: hence rho. In smaller units, features need longer rows,
+but not larger biases, so that V depends on the unit. Rows of which the bias is held at 0, rho = 1,
+do not: they are the limit of large features. A class without rows gets a row of zeros.
 
 Choose the ridge of a least-square head from data.
 
@@ -66,8 +68,17 @@ from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics, 
 from clinit.headtrain.heads.statistics.leave_one_out import Answers, Unit, blocks_of
 
 
+def bias_share(lam: float, holds_bias: bool) -> float:
+    """Return rho."""
+    return 1.0 if holds_bias else lam / (1 + lam)
+
+
 def least_squares_head(
-    statistics: ClassStatistics, lam: float, classes: slice = slice(None)
+    statistics: ClassStatistics,
+    lam: float,
+    classes: slice = slice(None),
+    *,
+    holds_bias: bool = False,
 ) -> Rows:
     """Solve for W_LS = (weight, bias) by a Cholesky factorisation, O(d^3 + C d^2).
 
@@ -75,6 +86,7 @@ def least_squares_head(
         statistics: Statistics of the whole set; on the GPU if they are CuPy arrays.
         lam: Ridge of Eq. 1, added to averages: the usual ridge of sums is N lam.
         classes: The rows to return.
+        holds_bias: Whether biases are 0.
 
     Raises:
         StatisticsError: If Sigma_T + lam I is singular to working precision.
@@ -86,13 +98,14 @@ def least_squares_head(
     right = xp.concat([target, mean[None, :]])  # V_0 and a in one solve
     solved = Cholesky.ridged(covariance, lam).solve(right.T).T
     free, direction = solved[:-1, :], solved[-1, :]
-    return _with_bias(free, direction, mean, beside(covariance, statistics.shares[classes]), lam)
+    shares, rho = statistics.shares[classes], bias_share(lam, holds_bias)
+    return _with_bias(free, direction, mean, beside(covariance, shares), rho)
 
 
-def _with_bias(free: Any, direction: Any, mean: Any, shares: Any, lam: float) -> Rows:
-    """Return (V, b) from V_0, a, mu and p."""
-    bias = (shares - free @ mean) / (1 + lam + lam * float(mean @ direction))
-    return Rows(free + lam * namespace(free).linalg.outer(bias, direction), bias)
+def _with_bias(free: Any, direction: Any, mean: Any, shares: Any, rho: float) -> Rows:
+    """Return (V, b) from V_0, a, mu, p and rho."""
+    gap = (shares - free @ mean) / (1 + rho * float(mean @ direction))
+    return Rows(free + rho * namespace(free).linalg.outer(gap, direction), (1 - rho) * gap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +163,7 @@ class LambdaPath:
         *,
         shares: Float[np.ndarray, " all"] | None = None,
         with_bias: bool = True,
+        holds_bias: bool = False,
     ) -> Float[Any, "rows classes"]:
         """Return the score of each row from W_LS solved without this row, or without its group.
 
@@ -164,8 +178,9 @@ class LambdaPath:
             classes: The head rows whose scores are returned.
             shares: Weights of all rows; None: all weights are 1.
             with_bias: Whether scores include the bias.
+            holds_bias: Whether biases are 0.
         """
-        within, mean = self._within(lam, classes), self._mean
+        within, mean = self._within(lam, classes, holds_bias=holds_bias), self._mean
         direction = mean / (self.eigenvalues + lam)
         start, stop, _ = classes.indices(self.statistics.num_classes)
         rows, own = unit.all_rows, labels[unit.all_rows]
@@ -176,7 +191,7 @@ class LambdaPath:
             white=coordinates / namespace(mean).sqrt(self.eigenvalues + lam),
             overlaps=coordinates @ direction,
             mean_overlap=float(mean @ direction),
-            lam=lam,
+            rho=bias_share(lam, holds_bias),
             bias=None if with_bias else within.bias,
         ).without(unit)
 
@@ -188,30 +203,32 @@ class LambdaPath:
         classes: slice,
         *,
         with_bias: bool,
+        holds_bias: bool,
     ) -> tuple[Float[Any, "rows classes"], Float[np.ndarray, " classes"]]:
         """Return the scores of rows, and what the score of the only row of a class owes to it.
 
         `variances` are those of images of one class.
         """
-        within, statistics = self._within(lam, classes), self.statistics
+        within = self._within(lam, classes, holds_bias=holds_bias)
         offset = within.weight @ self._mean + (within.bias if with_bias else 0.0)
         system, xp = self.eigenvalues + lam, namespace(self.basis)
-        centred = statistics.centred_class_means[classes, :] @ self.basis
+        centred = self.statistics.centred_class_means[classes, :] @ self.basis
         square = to_numpy(xp.sum(centred**2 / system, axis=1))
         trace = float(xp.sum(variances / system))
-        owed = owed_by_least_squares(statistics.shares[classes], square, trace)
+        owed = owed_by_least_squares(self.statistics.shares[classes], square, trace)
         return coordinates @ within.weight.T + offset, owed
 
     def variances(self, covariance: Float[Any, "dim dim"]) -> Float[Any, " dim"]:
         """Return the variances along the eigenvectors."""
         return namespace(self.basis).sum(self.basis * (covariance @ self.basis), axis=0)
 
-    def _within(self, lam: float, classes: slice) -> Rows:
+    def _within(self, lam: float, classes: slice, *, holds_bias: bool = False) -> Rows:
         """Return W_LS with its weights in the eigenbasis."""
         _check(lam, self.statistics)
         mean, system = self._mean, self.eigenvalues + lam
-        free, shares = self._target[classes, :] @ self.basis / system, self.statistics.shares
-        return _with_bias(free, mean / system, mean, beside(mean, shares[classes]), lam)
+        free, rho = self._target[classes, :] @ self.basis / system, bias_share(lam, holds_bias)
+        shares = beside(mean, self.statistics.shares[classes])
+        return _with_bias(free, mean / system, mean, shares, rho)
 
 
 def owed_by_least_squares(

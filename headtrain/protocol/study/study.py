@@ -11,6 +11,7 @@ from typing import Any
 from clinit.headtrain.protocol.study import rules
 from clinit.headtrain.protocol.study.parts import Parts, Top
 from clinit.headtrain.protocol.study.rules import EARLIER, PER_HEAD, PLACES, settings_of
+from clinit.setting import check_known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,8 +41,7 @@ class Study(Parts):
             ValueError: If a name is unknown, or a setting does not take its value.
         """
         every = settings_of(top=self.top is not None)
-        if unknown := [name for name in values if name not in every]:
-            raise ValueError(f"there is no setting {unknown[0]!r}")
+        check_known(values, every)
         by_path: dict[tuple[str, ...], dict[str, Any]] = {}
         for name, value in values.items():
             setting = every[name]

@@ -62,8 +62,7 @@ def test_the_identifier_of_a_backbone_is_the_digest_of_its_fields_without_those_
 
 def test_differences_name_each_field_that_differs_and_what_both_hold() -> None:
     one = Fingerprint({"a": "1", "b": "2", "c": "3"})
-    other = Fingerprint({"d": "4", "c": "0", "a": "1"})
-    assert one.differences(other) == (
+    assert one.differences(Fingerprint({"d": "4", "c": "0", "a": "1"})) == (
         FieldDifference("b", "2", "nothing"),
         FieldDifference("c", "3", "0"),
         FieldDifference("d", "nothing", "4"),

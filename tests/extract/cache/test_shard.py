@@ -34,8 +34,7 @@ def path(shard: Shard, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shard() -> Shard:
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(7, 5)).astype(np.float32)
+    features = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
     labels = np.array([0, 0, 1, 1, 2, 2, 2])
     return assemble(features, labels, {2: "the file is empty"}, dtype="float16")
 

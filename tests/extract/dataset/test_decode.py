@@ -17,8 +17,7 @@ from clinit.extract.dataset.tree import READS_HEIC
 
 @pytest.fixture
 def picture() -> Image.Image:
-    rng = np.random.default_rng(0)
-    blocks = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    blocks = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     return Image.fromarray(np.kron(blocks, np.ones((8, 8, 1), dtype=np.uint8)))
 
 
@@ -56,8 +55,7 @@ def test_every_format_and_mode_gives_the_pixels_that_pillow_gives(
 def test_16_bit_samples_are_scaled_and_not_clipped(fmt: str) -> None:
     samples = np.random.default_rng(0).integers(0, 65536, (9, 7), dtype=np.uint16)
     expected = np.rint(samples / 257)[..., None].repeat(3, axis=2)
-    content = encoded(Image.fromarray(samples), fmt)
-    np.testing.assert_allclose(pixels(content), expected, atol=1)
+    np.testing.assert_allclose(pixels(encoded(Image.fromarray(samples), fmt)), expected, atol=1)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -162,8 +160,7 @@ def test_a_file_of_another_size_than_in_the_manifest_stops_everything(tmp_path: 
     assert read_image_file(tmp_path / "1.jpg", tmp_path, size=5) == b"12345"
     for content, size in ((b"12345", 4), (b"12345", 1_000_000), (b"", 5)):
         (tmp_path / "1.jpg").write_bytes(content)
-        text = f"has {len(content)} bytes, not {size:,}"
-        with pytest.raises(ManifestError, match=text):
+        with pytest.raises(ManifestError, match=f"has {len(content)} bytes, not {size:,}"):
             read_image_file(tmp_path / "1.jpg", tmp_path, size=size)
 
 
@@ -208,8 +205,7 @@ def test_a_progressive_jpeg_of_very_many_scans_is_a_bad_image(
 def test_the_first_frame_of_an_animation_has_the_pixels_of_torchcodec(
     monkeypatch: pytest.MonkeyPatch, fmt: str, options: dict[str, object], channels: int
 ) -> None:
-    rng = np.random.default_rng(channels)
-    frames = rng.integers(0, 256, (4, 30, 40, channels), dtype=np.uint8)
+    frames = np.random.default_rng(channels).integers(0, 256, (4, 30, 40, channels), dtype=np.uint8)
     first, *others = map(Image.fromarray, frames)
     content = encoded(first, fmt, save_all=True, append_images=others, **options)
     whole = decode_image(content, mode="RGB")

@@ -19,8 +19,7 @@ CONFIG |= {"crop_pct": 0.875, "crop_mode": "center"}
 @pytest.fixture(params=[(90, 140), (140, 90), (20, 33), (1, 1), (64, 64)])
 def photograph(request: pytest.FixtureRequest) -> Image.Image:
     height, width = request.param
-    rng = np.random.default_rng(0)
-    small = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8))
+    small = Image.fromarray(np.random.default_rng(0).integers(0, 256, (7, 9, 3), dtype=np.uint8))
     return small.resize((width, height), Image.Resampling.BICUBIC)
 
 

@@ -35,8 +35,7 @@ def test_a_view_holds_the_features_of_the_cropped_images(
         TINY_MODEL, num_classes=3, checkpoint_path=str(tiny_weights), **TINY_ARGS
     )
     network.eval()
-    data = timm.data.resolve_model_data_config(network)
-    transform = make_transform("timm", data, input_size=32)
+    transform = make_transform("timm", timm.data.resolve_model_data_config(network), input_size=32)
     cache = open_cache(tmp_path / "cache")
     assert [view.path.name for view in cache.views] == ["0", "1"]
     for number, split in enumerate(cache.views):

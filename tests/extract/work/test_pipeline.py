@@ -70,8 +70,7 @@ def test_a_device_decodes_upright_jpeg_files_and_the_host_all_others(tmp_path: P
 
     sent = [decode_module.for_device((tmp_path / name).read_bytes()) for name in names[:-1]]
     assert [each is not None for each in sent] == [True, True, False, False, False]
-    files = ImageFiles(tmp_path, names, None)
-    decoder = Decoder(images=files, transform=TRANSFORM, workers=1)
+    decoder = Decoder(images=ImageFiles(tmp_path, names, None), transform=TRANSFORM, workers=1)
     decoders = (decoder, replaced(decoder, for_device=True))
     plain, batch = (next(each.batches([range(6)])) for each in decoders)
     assert plain.finish is None
@@ -234,8 +233,7 @@ def arrive(sizes: list[int]) -> Iterator[ImageBatch]:
     generator = torch.Generator().manual_seed(0)
     start = 0
     for size in sizes:
-        shape = (size, 3, 32, 32)
-        pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        pixels = torch.randint(0, 256, (size, 3, 32, 32), generator=generator, dtype=torch.uint8)
         yield ImageBatch(range(start, start + size), pixels, {}, 0.0, 0.0)
         start += size
 

@@ -59,8 +59,7 @@ def test_cached_features_are_those_of_timms_own_forward_pass(
     network = timm.create_model(
         TINY_MODEL, num_classes=3, checkpoint_path=str(tiny_weights), **TINY_ARGS
     ).eval()
-    data = timm.data.resolve_model_data_config(network)
-    transform = make_transform("timm", data, input_size=32)
+    transform = make_transform("timm", timm.data.resolve_model_data_config(network), input_size=32)
     for name, split in open_cache(tmp_path / "cache").splits.items():
         loaded = split.load()
         for i, path in enumerate(split.manifest.table["path"]):

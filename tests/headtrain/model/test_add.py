@@ -89,7 +89,7 @@ def test_few_images_protect_old_classes_but_give_little_of_their_room_away(
     model, random = Model(HEAD), np.random.default_rng(0)
     rows = (3 * HEAD.weight[0] + noise * random.normal(size=(each, 3))).astype(np.float32)
     old = FeatureSet(rows, np.zeros(each, dtype=np.int64), NAMES)
-    images = features_in(replace(NEW, features=0.5 * NEW.features)).arrive(model, 0.0, ignore)
+    images = features_in(replace(NEW, features=0.4 * NEW.features)).arrive(model, 0.0, ignore)
     growth = Growth(model, model, images, AddConfig(), "add", Source(old, old.nothing()))
     grown = grown_head(growth, ignore)
     asked = grown_head(replace(growth, config=AddConfig(max_old_loss=1.0)), ignore)

@@ -13,7 +13,7 @@ import pytest
 from scipy.special import expit
 
 import clinit
-from clinit.errors import ClinitError
+from clinit.errors import ClinitError, HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, read_head
 from clinit.headtrain.model.inputs import similar_names
@@ -256,6 +256,14 @@ def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path
     assert "MODEL moose=mooses" in similar_names(("mooses",), added.model.rename({"elk": "moose"}))
 
 
+@pytest.mark.parametrize("images", [1, 3])
+def test_the_unit_of_features_is_immaterial(place: Path, images: int) -> None:
+    model, new = load_model("head.npz"), drawn(NEW, images, 2)
+    small = replace(new, features=new.features / 1000)
+    found = Model(replace(model.head, weight=1000 * model.head.weight)).add(small).model.head
+    np.testing.assert_allclose(found.weight / 1000, model.add(new).model.head.weight, rtol=0.01)
+
+
 @pytest.mark.untyped  # a bias of the wrong length
 def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
     model, rows = load_model("head.npz"), drawn(NEW, 1, 2).features
@@ -268,6 +276,10 @@ def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
             model.add((features, labels))
     with pytest.raises(ValueError, match="expected"):
         Head(rows, rows[0])
+    with pytest.raises(ValueError, match="Did you mean max_old_loss"):
+        model.add((rows, NEW), max_oldloss=2)
+    with pytest.raises(HeadError, match="not finite"):
+        Model(Head(np.full((2, DIM), np.nan, np.float32), np.zeros(2, np.float32), ("a", "b")))
     lost = model.add((np.append(rows, np.full((1, DIM), np.nan), axis=0), [*NEW, "fox"]))
     assert "not added, without a finite row: 1 class (fox)" in lost.notes()
 

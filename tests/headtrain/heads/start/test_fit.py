@@ -13,7 +13,7 @@ from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet
 from clinit.headtrain.heads.start.fit import Fit, fit
 from clinit.headtrain.heads.start.initialise import initialise
-from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.settings import Start
 from tests.headtrain.heads.start.test_calibrate import DIM, NAMES, NEW, OLD, arrival
 
@@ -102,8 +102,8 @@ def test_the_start_of_a_task_lowers_the_loss_of_calibrated_rows(
         rest = np.append(np.flatnonzero(data.labels != OLD), np.flatnonzero(data.labels == OLD)[0])
         data = replace(data, features=data.features[rest], labels=data.labels[rest])
     calibrated, found = (
-        initialise(Start(init=init, calibration=calibration, lam="auto"), data, loss=name)
-        for init in ("least-square", "fitted")
+        initialise(Start(init="fitted", calibration=calibration, fit_ridge=ridge), data, loss=name)
+        for ridge in (1e12, 60.0)
     )
 
     def loss(rows: Rows) -> float:
@@ -131,7 +131,7 @@ def test_left_out_images_are_answered_by_rows_that_are_fitted_to_four_fifths() -
         fewer = replace(
             data, features=data.features[kept], labels=data.labels[kept], groups=data.groups[kept]
         )
-        raw = initialise(Start(init="least-square", scale="none", lam=found.lam), fewer).rows
+        raw = raw_rows(start, fewer, fewer.statistics(), found.lam)
         begin = Rows(found.factor * raw.weight, found.factor * raw.bias + found.shift)
         around = CalibrationSet.of(fewer, LOSSES["ce"], 0.2)
         rows = fit(around, begin, start.fit_ridge).rows

@@ -36,15 +36,17 @@ def curve_of(data: NewClasses, loss: str = "ce", **options: Any) -> Any:
     return found_by(CalibrationSet.of(data, LOSSES[loss]), path, **options)
 
 
-def found_by(around: CalibrationSet, path: LambdaPath, **options: Any) -> Any:
-    return together([loss_curve(around, path, **options)])[0]
+def found_by(
+    around: CalibrationSet, path: LambdaPath, start: Start | None = None, **options: Any
+) -> Any:
+    return together([loss_curve(around, path, start or Start(), **options)])[0]
 
 
 @pytest.mark.parametrize("bias", ["write", "keep"])
 @pytest.mark.parametrize("loss", ["ce", "mse", "sqen", "bce"])
 def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: Any) -> None:
     data = arrival()
-    curve = curve_of(data, loss, with_bias=bias == "write")
+    curve = curve_of(data, loss, start=Start(bias=bias))
     starts = (Start(bias=bias), Start(lam=curve.best, bias=bias))
     auto, given = (initialise(each, data, loss=loss) for each in starts)
     np.testing.assert_allclose(auto.rows.weight, given.rows.weight, rtol=1e-6)
@@ -103,7 +105,7 @@ def test_a_lambda_of_negative_factor_is_not_chosen() -> None:
         around = CalibrationSet.of(data, LOSSES["ce"])
         path = LambdaPath.of(data.statistics())
         curve = found_by(around, path)
-        search = _Search(around, path, with_bias=True)
+        search = _Search(around, path, Start())
         together([search.begin()])
         if curve is None:
             continue
@@ -131,7 +133,7 @@ def test_the_search_finds_the_best_lambda_of_the_whole_grid(near: float | None) 
         data = arrival(rows=5, noise=noise, seed=seed)
         around, path = CalibrationSet.of(data, LOSSES["ce"]), LambdaPath.of(data.statistics())
         curve = found_by(around, path, near=near)
-        whole = _Search(around, LambdaPath.of(data.statistics()), with_bias=True)
+        whole = _Search(around, LambdaPath.of(data.statistics()), Start())
         together([whole.begin()])
         lams = (step * 10.0**power for power in range(-8, 5) for step in (1, 3))
         least = min(together([whole.loss(lam)])[0] for lam in lams)

@@ -71,26 +71,25 @@ def naive_weights(data: NewClasses, weighting: str) -> np.ndarray:
     return np.asarray(1 / (np.count_nonzero(counts) * counts[data.labels] * sizes))
 
 
-def naive_least_squares(
-    data: NewClasses, weighting: str, lam: float, bias: str, most_rows: int
-) -> np.ndarray:
+def naive_least_squares(start: Start, data: NewClasses, lam: float, most_rows: int) -> np.ndarray:
     """Solve once without each row; the others of a small new class take its share of the weight."""
     labels, groups = data.labels, groups_of(data)
     counts = counts_of(data)
     z = np.column_stack([data.features, np.ones(len(data.features))])
+    z[:, -1] = start.init != "fitted"  # the bias is 0
     truth = np.eye(STOP)[labels]
     logits = []
     for row in range(len(z)):
-        weights = naive_weights(data, weighting)
+        weights = naive_weights(data, start.weighting)
         weights[groups == groups[row]] = 0.0
         n = counts[labels[row]]
-        if weighting == "class" and labels[row] >= START and 1 < n <= most_rows:
+        if start.weighting == "class" and labels[row] >= START and 1 < n <= most_rows:
             weights[labels == labels[row]] *= n / (n - 1)
         weighted = z * weights[:, None]
         system = weighted.T @ z + lam * np.eye(DIM + 1)
         head = np.linalg.solve(system, weighted.T @ truth).T[START:]
         seen = z[row].copy()
-        if bias == "keep":
+        if start.bias == "keep":
             seen[-1] = 0.0
         logits.append(head @ seen)
     return np.array(logits)
@@ -101,7 +100,9 @@ def naive_least_squares(
 @pytest.mark.parametrize("weighting", ["class", "sample"])
 @pytest.mark.parametrize("lam", [1e-4, 0.05, 3.0, 1e3])
 @pytest.mark.parametrize("bias", ["write", "keep"])
+@pytest.mark.parametrize("init", ["least-square", "fitted"])
 def test_least_square_logits_are_those_of_a_solve_without_the_row(
+    init: Any,
     weighting: Any,
     lam: float,
     bias: Any,
@@ -111,8 +112,8 @@ def test_least_square_logits_are_those_of_a_solve_without_the_row(
 ) -> None:
     monkeypatch.setattr(leave_one_out_module, "MOST_ROWS", most_rows)
     data = made(shift=2.0, repeats=repeats)
-    expected = naive_least_squares(data, weighting, lam, bias, most_rows)
-    start = Start(init="least-square", lam=lam, weighting=weighting, bias=bias)
+    start = Start(init=init, lam=lam, weighting=weighting, bias=bias)
+    expected = naive_least_squares(start, data, lam, most_rows)
     np.testing.assert_allclose(left_out_logits(start, data, lam), expected, rtol=1e-10, atol=1e-11)
 
 

@@ -61,9 +61,10 @@ def test_the_expected_logit_is_that_of_another_image_on_average(start: Start) ->
     assert abs(np.mean(gaps)) < 0.1 * np.mean(owed) + 3 * error
 
 
-def test_scores_along_a_path_of_lambdas_are_those_of_one_lambda() -> None:
+@pytest.mark.parametrize("init", ["least-square", "fitted"])
+def test_scores_along_a_path_of_lambdas_are_those_of_one_lambda(init: Any) -> None:
     data = arrival(3)
-    statistics, start = data.statistics(), Start(init="least-square")
+    statistics, start = data.statistics(), Start(init=init)
     path, new = LambdaPath.of(statistics), slice(OLD, OLD + NEW)
     sample = CalibrationSet.of(data, LOSSES["ce"])
     alone, variances = data.features[-NEW:], path.variances(statistics.population_covariance)
@@ -71,7 +72,9 @@ def test_scores_along_a_path_of_lambdas_are_those_of_one_lambda() -> None:
         rows = raw_rows(start, data, statistics, lam)
         expected = leave_one_out(start, rows, sample, statistics, lam).numpy()[-NEW:]
         own = path.coordinates(alone), variances
-        scores, owed = path.of_other_rows(*own, lam, new, with_bias=True)
+        scores, owed = path.of_other_rows(
+            *own, lam, new, with_bias=True, holds_bias=start.holds_bias
+        )
         np.testing.assert_allclose(scores - np.diag(owed), expected, rtol=1e-9)
 
 
