@@ -80,7 +80,7 @@ def test_five_lines_from_caches_to_a_table(caches: tuple[Path, Path]) -> None:
     runs = clinit.train(base, new, [{**STUDY, "init": each} for each in ("random", "lda")])
     table = runs.table()
     assert table["init"].to_list() == ["random", "lda"]
-    assert table.columns[:4] == ["run", "id", "method", "init"]
+    assert table.columns[:4] == ["run", "init", "acc_all", "acc_new"]
     assert table["acc_all"].is_between(0, 100).all()
     assert "<table" in runs._repr_html_()
     assert (repr(runs), len(runs)) == (repr(table), 2)
