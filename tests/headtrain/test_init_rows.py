@@ -29,8 +29,7 @@ def test_a_buffer_is_kept_for_initialisation_alone() -> None:
         ("naive", "new", None),
         ("joint", "new", None),
     ):
-        asked = study(method=method, init_rows=rows, buffer=60)
-        assert asked.resolved().stream.buffer == expected
+        assert study(method=method, init_rows=rows, buffer=60).resolved().stream.buffer == expected
 
 
 @pytest.mark.parametrize(

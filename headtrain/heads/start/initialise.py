@@ -142,7 +142,8 @@ def initialising(
         return found
     assert sample is not None
     with watch.phase("fit"):
-        end = fit(sample, found.rows, start.fit_ridge, fits_bias=start.bias == "write")
+        writes = start.bias == "write"
+        end = fit(sample, found.rows, start.fit_ridge, fits_bias=writes, evens=True)
 
     def again(part: Fold) -> Rows:
         fewer = part.data
@@ -153,7 +154,7 @@ def initialising(
             raw = raw_rows(start, fewer, fewer.statistics(start.weighting), lam)
         kept = fewer.stale.bias if start.bias == "keep" else None
         begin = affine(raw, found.factor, found.shift, kept)
-        return fit(around, begin, start.fit_ridge, fits_bias=kept is None).rows
+        return fit(around, begin, start.fit_ridge, fits_bias=kept is None, evens=True).rows
 
     def left_out() -> LeftOut:
         logits = computed_again(sample, without_parts(sample, PARTS), again)

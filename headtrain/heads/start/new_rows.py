@@ -24,6 +24,7 @@ within-class covariance over buffer and new task; Deep SLDA averages over rows (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -35,6 +36,7 @@ from clinit.headtrain.heads.array import (
     Cholesky,
     FeatureRows,
     beside,
+    float64_of,
     library,
     namespace,
     take,
@@ -250,17 +252,22 @@ def _not_rows(function: Imported, found: str, wanted: str) -> ExperimentError:
 
 def unit_class_mean_rows(data: NewClasses) -> Rows:
     """Return (mean of h / |h|, 0) for each new class; a feature of zeros stays zero."""
+    return Rows(new_class_means(data, unit), namespace(data.stale.bias).zeros_like(data.stale.bias))
+
+
+def new_class_means(
+    data: NewClasses, of: Callable[[Any], Any] = float64_of
+) -> Float[Any, "new dim"]:
+    """Return the mean of a function of the features of each new class."""
     new = np.flatnonzero(data.labels >= data.start)
     order = new[np.argsort(data.labels[new], kind="stable")]
-    stale = data.stale
-    sums = namespace(stale.weight).zeros_like(stale.weight)
+    sums = namespace(data.stale.weight).zeros_like(data.stale.weight)
     for block, labels, *shares in cut(data.features, data.labels, order, data.shares):
-        features = unit(block)
+        features = of(block)
         if shares:
             features *= beside(features, shares[0])[:, None]
         add_by_class(sums, features, labels - data.start)
-    counts = beside(sums, data.counts[data.start :].astype(np.float64))
-    return Rows(sums / counts[:, None], namespace(sums).zeros_like(stale.bias))
+    return sums / beside(sums, data.counts[data.start :].astype(np.float64))[:, None]
 
 
 def random_rows(rng: np.random.Generator, classes: int, dim: int) -> Rows:

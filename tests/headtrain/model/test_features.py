@@ -34,8 +34,7 @@ def drawn(names: tuple[str, ...], count: int, seed: int) -> FeatureSet:
 
 
 def saved(path: Path, rows: FeatureSet) -> Path:
-    names = np.array(rows.class_names)[rows.labels]
-    np.savez(path, features=rows.features, labels=names)
+    np.savez(path, features=rows.features, labels=np.array(rows.class_names)[rows.labels])
     return path
 
 

@@ -88,8 +88,7 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
         fixed = model.head.weight @ row + model.head.bias
         logits.append(np.append(fixed, start.factor * answers + start.shift))
     assert left.data.base == 3  # d and e came later
-    is_new = left.labels >= 5
-    np.testing.assert_allclose(left.logits[is_new], np.array(logits)[:, 5:], 1e-6, 1e-6)
+    np.testing.assert_allclose(left.logits[left.labels >= 5], np.array(logits)[:, 5:], 1e-6, 1e-6)
     right = int((np.argmax(logits, axis=1) == new.labels + 5).sum())
     assert added.new == Top1(right, len(new.labels))
     assert added.left_out

@@ -54,8 +54,7 @@ def test_alignment_is_that_of_a_linear_layer_with_adamw_and_a_cosine(name: Any, 
 
 def test_alignment_lowers_the_loss_and_the_head_contains_how_it_was_aligned() -> None:
     told: list[Event] = []
-    config = replace(CONFIG, epochs=40, lr=0.05)
-    found = align(BASE, HEAD, config, observer=told.append)
+    found = align(BASE, HEAD, replace(CONFIG, epochs=40, lr=0.05), observer=told.append)
     facts: Any = found.alignment
     assert [(event.done, event.total) for event in told if isinstance(event, Progressed)] == [
         (epoch, 40) for epoch in range(1, 41)

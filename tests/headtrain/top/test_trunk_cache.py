@@ -70,8 +70,7 @@ def test_rows_in_memory_in_files_and_from_images_are_the_same(
 ) -> None:
     in_memory = store(make_cache(), part)
     monkeypatch.setattr("clinit.headtrain.top.inputs.MEMORY_SHARE", 0.0)
-    in_files = store(make_cache(), part)
-    np.testing.assert_array_equal(in_memory, in_files)
+    np.testing.assert_array_equal(in_memory, store(make_cache(), part))
     assert in_memory.dtype == np.float16
     np.testing.assert_allclose(
         in_memory.astype(np.float32), read(make_cache().from_images(part), part), atol=1e-3

@@ -46,8 +46,7 @@ STEPS = 3
 def make_network(key: str) -> tuple[nn.Module, Tensor]:
     """Return a network on the host, and activations in float16."""
     network = build(key)
-    random = torch.Generator().manual_seed(0)
-    images = torch.randn((len(LABELS), 3, 32, 32), generator=random)
+    images = torch.randn((len(LABELS), 3, 32, 32), generator=torch.Generator().manual_seed(0))
     return network, cut_network(network, 2).trunk(images).half()
 
 

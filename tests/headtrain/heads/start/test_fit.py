@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet
-from clinit.headtrain.heads.start.fit import Fit, fit
+from clinit.headtrain.heads.start.fit import Fit, evened, fit
 from clinit.headtrain.heads.start.initialise import initialise
 from clinit.headtrain.heads.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.heads.start.settings import Start
@@ -95,8 +95,9 @@ def test_biases_that_are_kept_do_not_move() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("calibration", ["leave-one-out", "in-sample"])
 def test_the_start_of_a_task_lowers_the_loss_of_calibrated_rows(
-    name: str, calibration: Any
+    name: str, calibration: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("clinit.headtrain.heads.start.fit.EVENED", 0.0)
     data = arrival()
     if calibration == "in-sample":  # the only image of a class takes part
         rest = np.append(np.flatnonzero(data.labels != OLD), np.flatnonzero(data.labels == OLD)[0])
@@ -134,6 +135,15 @@ def test_left_out_images_are_answered_by_rows_that_are_fitted_to_four_fifths() -
         raw = raw_rows(start, fewer, fewer.statistics(), found.lam)
         begin = Rows(found.factor * raw.weight, found.factor * raw.bias + found.shift)
         around = CalibrationSet.of(fewer, LOSSES["ce"], 0.2)
-        rows = fit(around, begin, start.fit_ridge).rows
+        rows = fit(around, begin, start.fit_ridge, evens=True).rows
         expected = data.features[~kept] @ rows.weight.T + rows.bias
         np.testing.assert_allclose(known.logits[~kept], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_biases_are_evened_by_the_numbers_of_images_and_the_leads_of_their_classes() -> None:
+    data, rows = arrival(), Rows(np.random.default_rng(0).normal(size=(NEW, DIM)), np.zeros(NEW))
+    n = data.counts[OLD:]
+    means = np.stack([data.features[data.labels == OLD + k].mean(axis=0) for k in range(NEW)])
+    for k, moved in enumerate(evened(rows, data).bias):
+        lead = rows.weight[k] @ (means[k] - np.delete(means, k, axis=0).mean(axis=0))
+        assert moved == pytest.approx(0.15 * lead * (1 / n[k] - (1 / n).mean()))

@@ -103,8 +103,7 @@ def test_fields_that_vary_together_are_rows_and_not_a_product() -> None:
     assert grid["buffer,iterations"] == ((24_000, 600), (192_000, 1200))
     runs = [(run.stream.buffer, run.stream.iterations, run.stream.seed) for run in runs_of(grid)]
     assert runs == [(24_000, 600, 0), (24_000, 600, 1), (192_000, 1200, 0), (192_000, 1200, 1)]
-    table = {"buffer,iterations": ["24000,600", "192000,1200"], "seed": "0:2"}
-    assert grid_of(table) == grid
+    assert grid_of({"buffer,iterations": ["24000,600", "192000,1200"], "seed": "0:2"}) == grid
     check_size([grid])
 
 
