@@ -77,8 +77,7 @@ def test_a_known_class_is_found_by_its_answers_or_its_name() -> None:
     assert known == {"Boat": "boat", "Tinca_tinca": "n01440764"}
     before, rows = nearest_mean(centres, ("pier", "dock", "tent")), old_rows().nothing(OLD)
     for row, found in ((1, []), (0, [expected])):  # more images of `dock`, and images of `pier`
-        more = clean(centres[[row]], ("dock",))
-        assert audit(more, before, before, rows, rows).known == found
+        assert audit(clean(centres[[row]], ("dock",)), before, before, rows, rows).known == found
 
 
 def test_wrong_labels_and_strange_images_are_named() -> None:

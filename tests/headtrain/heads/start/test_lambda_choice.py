@@ -43,16 +43,19 @@ def found_by(
 
 
 @pytest.mark.parametrize("bias", ["write", "keep"])
+@pytest.mark.parametrize("init", ["least-square", "fitted"])
 @pytest.mark.parametrize("loss", ["ce", "mse", "sqen", "bce"])
-def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: Any) -> None:
-    data = arrival()
-    curve = curve_of(data, loss, start=Start(bias=bias))
-    starts = (Start(bias=bias), Start(lam=curve.best, bias=bias))
+def test_each_loss_is_that_of_calibrated_leave_one_out_logits(
+    loss: str, init: Any, bias: Any
+) -> None:
+    data, start = arrival(), Start(init=init, bias=bias, new_share="classes")
+    curve = curve_of(data, loss, start=start)
+    starts = (start, replace(start, lam=curve.best))
     auto, given = (initialise(each, data, loss=loss) for each in starts)
     np.testing.assert_allclose(auto.rows.weight, given.rows.weight, rtol=1e-6)
     others = data.features @ data.head.weight.T + data.head.bias
     for lam, found in list(zip(curve.lams, curve.errors, strict=True))[::4]:
-        left_out = left_out_logits(Start(lam=lam, bias=bias), data, lam)
+        left_out = left_out_logits(start, data, lam)
 
         def calibrated(point: np.ndarray, left_out: np.ndarray = left_out) -> float:
             logits = others.copy()
