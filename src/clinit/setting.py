@@ -24,7 +24,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from clinit.errors import ExperimentError
 from clinit.files.paths import is_file
@@ -318,6 +318,9 @@ def setting(default: Any, help: str, **rest: Any) -> Any:
     return field(default=default, metadata={"setting": Setting(help=help, **rest)})
 
 
+Group = TypeVar("Group")
+
+
 class SettingGroup:
     """A frozen dataclass of settings, checked when it is made."""
 
@@ -326,7 +329,7 @@ class SettingGroup:
     """Heading that the help puts its settings under."""
 
     @classmethod
-    def by_name(cls, values: Mapping[str, Any]) -> Self:
+    def by_name(cls: type[Group], values: Mapping[str, Any]) -> Group:
         """Return the settings with these values, by name.
 
         Raises:
