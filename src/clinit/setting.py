@@ -318,7 +318,7 @@ def setting(default: Any, help: str, **rest: Any) -> Any:
     return field(default=default, metadata={"setting": Setting(help=help, **rest)})
 
 
-Group = TypeVar("Group")
+AnyGroup = TypeVar("AnyGroup")
 
 
 class SettingGroup:
@@ -329,7 +329,7 @@ class SettingGroup:
     """Heading that the help puts its settings under."""
 
     @classmethod
-    def by_name(cls: type[Group], values: Mapping[str, Any]) -> Group:
+    def by_name(cls: type[AnyGroup], values: Mapping[str, Any]) -> AnyGroup:
         """Return the settings with these values, by name.
 
         Raises:
