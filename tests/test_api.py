@@ -96,15 +96,13 @@ def test_runs_that_the_command_has_recorded_are_not_trained_again(
 ) -> None:
     words = [f"--{name.replace('_', '-')}={value}" for name, value in STUDY.items()]
     places = [f"--base={caches[0]}", f"--new={caches[1]}", f"--out={tmp_path / 'runs'}"]
-    command = ["train-head", *places, *words, "--init=random", "--seed=0:2"]
-    assert call(*command).exit_code == 0
+    assert call(*["train-head", *places, *words, "--init=random", "--seed=0:2"]).exit_code == 0
     study = {**STUDY, "init": "random"}
     seeds = [{**study, "seed": seed} for seed in (0, 1)]
     fresh = clinit.train(*caches, study, seeds=range(2))
     assert clinit.train(*caches, seeds).evaluations.equals(fresh.evaluations)
     monkeypatch.setattr(runs_module, "run_experiment", lambda *_, **__: pytest.fail("trained"))
-    recorded = clinit.train(*caches, seeds, out=tmp_path / "runs")
-    assert recorded.evaluations.equals(fresh.evaluations)
+    assert clinit.train(*caches, seeds, out=tmp_path / "runs").evaluations.equals(fresh.evaluations)
     assert clinit.load_runs(tmp_path).evaluations.equals(fresh.evaluations)
     assert len(clinit.train(*caches, seeds[0], out=tmp_path / "runs")) == 1
     names = sorted(path.name for path in (tmp_path / "runs").glob("r*"))

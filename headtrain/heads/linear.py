@@ -57,3 +57,14 @@ class Rows:
     def on_host(self) -> Rows:
         """Return the rows as NumPy arrays."""
         return Rows(to_numpy(self.weight), to_numpy(self.bias))
+
+
+def shared_row(rows: Rows) -> Rows:
+    """Return the mean row, which differences of logits ignore; zeros for fewer than two rows.
+
+    Rows that must not win do not count.
+    """
+    weight, bias = rows.weight[rows.bias > NEVER / 2], rows.bias[rows.bias > NEVER / 2]
+    if len(bias) < 2:
+        return Rows(np.zeros((1, rows.weight.shape[1])), np.zeros(1))
+    return Rows(weight.mean(axis=0, keepdims=True), bias.mean(keepdims=True))

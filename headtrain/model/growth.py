@@ -19,7 +19,7 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import take, to_numpy
-from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.linear import Rows, shared_row
 from clinit.headtrain.heads.start.scale import Balance, Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.model.facts import Action
@@ -202,23 +202,34 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     bounded, shift_at = 0.0, None
     if is_auto or start.balance is not None:
         start, bounded, shift_at = _balanced(growth, start)
-    weight, bias, new = head.weight.copy(), head.bias.copy(), start.rows.on_host()
-    weight[left.facts.num_classes :], bias[left.facts.num_classes :] = new.weight, new.bias
-    head = replace(head, weight=weight, bias=bias)
+    new = start.rows.on_host().as_head(None)
+    head = replace(
+        head,
+        weight=np.concatenate([left.head.weight, new.weight]),
+        bias=np.concatenate([left.head.bias, new.bias]),
+    )
     return GrownHead(head, start, old.kind, share, bounded, shift_at)
 
 
 def _started(growth: Growth, init: Any, old: OldRows) -> tuple[Head, Initialisation]:
-    """Return the head with new rows next to these old rows; see `started_heads`."""
+    """Return the head with new rows next to these old rows; see `started_heads`.
+
+    The softmax ignores what all rows have in common, but norms do not: rows from embeddings of
+    class names share most of their length. So the rows are computed without it.
+    """
     left, images = growth.left, growth.images
+    own = init in ("fitted", "discriminant") and left.facts.activation == "softmax"
+    rows = Rows.of_head(left.head)
+    shared = shared_row(rows.between(0, growth.came_with if own else 0))
+    centred = Rows(rows.weight - shared.weight, rows.bias - shared.bias).as_head(None)
     sides = (
-        replace(left.head, fingerprint=""),
+        replace(left.head, weight=centred.weight, bias=centred.bias, fingerprint=""),
         Source(old.rows, growth.held_out),
         Source(images.train, images.val),
     )
     study, drawn = _study(growth, init, len(old.rows.labels)), old if old.drawn else None
-    (started,) = started_heads(*sides, [study], came_with=growth.came_with, drawn=drawn)
-    return started
+    ((head, start),) = started_heads(*sides, [study], came_with=growth.came_with, drawn=drawn)
+    return head, start.plus(shared)
 
 
 def _balanced(

@@ -69,8 +69,7 @@ class Screen:
             assert (numbers, what) in (("25", "l"), ("25", "h")), code[0]
             self.shows_cursor = what == "h"
         elif what == "A":  # the top of the window is as far as it goes
-            top = max(0, len(self._lines) - self._rows)
-            self._row = max(top, self._row - int(numbers or 1))
+            self._row = max(0, len(self._lines) - self._rows, self._row - int(numbers or 1))
         else:
             assert (numbers, what) == ("2", "K"), f"{code[0]!r} is not understood"
             self._lines[self._row] = []

@@ -103,8 +103,7 @@ def test_the_section_of_the_method_wins_over_both_and_the_command_line_over_all(
 
 @pytest.mark.parametrize("command", APART)
 def test_a_model_in_use_reads_its_own_section_alone(command: str) -> None:
-    text = f"iterations = 5000\nworkers = 3\n[{command}]\nworkers = 4\n"
-    found = options(command, text)
+    found = options(command, f"iterations = 5000\nworkers = 3\n[{command}]\nworkers = 4\n")
     assert found["workers"] == 4
     assert "iterations" not in found
 

@@ -12,12 +12,10 @@ def test_the_demo_runs_every_command_that_it_prints(tmp_path: Path) -> None:
         assert f"$ clinit {command}" in shown
     *_, row = (line for line in shown.splitlines() if line.startswith("random"))
     assert " 0.00 " in row
-    again = done("demo", "--out", tmp_path / "demo")
-    assert row.rpartition(" ")[0] in again
+    assert row.rpartition(" ")[0] in done("demo", "--out", tmp_path / "demo")
 
 
 def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    error = refused(call("demo", "--out", tmp_path))
-    assert "was not written by an earlier demo" in str(error)
+    assert "was not written by an earlier demo" in str(refused(call("demo", "--out", tmp_path)))
     assert (tmp_path / "thesis.tex").exists()

@@ -102,8 +102,7 @@ def test_the_head_of_a_run_is_exported(made: Path, record: Path, tmp_path: Path)
     assert head.origin["tasks"] == [1, 1, 2, 2]
     np.save(tmp_path / "rows.npy", np.ones((2, 8), np.float32))
     done("predict", tmp_path / "head.npz", tmp_path / "rows.npy")
-    measured = done("diagnose", made / "new", "--head", tmp_path / "head.npz")
-    assert "NC1" in measured
+    assert "NC1" in done("diagnose", made / "new", "--head", tmp_path / "head.npz")
 
 
 def test_a_network_is_exported_whose_classes_all_arrived(tiny_run: Path, tmp_path: Path) -> None:

@@ -84,8 +84,7 @@ def extracted(folder: Path, out: Path, title: str, *more: object) -> str:
 def trained(out: Path) -> Path:
     """Fit a head to the first classes, learn the later ones; return the record."""
     head = out / "head.safetensors"
-    text = done("head", "fit", out / "first", "--out", head)
-    assert "On 9 validation rows: top-1 " in text
+    assert "On 9 validation rows: top-1 " in done("head", "fit", out / "first", "--out", head)
     caches = ("--base", out / "first", "--new", out / "later", "--head", head)
     stream = ("--tasks", 1, "--iterations", 2, "--buffer", 6, "--init", "least-square")
     done("train-head", *caches, *stream, "--device", "cpu", "--out", out / "runs")
@@ -111,8 +110,7 @@ def test_features_without_a_head_become_a_model(folder: Path, tmp_path: Path, ti
             call("train-head", "--base", cache.path, "--new", cache.path, "--out", tmp_path / "no")
         )
     )
-    run = trained(tmp_path)
-    done("export", run, "--out", tmp_path / "exported")
+    done("export", trained(tmp_path), "--out", tmp_path / "exported")
     assert right(tmp_path / "exported", folder / "first" / "val") > 0.5
 
 

@@ -443,8 +443,7 @@ def test_what_does_not_fit_is_refused(
         arguments[1] = str(root)
     out = () if "--out" in words else ("--out", tmp_path / "out")
     arguments = [each for each in arguments if each != "--out="]
-    device = ("--device", "cpu") if command == "add" else ()
-    result = call(command, *arguments, *out, *device)
+    result = call(command, *arguments, *out, *("--device", "cpu") if command == "add" else ())
     assert result.exit_code, result.output
     if kind is not None:
         assert isinstance(result.exception, kind), result.exception

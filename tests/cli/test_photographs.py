@@ -80,5 +80,4 @@ def test_ticked_photographs_with_wrong_labels_are_left_out_and_the_model_gets_be
     rights = [each["accuracy"]["new"] for each in (before, after)]
     assert rights[0]["correct"] / rights[0]["total"] < rights[1]["correct"] / rights[1]["total"]
     clinit(tmp_path, "clinit model show new --html shown.html")
-    text = (tmp_path / "shown.html").read_text(encoding="utf-8")
-    assert dropped in text, "it stays left out"
+    assert dropped in (tmp_path / "shown.html").read_text(encoding="utf-8"), "it stays left out"

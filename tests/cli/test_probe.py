@@ -51,8 +51,7 @@ def test_a_probe_prints_protocol_grid_and_accuracy_and_writes_its_head(
 
 
 def test_json_contains_what_the_library_returns(cache: Path) -> None:
-    shown = call("head", "fit", cache, "--c", 0.1, "--c", 1, "--json")
-    told = json.loads(shown.stdout)
+    told = json.loads(call("head", "fit", cache, "--c", 0.1, "--c", 1, "--json").stdout)
     found = clinit.probe(cache, c=[0.1, 1])
     assert told["top1"] == found.top1
     assert told["chosen"] == {"c": 1.0} == dict(found.chosen)

@@ -64,8 +64,7 @@ def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
     other = read_record(tmp_path / "out" / "least-square-calibrated")
     assert one.steps.equals(other.steps)
     assert one.info["config"] == other.info["config"]
-    more = checked(sweep(*grid, "seed=0:2"))
-    assert "4 runs, 2 already recorded" in more
+    assert "4 runs, 2 already recorded" in checked(sweep(*grid, "seed=0:2"))
     assert len(find_records(tmp_path / "out")) == 4
 
 

@@ -46,8 +46,7 @@ def test_the_content_is_flushed_before_the_rename_and_the_name_after_it(
 
     for name in ("flush_file", "flush_folder"):
         monkeypatch.setattr(f"clinit.files.commit.{name}", flush)
-    is_file = commit is commit_file
-    commit(place, lambda draft: (draft if is_file else draft / "a").write_text("new"))
+    commit(place, lambda draft: (draft if commit is commit_file else draft / "a").write_text("new"))
     assert seen == flushed
 
 

@@ -202,6 +202,21 @@ class Initialisation:
         found, moved = before and left_out, balance and balance.moved(shift)
         return replace(self, rows=rows, shift=self.shift + shift, left_out=found, balance=moved)
 
+    def plus(self, shared: Rows) -> Initialisation:
+        """Return the same with one row more in each row, and with its logits in left-out ones."""
+        before = self.left_out
+
+        def left_out() -> LeftOut:
+            assert before is not None
+            found = before()
+            features = to_numpy(take(found.data.features, found.drawn)).astype(np.float64)
+            more = torch.from_numpy(features @ shared.weight.T + shared.bias)
+            return found._replace(logits=found.logits + more.to(found.logits))
+
+        rows = self.rows.on_host()
+        rows = Rows(rows.weight + shared.weight, rows.bias + shared.bias)
+        return replace(self, rows=rows, left_out=before and left_out)
+
     def facts(self) -> Initialisation:
         """Return all facts without the rows and logits, which occupy device memory."""
         return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)), left_out=None, balance=None)

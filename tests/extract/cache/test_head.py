@@ -113,8 +113,7 @@ def test_a_missing_bias_is_zero(tmp_path: Path, suffix: str) -> None:
     weight = np.arange(6, dtype=np.float32).reshape(2, 3)
     path, notes = tmp_path / f"head{suffix}", list[str]()
     np.savez(path, weight=weight) if suffix == ".npz" else save_file({"weight": weight}, path)
-    head = read_head(path, on_note=notes.append)
-    np.testing.assert_array_equal(head.bias, np.zeros(2))
+    np.testing.assert_array_equal(read_head(path, on_note=notes.append).bias, np.zeros(2))
     assert ["no bias" in note for note in notes] == [True]
 
 

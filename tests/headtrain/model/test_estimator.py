@@ -15,7 +15,7 @@ import clinit
 from clinit.headtrain.model.estimator import AddedClassesClassifier
 
 OLD, NEW, DIM = 5, 3, 12
-CENTRES = 2 * np.random.default_rng(3).normal(size=(OLD + NEW, DIM))
+CENTRES = 2 * np.random.default_rng(8).normal(size=(OLD + NEW, DIM))
 HEAD = CENTRES[:OLD], -0.5 * (CENTRES[:OLD] ** 2).sum(1)
 
 

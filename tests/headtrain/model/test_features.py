@@ -231,7 +231,7 @@ def test_a_known_class_more_changes_accuracies_by_little() -> None:
 
 
 def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path) -> None:
-    first, second = drawn(("dog",), 20, 108), drawn(("elk",), 20, 4)
+    first, second = drawn(("dog",), 20, 3), drawn(("elk",), 20, 4)
     model = load_model("head.npz").add(first).model
     added = model.add((np.concatenate([second.features, first.features[7:8]]), ["elk"] * 21))
     then = model.facts.history[-1].accuracy["new"]
@@ -261,6 +261,16 @@ def test_the_unit_of_features_is_immaterial(place: Path, images: int) -> None:
     small = replace(new, features=new.features / 1000)
     found = Model(replace(model.head, weight=1000 * model.head.weight)).add(small).model.head
     np.testing.assert_allclose(found.weight / 1000, model.add(new).model.head.weight, rtol=0.01)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_what_all_rows_share_is_immaterial(place: Path, known: bool) -> None:
+    model, new = load_model("head.npz"), drawn(NEW, 3, 2)
+    head = replace(model.head, weight=model.head.weight + np.arange(DIM), bias=model.head.bias - 5)
+    both = [each.remember("old") if known else each for each in (model, Model(head))]
+    expected, found = (each.add(new).model.head for each in both)
+    np.testing.assert_allclose(found.weight - np.arange(DIM), expected.weight, atol=1e-3)
+    np.testing.assert_allclose(found.bias + 5, expected.bias, atol=1e-3)
 
 
 @pytest.mark.untyped  # a bias of the wrong length
