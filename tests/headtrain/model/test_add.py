@@ -130,6 +130,10 @@ def test_the_class_means_behind_a_collapsed_head_are_found() -> None:
     weight, bias = (np.append(each, 9 * each[:1], axis=0) for each in (head.weight, head.bias))
     grown = guessed_population(Head(weight, bias), new, CLASSES)
     np.testing.assert_allclose(grown.means[:CLASSES], found.means, rtol=1e-6)
+    few = FeatureSet(new.features[:200:40], np.arange(5), new.class_names[:5])
+    odd = FeatureSet(few.features * np.array([[9], *[[1]] * 4]), few.labels, few.class_names)
+    usual, wider = (guessed_population(head, each).means.std() for each in (few, odd))
+    assert wider < 1.5 * usual, "one odd image"
     each = np.arange(len(new.labels))
     once, copied = (
         FeatureSet(new.features[rows], new.labels[rows], new.class_names, rows)
@@ -139,10 +143,19 @@ def test_the_class_means_behind_a_collapsed_head_are_found() -> None:
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
+def tamed(rows: np.ndarray) -> np.ndarray:
+    near, centre = rows, rows.mean(axis=0)
+    for _ in range(3):
+        far = 1.22 * np.median([np.linalg.norm(row - centre) for row in rows])
+        near = centre + [off * min(1, far / (np.linalg.norm(off) or 1)) for off in rows - centre]
+        centre = near.mean(axis=0)
+    return near
+
+
 @pytest.mark.parametrize("counts", [(1,), (4,), (1, 1, 1), (2, 1, 1), (2, 2), (3, 9, 0, 5)])
 def test_covariance_and_spread_of_few_images_have_their_formulas(counts: tuple[int, ...]) -> None:
     new, total = features_of(counts, tuple("vwxyz"[: len(counts)])), sum(counts)
-    found, rows = guessed_population(HEAD, new), new.features.astype(np.float64)
+    found, rows = guessed_population(HEAD, new), tamed(new.features.astype(np.float64))
     variance = rows.var(axis=0)
     unit = np.sqrt((total * variance + 5 * (variance.mean() or 1.0)) / (total + 5))
     classes = [rows[new.labels == row] / unit for row, count in enumerate(counts) if count]
@@ -162,7 +175,7 @@ def test_covariance_and_spread_of_few_images_have_their_formulas(counts: tuple[i
     chance = ((variance / unit**2).sum() + more * trace * each.mean()) / (1 + more)
     np.testing.assert_allclose(guessed_variances(new), unit**2 * usual * trace / 3, rtol=1e-5)
     rounded = 8 * (0.1 * covariance + 0.9 * trace / 3 * np.eye(3))
-    np.testing.assert_allclose(found.own.within(np.ones(3)), rounded, atol=1e-9 * trace)
+    np.testing.assert_allclose(found.own.within(np.ones(3)), rounded, atol=1e-7 * trace)
     spread = np.square(offsets).sum() / max(1, number - 1) - chance
     got = np.square((found.means - found.means.mean(axis=0)) / unit).sum(axis=1).mean()
     assert got == pytest.approx(max(spread, 0.1 * (1 + (total > 1) / number) * trace), rel=1e-5)
