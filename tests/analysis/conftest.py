@@ -150,8 +150,7 @@ def write_runs(tmp_path: Path) -> Callable[..., Path]:
 
     def write(*records: RunRecord, folder: str = "runs") -> Path:
         for index, record in enumerate(records):
-            name = record.info["id"]
-            target = tmp_path / folder / name
+            target = tmp_path / folder / record.info["id"]
             write_record(record, target if not target.exists() else Path(f"{target}-{index}"))
         return tmp_path / folder
 

@@ -55,8 +55,7 @@ def test_eight_seeds_of_three_settings_are_three_lines_with_a_band_each(make_run
         for lr in (0.1, 0.2, 0.3)
         for seed in range(8)
     ]
-    report = runs_of(records)
-    loss = report.figure().axes[0]
+    loss = runs_of(records).figure().axes[0]
     assert len(loss.lines) == len(loss.collections) == 3
     assert len({line.get_color() for line in loss.lines}) == 3
     band = loss.collections[0].get_paths()[0].vertices[:, 1]

@@ -81,8 +81,7 @@ def test_counts_that_a_record_lacks_are_not_taken_for_none_correct(
         evaluations = evaluations.drop("correct_in_task")
     points = accuracy.accuracy_points(evaluations, record.classes)
     assert [points[name].null_count() for name in (*accuracy.IN_TASK, "acc_all")] == [15, 15, 0]
-    row = RunSummary.of(replace(record, evaluations=evaluations)).row()
-    assert row["acc_pre_before"] is None
+    assert RunSummary.of(replace(record, evaluations=evaluations)).row()["acc_pre_before"] is None
 
 
 def test_the_matrix_holds_the_accuracy_on_each_task_at_the_end_of_each_task(

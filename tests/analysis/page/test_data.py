@@ -36,8 +36,7 @@ def cells(table: dict[str, Any], heading: str) -> list[Any]:
 
 @pytest.fixture
 def seeds(make_run: MakeRun) -> dict[str, Any]:
-    records = [make_run(init, seed=seed) for init in INITS for seed in (0, 1, 2)]
-    return data_of(runs_of(records))
+    return data_of(runs_of([make_run(init, seed=seed) for init in INITS for seed in (0, 1, 2)]))
 
 
 def test_the_tables_are_those_of_the_report(seeds: dict[str, Any], make_run: MakeRun) -> None:

@@ -28,8 +28,7 @@ def test_an_effect_holds_where_the_test_finds_the_sign_of_the_paper(
     paper: Any, mean: Any, seeds: int, adjusted: Any, expected: str
 ) -> None:
     ours = Difference(mean, 1.0, seeds, adjusted=adjusted)
-    effect = Effect(HERE, "acc_new", "least-square", "random", paper, 0.56, ours)
-    assert effect.verdict == expected
+    assert Effect(HERE, "acc_new", "least-square", "random", paper, 0.56, ours).verdict == expected
 
 
 def test_the_noise_of_the_paper_is_its_deviation_over_class_orders() -> None:

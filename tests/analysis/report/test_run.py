@@ -24,8 +24,7 @@ INITS = ("random", "class-mean", "least-square")
 
 
 def test_a_row_is_the_mean_over_all_evaluation_points(make_run: MakeRun) -> None:
-    record = make_run(loss_curve=lambda task, iteration: task + iteration / 100)
-    row = RunSummary.of(record).row()
+    row = RunSummary.of(make_run(loss_curve=lambda task, iteration: task + iteration / 100)).row()
     assert row["loss_new"] == pytest.approx(2 + 1)
     assert row["evaluation_points"] == 15
     for name in ("acc_pre", "acc_new", "acc_old", "acc_all", "acc_in_task"):

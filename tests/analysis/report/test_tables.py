@@ -155,8 +155,7 @@ def test_neural_collapse_has_the_images_that_it_was_measured_on(make_run: MakeRu
         *("least-square", "1", "0.00867", "1.36", "1.3", "1.07", "2.05e3", "4.01e6")
     ]
     assert "On buffer and new images (training), classes weigh the same" in text
-    view = ReportView(per_task=True)
-    assert "".join(map(printed, report.parts(view))).count("4.01e6") == 3 + 9
+    assert "".join(map(printed, report.parts(ReportView(per_task=True)))).count("4.01e6") == 3 + 9
     assert "full collapse" not in "".join(map(printed, runs_of([make_run()]).parts(ReportView())))
 
 

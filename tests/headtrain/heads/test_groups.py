@@ -259,8 +259,7 @@ def test_ranpac_chooses_lambda_on_other_photographs(monkeypatch: pytest.MonkeyPa
     base = FeatureSet(-FEATURES[:2], np.arange(2), names)
     head = Head(np.zeros((2, DIM), np.float32), np.zeros(2, np.float32), names)
     asked = {"method": "ranpac", "ranpac_width": 200, "tasks": 1, "device": "cpu"}
-    new = Source(ROWS, ROWS)
-    run_experiment(RunData(Source(base, base), new, head), [Study.of(asked)])
+    run_experiment(RunData(Source(base, base), Source(ROWS, ROWS), head), [Study.of(asked)])
     assert share(rows_with(judged[0])) == pytest.approx(HELD_OUT, abs=0.02)
 
 

@@ -71,8 +71,7 @@ def test_the_temperature_of_independent_classes_has_the_least_logistic_loss() ->
 def test_the_temperature_has_the_least_loss_that_scipy_finds(sure: float, unit: float) -> None:
     logits, labels = drawn(rows=500, sure=sure)
     found = fit_temperature(unit * logits, labels)
-    expected = scipy_temperature(logits, np.eye(7)[labels])
-    assert found / unit == pytest.approx(expected, rel=1e-4)
+    assert found / unit == pytest.approx(scipy_temperature(logits, np.eye(7)[labels]), rel=1e-4)
 
 
 @pytest.mark.parametrize("right", [True, False])

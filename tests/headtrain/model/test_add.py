@@ -164,19 +164,24 @@ def test_covariance_and_spread_of_few_images_have_their_formulas(counts: tuple[i
     within, more = [rows - rows.mean(axis=0) for rows in classes if len(rows) > 1], total - number
     apart = np.concatenate([*within, np.sqrt(2 / number / (each + 0.3))[:, None] * offsets])
     weight = HEAD.weight * unit - (HEAD.weight * unit).mean(axis=0)
-    ridge = 0.1 * np.square(weight).sum() / 3 * np.eye(3)
-    step = np.linalg.solve(weight.T @ weight + ridge, weight.T @ weight @ own[0])  # no biases
-    usual = 1.0 if total > 1 else np.square(own).sum() / (step @ step)
-    covariance = step @ step / 3 * np.eye(3)
+    ridge = 0.5 * np.square(weight).sum() / len(weight) * np.eye(3)
+    kept = np.linalg.solve(weight.T @ weight + ridge, weight.T @ weight)
+    step = kept @ own.mean(axis=0)  # no biases
+    covariance = step @ step / np.trace(kept @ kept) * np.eye(3)
     if total > 1:
         freedom = more + 2 / number * (number - 1)
         covariance = ledoit_wolf(apart, assume_centered=True)[0] * len(apart) / freedom
     trace = np.trace(covariance)
+    usual = 1.0 if total > 1 else np.square(own).sum() / trace
     chance = ((variance / unit**2).sum() + more * trace * each.mean()) / (1 + more)
     np.testing.assert_allclose(guessed_variances(new), unit**2 * usual * trace / 3, rtol=1e-5)
     rounded = 8 * (0.1 * covariance + 0.9 * trace / 3 * np.eye(3))
     np.testing.assert_allclose(found.own.within(np.ones(3)), rounded, atol=1e-7 * trace)
     spread = np.square(offsets).sum() / max(1, number - 1) - chance
+    squares = (len(weight) * np.square(weight).mean(axis=0) + 20 * np.square(weight).mean()) / 24
+    apart = (found.means - found.means.mean(axis=0)) / unit * np.sqrt(squares) / weight
+    np.testing.assert_allclose(apart, apart.mean(), rtol=1e-4)
+    np.testing.assert_allclose(found.means.mean(axis=0) / unit, own.mean(axis=0) - step, atol=1e-5)
     got = np.square((found.means - found.means.mean(axis=0)) / unit).sum(axis=1).mean()
     assert got == pytest.approx(max(spread, 0.1 * (1 + (total > 1) / number) * trace), rel=1e-5)
 
@@ -248,7 +253,7 @@ def test_the_rows_that_judge_an_image_have_not_seen_it(each: int) -> None:
         ((lam, curve, rest),) = together([lambda_beside_guesses(start, sample, statistics, known)])
         eigenvalues = np.linalg.eigvalsh(statistics.total_covariance)
         decades = np.log10(curve.lams / (np.square(eigenvalues).sum() / eigenvalues.sum()))
-        costs = 5 * each / 0.2 * np.array(curve.errors) + decades**2 / 2  # 0.2: weight of new rows
+        costs = 4 * each / 0.2 * np.array(curve.errors) + decades**2 / 2  # 0.2: weight of new rows
         assert lam == curve.lams[best := np.argmin(costs)]
         assert 0 < best < len(costs) - 1 or not -2.5 < decades[best] < 0.5  # neighbours are dearer
         (own,) = (p for p in without_parts(sample, PARTS) if p.judged[-len(labels)])

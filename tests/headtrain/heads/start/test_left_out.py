@@ -33,8 +33,7 @@ def made(
     stop = len(counts)
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(stop), counts))
-    means = rng.normal(size=(stop, DIM))
-    features = means[labels] + rng.normal(size=(len(labels), DIM)) + shift
+    features = rng.normal(size=(stop, DIM))[labels] + rng.normal(size=(len(labels), DIM)) + shift
     head = Rows(rng.normal(size=(stop, DIM)), rng.normal(size=stop))
     data = NewClasses(features, labels, head, start, stop)
     if not repeats:

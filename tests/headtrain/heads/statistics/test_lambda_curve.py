@@ -31,8 +31,7 @@ def naive_leave_one_out(
         if weighting == "class":
             weights[labels == labels[left]] *= counts[labels[left]] / (counts[labels[left]] - 1)
         weights[left] = 0.0
-        head = solved(features, truth, weights, lam)
-        gap = head @ np.append(features[left], 1.0) - truth[left]
+        gap = solved(features, truth, weights, lam) @ np.append(features[left], 1.0) - truth[left]
         total += full[left] * float(gap @ gap) / 2
     return total
 
