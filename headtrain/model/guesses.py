@@ -23,8 +23,8 @@ identity, because a thousand old classes vary in more directions than a few new 
 
 A single image has no covariance. Its distance from m, which lies in the directions of the rows,
 then gives the variance: |h - m|^2 for each of these directions that the ridge leaves, in all
-directions alike. (From the
-mean square of its features, a single recording took half of the old images in place of a tenth.)
+directions alike. (From the mean square of its features, a single recording took half of the old
+images in place of a tenth.)
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import with_diagonal
+from clinit.headtrain.heads.linear import NEVER
 from clinit.headtrain.heads.repeats import groups_of
 
 USUAL_ROWS, USUAL_CLASSES = 5, 20
@@ -124,9 +125,10 @@ def guessed_population(head: Head, new: FeatureSet, came_with: int | None = None
     """
     deviation, scaled = _scaled(_tamed(new))
     centre, within, spread = _surroundings(scaled)
-    offsets = head.weight * deviation
-    offsets -= offsets[:came_with].mean(axis=0)
-    trained, bias = offsets[:came_with], head.bias[:came_with].astype(np.float64)
+    offsets, bias = head.weight * deviation, head.bias[:came_with].astype(np.float64)
+    some = np.flatnonzero(bias > NEVER / 2)  # the other classes had no image
+    offsets -= offsets[some].mean(axis=0)
+    trained, bias = offsets[some], bias[some]
     middle = _centre(trained, bias, centre)
     if not within.trace:  # a single image, or equal ones
         variance = float(np.square(middle - centre).sum()) / max(_ways(trained), 0.1) or 1.0
@@ -134,7 +136,7 @@ def guessed_population(head: Head, new: FeatureSet, came_with: int | None = None
     size, rows = np.square(trained).mean(axis=0), len(trained)
     size = (rows * size + USUAL_CLASSES * size.mean()) / (rows + USUAL_CLASSES)
     offsets /= np.sqrt(np.maximum(size, 1e-30))
-    factor = np.sqrt(spread / max(float(np.square(offsets[:came_with]).sum(axis=1).mean()), 1e-30))
+    factor = np.sqrt(spread / max(float(np.square(offsets[some]).sum(axis=1).mean()), 1e-30))
     means = middle + factor * offsets
     share = WIDENING * (1 - ROUNDING)
     even = share * within.variance + WIDENING * ROUNDING * within.trace / head.dim

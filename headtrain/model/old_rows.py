@@ -19,6 +19,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import beside, namespace, take, to_numpy, with_diagonal
 from clinit.headtrain.heads.groups import Mask, balanced_draw
+from clinit.headtrain.heads.linear import NEVER
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.judges import OLD_ROWS
 from clinit.headtrain.heads.start.new_rows import NewClasses
@@ -198,7 +199,9 @@ def old_rows(
     assert names is not None
     given = new.nothing(names) if given is None else given.named(names)
     given = replace(given, features=given.features[:].astype(np.float32), groups=None)
-    missing, dim, new = given.counts() == 0, head.dim, distinct(new)
+    # A class that had no image never wins, and nothing stands in for it.
+    missing = (given.counts() == 0) & (head.bias > NEVER / 2)
+    dim, new = head.dim, distinct(new)
     wanted = -(-drawn_per_class(len(names), dim) // 2)
     remembered = guess = None
     is_known = missing & (memory.known if memory is not None else False)

@@ -87,8 +87,7 @@ def test_a_sweep_has_the_runs_of_the_command_and_goes_on(made: Path, tmp_path: P
 def test_python_trains_the_same_runs(made: Path, record: Path) -> None:
     study = {"tasks": 2, "iterations": 6, "eval_every": 3, "batch_size": 8, "device": "cpu"}
     studies = [{**study, "init": init} for init in ("random", "least-square")]
-    runs = clinit.train(None, made / "new", studies)
-    found = {run.init: run.record.evaluations for run in runs}
+    found = {run.init: run.record.evaluations for run in clinit.train(None, made / "new", studies)}
     stored = {each.init: each.record.evaluations for each in clinit.load_runs(made / "runs")}
     assert all(found[init].equals(stored[init]) for init in stored)
     with pytest.raises(ClinitError, match="without its base classes"):
@@ -98,8 +97,7 @@ def test_python_trains_the_same_runs(made: Path, record: Path) -> None:
 def test_the_head_of_a_run_is_exported(made: Path, record: Path, tmp_path: Path) -> None:
     text = done("export", record, "--out", tmp_path / "head.npz")
     assert "A head on 8 features of made: 4 classes" in text
-    head = read_head(tmp_path / "head.npz")
-    assert head.origin["tasks"] == [1, 1, 2, 2]
+    assert read_head(tmp_path / "head.npz").origin["tasks"] == [1, 1, 2, 2]
     np.save(tmp_path / "rows.npy", np.ones((2, 8), np.float32))
     done("predict", tmp_path / "head.npz", tmp_path / "rows.npy")
     assert "NC1" in done("diagnose", made / "new", "--head", tmp_path / "head.npz")

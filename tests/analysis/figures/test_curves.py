@@ -30,8 +30,7 @@ def test_the_loss_has_a_point_a_step(make_run: MakeRun) -> None:
         return 9.0 if step == 17 else 1.0 / (step + 1)
 
     runs = [make_run(loss_curve=spike), make_run(seed=1, loss_curve=lambda t, i: 1.0)]
-    report = runs_of(runs)
-    (start,) = starts_of(report.runs)
+    (start,) = starts_of(runs_of(runs).runs)
     for line in measured_lines(start, "loss_new").values():
         assert line.at.tolist() == list(range(200))
         assert line.mean == pytest.approx([(spike(1, step) + 1.0) / 2 for step in range(200)])

@@ -153,8 +153,7 @@ def test_switching_off_an_initialisation_removes_its_curves(
 def test_a_click_sorts_the_better_first_and_another_one_turns_it_round(
     open_page: Open, records: list[RunRecord]
 ) -> None:
-    page = open_page(records)
-    table = page.locator("table.results", has_text="Runs")
+    table = open_page(records).locator("table.results", has_text="Runs")
 
     def column() -> list[float]:
         return [float(text) for text in table.locator("tbody td:nth-child(4)").all_inner_texts()]

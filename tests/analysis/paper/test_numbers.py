@@ -43,8 +43,7 @@ def test_all_434_numbers_of_the_paper_are_there() -> None:
 def test_numbers_are_those_of_the_paper(
     source: str, place: tuple[Any, ...], metric: str, expected: Any
 ) -> None:
-    table = table_named(source.replace("_", "-"))
-    found = paper_numbers(table).filter(metric=metric)
+    found = paper_numbers(table_named(source.replace("_", "-"))).filter(metric=metric)
     (line,) = (row for row in found.to_dicts() if tuple(row[name] for name in PLACE) == place)
     own = expected if isinstance(expected, tuple) else (expected, None)
     assert (line["paper"], line["paper_deviation"]) == own

@@ -62,8 +62,7 @@ def test_each_number_stands_in_its_place(runs: Make) -> None:
 
 def test_effects_are_differences_of_the_same_seed(runs: Make) -> None:
     made = runs(budgets=((100, 40), (200, 80)), seeds=tuple(range(8)))
-    found = reproduction(table_named("resnet18"), made)
-    effects = [*found.effects]
+    effects = [*reproduction(table_named("resnet18"), made).effects]
     assert len(effects) == 2 * 3 * 2
     first = next(e for e in effects if (e.better, e.other) == ("least-square", "random"))
     assert first.ours.number == 8
@@ -241,5 +240,4 @@ def test_markdown_has_a_table_per_group(whole: Reproduction) -> None:
     tables = [part for part in text.split("\n\n") if part.startswith("|")]
     assert len(tables) == 6 + 1 + 3
     for table in tables:
-        rows = table.splitlines()
-        assert len({row.count("|") for row in rows}) == 1
+        assert len({row.count("|") for row in table.splitlines()}) == 1

@@ -16,6 +16,7 @@ import clinit
 from clinit.errors import ClinitError, HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, read_head
+from clinit.headtrain.heads.linear import NEVER
 from clinit.headtrain.model.inputs import similar_names
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.old_rows import old_rows
@@ -271,6 +272,14 @@ def test_what_all_rows_share_is_immaterial(place: Path, known: bool) -> None:
     expected, found = (each.add(new).model.head for each in both)
     np.testing.assert_allclose(found.weight - np.arange(DIM), expected.weight, atol=1e-3)
     np.testing.assert_allclose(found.bias + 5, expected.bias, atol=1e-3)
+
+
+def test_a_class_that_had_no_image_changes_nothing_else(place: Path) -> None:
+    head, new = load_model("head.npz").head, drawn(NEW, 3, 2)
+    weight, bias = np.pad(head.weight, ((0, 1), (0, 0))), np.append(head.bias, np.float32(NEVER))
+    grown = Model(Head(weight, bias, (*OLD, "none"))).add(new).model
+    right = [each.guesses[0].name for each in grown.predict(drawn(OLD + NEW, 20, 3).features)]
+    assert (np.array(right) == np.repeat(OLD + NEW, 20)).mean() > 0.9
 
 
 @pytest.mark.untyped  # a bias of the wrong length
