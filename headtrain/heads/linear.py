@@ -68,3 +68,15 @@ def shared_row(rows: Rows) -> Rows:
     if len(bias) < 2:
         return Rows(np.zeros((1, rows.weight.shape[1])), np.zeros(1))
     return Rows(weight.mean(axis=0, keepdims=True), bias.mean(keepdims=True))
+
+
+def logit_size(rows: Rows, features: Float[Any, "images dim"]) -> float:
+    """Return the deviation of an image's logits over classes, in the mean square of images.
+
+    Rows that must not win do not count; zero for fewer than two rows.
+    """
+    kept = np.flatnonzero(rows.bias > NEVER / 2)
+    if len(kept) < 2:
+        return 0.0
+    logits = to_numpy(features).astype(np.float64) @ rows.weight[kept].T + rows.bias[kept]
+    return float(np.sqrt(logits.var(axis=1).mean()))

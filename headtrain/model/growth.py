@@ -19,7 +19,7 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import take, to_numpy
-from clinit.headtrain.heads.linear import Rows, shared_row
+from clinit.headtrain.heads.linear import NEVER, Rows, logit_size, shared_row
 from clinit.headtrain.heads.start.scale import Balance, Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.model.facts import Action
@@ -40,6 +40,11 @@ MOST_TAKEN = 1000
 ENOUGH = 100
 """Images of old classes with which these are known, and of tested ones that alone decide what these
 may lose."""
+
+
+USUAL_SIZE = 2.5
+"""Deviation of the logits of new images over old classes (`logit_size`), to which a softmax head
+is scaled before rows are computed: heads of trained networks have 1.4 to 6."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,13 +220,17 @@ def _started(growth: Growth, init: Any, old: OldRows) -> tuple[Head, Initialisat
     """Return the head with new rows next to these old rows; see `started_heads`.
 
     The softmax ignores what all rows have in common, but norms do not: rows from embeddings of
-    class names share most of their length. So the rows are computed without it.
+    class names share most of their length. So the rows are computed without it. Answers do not
+    depend on the scale of a head either, but losses do: so it is brought to a usual one.
     """
     left, images = growth.left, growth.images
     own = init in ("fitted", "discriminant") and left.facts.activation == "softmax"
     rows = Rows.of_head(left.head)
-    shared = shared_row(rows.between(0, growth.came_with if own else 0))
-    centred = Rows(rows.weight - shared.weight, rows.bias - shared.bias).as_head(None)
+    came = rows.between(0, growth.came_with if own else 0)
+    shared, size = shared_row(came), logit_size(came, images.train.features)
+    scale = size / USUAL_SIZE or 1.0
+    weight, bias = (rows.weight - shared.weight) / scale, (rows.bias - shared.bias) / scale
+    centred = Rows(weight, np.where(rows.bias > NEVER / 2, bias, NEVER)).as_head(None)
     sides = (
         replace(left.head, weight=centred.weight, bias=centred.bias, fingerprint=""),
         Source(old.rows, growth.held_out),
@@ -229,7 +238,7 @@ def _started(growth: Growth, init: Any, old: OldRows) -> tuple[Head, Initialisat
     )
     study, drawn = _study(growth, init, len(old.rows.labels)), old if old.drawn else None
     ((head, start),) = started_heads(*sides, [study], came_with=growth.came_with, drawn=drawn)
-    return head, start.plus(shared)
+    return head, start.beside(scale, shared)
 
 
 def _balanced(

@@ -202,20 +202,25 @@ class Initialisation:
         found, moved = before and left_out, balance and balance.moved(shift)
         return replace(self, rows=rows, shift=self.shift + shift, left_out=found, balance=moved)
 
-    def plus(self, shared: Rows) -> Initialisation:
-        """Return the same with one row more in each row, and with its logits in left-out ones."""
-        before = self.left_out
+    def beside(self, scale: float, shared: Rows) -> Initialisation:
+        """Return the same next to old rows that are larger by a factor and then by one row."""
+        before, balance = self.left_out, self.balance
 
         def left_out() -> LeftOut:
             assert before is not None
             found = before()
             features = to_numpy(take(found.data.features, found.drawn)).astype(np.float64)
             more = torch.from_numpy(features @ shared.weight.T + shared.bias)
-            return found._replace(logits=found.logits + more.to(found.logits))
+            return found._replace(logits=scale * found.logits + more.to(found.logits))
 
         rows = self.rows.on_host()
-        rows = Rows(rows.weight + shared.weight, rows.bias + shared.bias)
-        return replace(self, rows=rows, left_out=before and left_out)
+        rows = Rows(scale * rows.weight + shared.weight, scale * rows.bias + shared.bias)
+        if balance is not None:
+            room, needed = scale * balance.room, scale * balance.needed
+            balance = balance._replace(room=room, needed=needed, fitted=scale * balance.fitted)
+        factor, shift = scale * self.factor, scale * self.shift
+        found = before and left_out
+        return replace(self, rows=rows, factor=factor, shift=shift, left_out=found, balance=balance)
 
     def facts(self) -> Initialisation:
         """Return all facts without the rows and logits, which occupy device memory."""

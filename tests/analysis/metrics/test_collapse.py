@@ -118,8 +118,7 @@ def test_a_class_without_rows_is_left_out() -> None:
     more = Rows(np.insert(w, 3, 7.0, axis=0), np.insert(b, 3, 7.0))
     wider = metrics(features, apart, more.weight, more.bias)
     np.testing.assert_allclose(wider, metrics(features, labels, w, b), rtol=1e-12)
-    statistics = ClassStatistics.of(features, apart, num_classes=7)
-    found = deviation(statistics, more, lam=0.05)
+    found = deviation(ClassStatistics.of(features, apart, num_classes=7), more, lam=0.05)
     expected = deviation(ClassStatistics.of(features, labels), Rows(w, b), lam=0.05)
     assert found.size == pytest.approx(expected.size)
     assert np.isnan(found.per_class).tolist() == [each == 3 for each in range(7)]

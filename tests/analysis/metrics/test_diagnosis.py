@@ -79,8 +79,7 @@ def test_classes_that_only_one_side_knows_do_not_count(split: CacheSplit) -> Non
     found = diagnose_splits([split], Head(weight, np.r_[head.bias[kept], 1], names), lam=0.1)
     features, labels = sample()
     known = np.isin(labels, kept)
-    renumbered = np.searchsorted(kept, labels[known])
-    statistics = ClassStatistics.of(features[known], renumbered)
+    statistics = ClassStatistics.of(features[known], np.searchsorted(kept, labels[known]))
     expected = neural_collapse(statistics, Rows(head.weight[kept], head.bias[kept]))
     assert found.collapse.classes == 3
     assert found.collapse.nc1 == pytest.approx(expected.nc1, rel=1e-9)

@@ -137,8 +137,7 @@ def test_the_task_table_shows_every_task_and_the_probe_of_its_classes(make_run: 
     assert [part.count("90.20") for part in (first, second, third)] == [0, 2, 0]
     assert third.count("90.30") == 2
     assert all(heading in text for heading in ("A_0", "end", "A_new", "L_new", "gain", "factor"))
-    narrow = unbroken(task_table(report.runs), 60)
-    assert "FWT" in narrow.split("Not shown in this width: ")[1]
+    assert "FWT" in unbroken(task_table(report.runs), 60).split("Not shown in this width: ")[1]
     assert "FWT" not in printed(task_table(runs_of([make_run()]).runs), 120)
     assert "90.25" in printed(run_table(report.runs), 120)
     assert "FWT" not in printed(run_table(runs_of([make_run()]).runs), 120)

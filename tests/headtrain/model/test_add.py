@@ -89,7 +89,7 @@ def test_few_images_protect_old_classes_but_give_little_of_their_room_away(
     model, random = Model(HEAD), np.random.default_rng(0)
     rows = (3 * HEAD.weight[0] + noise * random.normal(size=(each, 3))).astype(np.float32)
     old = FeatureSet(rows, np.zeros(each, dtype=np.int64), NAMES)
-    images = features_in(replace(NEW, features=0.4 * NEW.features)).arrive(model, 0.0, ignore)
+    images = features_in(NEW).arrive(model, 0.0, ignore)
     growth = Growth(model, model, images, AddConfig(), "add", Source(old, old.nothing()))
     grown = grown_head(growth, ignore)
     asked = grown_head(replace(growth, config=AddConfig(max_old_loss=1.0)), ignore)
@@ -153,7 +153,7 @@ def tamed(rows: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("counts", [(1,), (4,), (1, 1, 1), (2, 1, 1), (2, 2), (3, 9, 0, 5)])
-def test_covariance_and_spread_of_few_images_have_their_formulas(counts: tuple[int, ...]) -> None:
+def test_guessed_classes_have_their_formulas(counts: tuple[int, ...]) -> None:
     new, total = features_of(counts, tuple("vwxyz"[: len(counts)])), sum(counts)
     found, rows = guessed_population(HEAD, new), tamed(new.features.astype(np.float64))
     variance = rows.var(axis=0)
@@ -167,23 +167,23 @@ def test_covariance_and_spread_of_few_images_have_their_formulas(counts: tuple[i
     ridge = 0.5 * np.square(weight).sum() / len(weight) * np.eye(3)
     kept = np.linalg.solve(weight.T @ weight + ridge, weight.T @ weight)
     step = kept @ own.mean(axis=0)  # no biases
-    covariance = step @ step / np.trace(kept @ kept) * np.eye(3)
+    covariance, usual = np.eye(3), np.square(own).sum() / 3
     if total > 1:
-        freedom = more + 2 / number * (number - 1)
+        freedom, usual = more + 2 / number * (number - 1), 1.0
         covariance = ledoit_wolf(apart, assume_centered=True)[0] * len(apart) / freedom
     trace = np.trace(covariance)
-    usual = 1.0 if total > 1 else np.square(own).sum() / trace
-    chance = ((variance / unit**2).sum() + more * trace * each.mean()) / (1 + more)
     np.testing.assert_allclose(guessed_variances(new), unit**2 * usual * trace / 3, rtol=1e-5)
-    rounded = 8 * (0.1 * covariance + 0.9 * trace / 3 * np.eye(3))
-    np.testing.assert_allclose(found.own.within(np.ones(3)), rounded, atol=1e-7 * trace)
-    spread = np.square(offsets).sum() / max(1, number - 1) - chance
     squares = (len(weight) * np.square(weight).mean(axis=0) + 20 * np.square(weight).mean()) / 24
-    apart = (found.means - found.means.mean(axis=0)) / unit * np.sqrt(squares) / weight
-    np.testing.assert_allclose(apart, apart.mean(), rtol=1e-4)
-    np.testing.assert_allclose(found.means.mean(axis=0) / unit, own.mean(axis=0) - step, atol=1e-5)
-    got = np.square((found.means - found.means.mean(axis=0)) / unit).sum(axis=1).mean()
-    assert got == pytest.approx(max(spread, 0.1 * (1 + (total > 1) / number) * trace), rel=1e-5)
+    along, middle = weight / np.sqrt(squares), own.mean(axis=0) - step
+    size = np.sqrt(np.mean([np.var(weight @ row) for each in classes for row in each]))
+    along *= 4.5 * size / np.mean([v @ u for v, u in zip(weight, along, strict=True)])
+    far = np.mean([np.square(row - middle).sum() for each in classes for row in each])
+    shrunk = min(1, np.sqrt(far / np.square(along).sum(axis=1).mean()))
+    np.testing.assert_allclose(found.means / unit, middle + shrunk * along, rtol=1e-4, atol=1e-5)
+    rounded = 0.1 * covariance + 0.9 * trace / 3 * np.eye(3)
+    size *= 1.5 * shrunk * np.sqrt(1 + (1.5 / total) ** 4)
+    rounded *= size**2 / np.mean([v @ rounded @ v for v in weight])
+    np.testing.assert_allclose(found.own.within(np.ones(3)), rounded, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("rows", [0, 2, 6, 30])
