@@ -13,7 +13,7 @@ import torch
 
 import clinit
 from clinit.api import HeadSettings
-from clinit.errors import ExperimentError
+from clinit.errors import ExperimentError, HeadError
 from clinit.headtrain.protocol import runs as runs_module
 from clinit.headtrain.protocol.study.rules import settings_of
 from tests.cli.calls import call
@@ -214,7 +214,7 @@ def test_rows_of_features_are_named(tmp_path: Path) -> None:
     from_files = clinit.load(path).predict(tmp_path / "rows.npy", top=2)
     assert [each.guesses for each in from_files] == [each.guesses for each in found]
     assert model.predict(torch.from_numpy(rows), top=2) == found
-    with pytest.raises(ValueError, match=r"features have shape \(2, 2\), expected \(rows, 3\)"):
+    with pytest.raises(HeadError, match=r"shape \(2, 2\), the head reads \(rows, 3\)"):
         model.predict(rows[:, :2])
 
 

@@ -11,9 +11,12 @@ from jaxtyping import Float
 
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import to_numpy
+from clinit.headtrain.heads.groups import Mask
 
 NEVER = -1e9
 """Bias of a row that must not win: finite, so that losses stay numbers."""
+MASKED = 1000.0
+"""Distance from the median logit of a class that is masked; see `may_win`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,24 +62,41 @@ class Rows:
         return Rows(to_numpy(self.weight), to_numpy(self.bias))
 
 
-def shared_row(rows: Rows) -> Rows:
-    """Return the mean row, which differences of logits ignore; zeros for fewer than two rows.
+def may_win(rows: Rows, features: Float[Any, "images dim"]) -> Mask:
+    """Return which rows may win: not those whose bias lies far below what features can change.
 
-    Rows that must not win do not count.
+    Heads mask a class by `NEVER`, the least float16 or -1e4. So a row must not win if its logit at
+    the mean of the features is further below the median of four rows or more than `MASKED` times
+    the median distance from it.
     """
-    weight, bias = rows.weight[rows.bias > NEVER / 2], rows.bias[rows.bias > NEVER / 2]
-    if len(bias) < 2:
+    found: Mask = rows.bias > NEVER / 2
+    if len(found) > 3:
+        logits = rows.weight @ to_numpy(features).mean(axis=0, dtype=np.float64) + rows.bias
+        offsets = logits - np.median(logits)
+        size = float(np.median(np.abs(offsets)))
+        found &= (offsets > -MASKED * size) | (size == 0)
+    return found
+
+
+def shared_row(rows: Rows, kept: Mask) -> Rows:
+    """Return the mean of these rows, which differences of logits ignore; zeros for less than two.
+
+    Args:
+        rows: Rows of a head.
+        kept: Those that may win.
+    """
+    if kept.sum() < 2:
         return Rows(np.zeros((1, rows.weight.shape[1])), np.zeros(1))
+    weight, bias = rows.weight[kept], rows.bias[kept]
     return Rows(weight.mean(axis=0, keepdims=True), bias.mean(keepdims=True))
 
 
 def logit_size(rows: Rows, features: Float[Any, "images dim"]) -> float:
     """Return the deviation of an image's logits over classes, in the mean square of images.
 
-    Rows that must not win do not count; zero for fewer than two rows.
+    Zero for fewer than two rows.
     """
-    kept = np.flatnonzero(rows.bias > NEVER / 2)
-    if len(kept) < 2:
+    if len(rows.bias) < 2:
         return 0.0
-    logits = to_numpy(features).astype(np.float64) @ rows.weight[kept].T + rows.bias[kept]
+    logits = to_numpy(features).astype(np.float64) @ rows.weight.T + rows.bias
     return float(np.sqrt(logits.var(axis=1).mean()))

@@ -244,7 +244,10 @@ def answered(head: Head, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
 
 
 def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[dict[str, Any]]:
-    """Return the classes that a head contains as others, by name or by its predictions."""
+    """Return the classes that a head contains as others, by name or by its predictions.
+
+    The surest come first.
+    """
     row_of = by_word(before.class_names or ())
     found: list[dict[str, Any]] = []
     for name in dict.fromkeys(own.tolist()):
@@ -257,7 +260,9 @@ def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[di
         if old != name:
             images = count if answers_so and answer == old else None
             found.append({"class": name, "old": old, "images": images, "of": total})
-    return found
+    return sorted(
+        found, key=lambda each: -1 if each["images"] is None else -each["images"] / each["of"]
+    )
 
 
 def misfits(rows: FeatureSet) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

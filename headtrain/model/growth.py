@@ -19,7 +19,7 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import take, to_numpy
-from clinit.headtrain.heads.linear import NEVER, Rows, logit_size, shared_row
+from clinit.headtrain.heads.linear import NEVER, Rows, logit_size, may_win, shared_row
 from clinit.headtrain.heads.start.scale import Balance, Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.model.facts import Action
@@ -226,11 +226,14 @@ def _started(growth: Growth, init: Any, old: OldRows) -> tuple[Head, Initialisat
     left, images = growth.left, growth.images
     own = init in ("fitted", "discriminant") and left.facts.activation == "softmax"
     rows = Rows.of_head(left.head)
-    came = rows.between(0, growth.came_with if own else 0)
-    shared, size = shared_row(came), logit_size(came, images.train.features)
-    scale = size / USUAL_SIZE or 1.0
+    came, features = rows.between(0, growth.came_with if own else 0), images.train.features
+    kept = may_win(came, features)
+    shared = shared_row(came, kept)
+    scale = logit_size(Rows(came.weight[kept], came.bias[kept]), features) / USUAL_SIZE or 1.0
     weight, bias = (rows.weight - shared.weight) / scale, (rows.bias - shared.bias) / scale
-    centred = Rows(weight, np.where(rows.bias > NEVER / 2, bias, NEVER)).as_head(None)
+    if own:
+        bias = np.where(may_win(rows, features), bias, NEVER)
+    centred = Rows(weight, bias).as_head(None)
     sides = (
         replace(left.head, weight=centred.weight, bias=centred.bias, fingerprint=""),
         Source(old.rows, growth.held_out),

@@ -42,7 +42,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import with_diagonal
-from clinit.headtrain.heads.linear import NEVER, Rows, logit_size
+from clinit.headtrain.heads.linear import Rows, logit_size, may_win
 from clinit.headtrain.heads.repeats import groups_of
 
 USUAL_ROWS, USUAL_CLASSES = 5, 20
@@ -141,7 +141,7 @@ def guessed_population(head: Head, new: FeatureSet, came_with: int | None = None
     deviation, scaled = _scaled(_tamed(new))
     centre, within = _surroundings(scaled)
     offsets, bias = head.weight * deviation, head.bias[:came_with].astype(np.float64)
-    some = np.flatnonzero(bias > NEVER / 2)  # the other classes had no image
+    some = np.flatnonzero(may_win(Rows(offsets[:came_with], bias), scaled.features))
     offsets -= offsets[some].mean(axis=0)
     trained, bias = offsets[some], bias[some]
     middle, usual = _centre(trained, bias, centre), logit_size(Rows(trained, bias), scaled.features)

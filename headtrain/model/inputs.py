@@ -160,10 +160,8 @@ class FeatureInput(Inputs):
         """
         dim, shapes = model.head.dim, [tuple(each.features.shape) for each in self.splits.values()]
         if shape := next((each for each in shapes if each[1:] != (dim,)), None):
-            if not self.path.name:
-                raise ValueError(f"features have shape {shape}, expected (rows, {dim})")
             raise HeadError(
-                f"{self.path} holds features of shape {shape}, the head reads (rows, {dim})",
+                f"{self.told}: shape {shape}, the head reads (rows, {dim})",
                 remedy="Give features of the backbone that the head was trained on.",
             )
         if differing := differences(model, self.fingerprint):
@@ -248,7 +246,9 @@ def similar_names(names: Sequence[str], model: Model) -> str:
             asked.append(f"{name}: is it {in_words(old)}?")
             pairs += [shlex.quote(f"{old}={name}")] if task_of.get(old) else []
         known[plain(name)] = name  # the next folder may be this one, misspelt
-    or_class = f", or the class, in a new model: `clinit rename MODEL {pairs[0]}`" if pairs else ""
+    or_class = (
+        f"; if the class is the misspelt one: `clinit rename MODEL {pairs[0]}`" if pairs else ""
+    )
     return f"{examples(asked)} If so, rename or join the folders{or_class}" if asked else ""
 
 

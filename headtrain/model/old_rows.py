@@ -19,7 +19,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import beside, namespace, take, to_numpy, with_diagonal
 from clinit.headtrain.heads.groups import Mask, balanced_draw
-from clinit.headtrain.heads.linear import NEVER
+from clinit.headtrain.heads.linear import Rows, may_win
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.judges import OLD_ROWS
 from clinit.headtrain.heads.start.new_rows import NewClasses
@@ -199,8 +199,8 @@ def old_rows(
     assert names is not None
     given = new.nothing(names) if given is None else given.named(names)
     given = replace(given, features=given.features[:].astype(np.float32), groups=None)
-    # A class that had no image never wins, and nothing stands in for it.
-    missing = (given.counts() == 0) & (head.bias > NEVER / 2)
+    # Nothing stands in for a class that must not win.
+    missing = (given.counts() == 0) & may_win(Rows.of_head(head), new.features)
     dim, new = head.dim, distinct(new)
     wanted = -(-drawn_per_class(len(names), dim) // 2)
     remembered = guess = None

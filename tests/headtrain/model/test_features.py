@@ -104,7 +104,7 @@ def test_every_verb_takes_a_head(place: Path) -> None:
         ("evaluate head.npz images", "head.npz has features only"),
         ("export head.npz --out x --onnx", "head.npz has features only"),
         ("add head.npz rows.npy --out x", "has no labels"),
-        ("add head.npz wide.npz --out x", "holds features of shape (4, 7)"),
+        ("add head.npz wide.npz --out x", "wide.npz: shape (4, 7)"),
         ("add known.npz other --out x", "differ in backbone (words / bytes)"),
         ("predict known.npz other", "differ in backbone (words / bytes)"),
         ("add head.npz other --old absent --out x", "absent"),
@@ -277,10 +277,11 @@ def test_the_scale_of_a_head_and_what_its_rows_share_are_immaterial(
     np.testing.assert_allclose(50 * (found.bias + 5), expected.bias, atol=0.01)
 
 
-def test_a_class_that_had_no_image_changes_nothing_else(place: Path) -> None:
+@pytest.mark.parametrize("bias", [NEVER, -65504.0])
+def test_a_class_that_must_not_win_changes_nothing_else(place: Path, bias: float) -> None:
     head, new = load_model("head.npz").head, drawn(NEW, 3, 2)
-    weight, bias = np.pad(head.weight, ((0, 1), (0, 0))), np.append(head.bias, np.float32(NEVER))
-    both = (Model(each).add(new).model for each in (head, Head(weight, bias, (*OLD, "none"))))
+    weight, last = np.pad(head.weight, ((0, 1), (0, 0))), np.append(head.bias, np.float32(bias))
+    both = (Model(each).add(new).model for each in (head, Head(weight, last, (*OLD, "none"))))
     rows = [each.head.weight[-2:].ravel() for each in both]
     assert np.corrcoef(rows)[0, 1] > 0.9995
 
