@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import to_numpy
-from clinit.headtrain.heads.groups import Mask
 
 NEVER = -1e9
 """Bias of a row that must not win: finite, so that losses stay numbers."""
@@ -62,14 +61,14 @@ class Rows:
         return Rows(to_numpy(self.weight), to_numpy(self.bias))
 
 
-def may_win(rows: Rows, features: Float[Any, "images dim"]) -> Mask:
+def may_win(rows: Rows, features: Float[Any, "images dim"]) -> Bool[np.ndarray, " classes"]:
     """Return which rows may win: not those whose bias lies far below what features can change.
 
     Heads mask a class by `NEVER`, the least float16 or -1e4. So a row must not win if its logit at
     the mean of the features is further below the median of four rows or more than `MASKED` times
     the median distance from it.
     """
-    found: Mask = rows.bias > NEVER / 2
+    found: np.ndarray = rows.bias > NEVER / 2
     if len(found) > 3:
         logits = rows.weight @ to_numpy(features).mean(axis=0, dtype=np.float64) + rows.bias
         offsets = logits - np.median(logits)
@@ -78,7 +77,7 @@ def may_win(rows: Rows, features: Float[Any, "images dim"]) -> Mask:
     return found
 
 
-def shared_row(rows: Rows, kept: Mask) -> Rows:
+def shared_row(rows: Rows, kept: Bool[np.ndarray, " classes"]) -> Rows:
     """Return the mean of these rows, which differences of logits ignore; zeros for less than two.
 
     Args:
