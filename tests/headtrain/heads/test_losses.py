@@ -19,8 +19,7 @@ def transcribed(name: str, logits: Tensor, label: int) -> float:
     if name == "bce":
         return sum(math.log1p(math.exp(v)) for v in u) - float(u[label])
     entropy = -math.log(math.exp(u[label]) / sum(map(math.exp, u)))
-    squares = sum(v * v for v in wrong) / (classes - 1)
-    return entropy + (squares if name == "sqen" else 0.0)
+    return entropy + (sum(v * v for v in wrong) / (classes - 1) if name == "sqen" else 0.0)
 
 
 @pytest.fixture

@@ -51,8 +51,7 @@ def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
     found = load_model(export_model(tiny_run, folder).path, device="cpu")
     rows = images("abcd", stop=20, held_out=3)
     named = [each.named(found.facts.class_names) for each in (rows.train, rows.val)]
-    memory = Memory.of(named[0], found.depends_on, held_out=named[1])
-    return replace(found, memory=memory)
+    return replace(found, memory=Memory.of(named[0], found.depends_on, held_out=named[1]))
 
 
 def add(model: Model, source: Source, config: AddConfig) -> Addition:

@@ -63,8 +63,7 @@ def arrivals(rows: np.ndarray, labels: np.ndarray, seed: int) -> Iterator[tuple[
     order = [random.permutation(np.flatnonzero(labels == c)) for c in range(OLD + NEW)]
     old = np.concatenate([each[:25] for each in order[:OLD]])
     counts = [1] * (NEW - 1) if seed % 2 else random.integers(1, 4, NEW - 1).tolist()
-    new = [order[OLD + c][: counts[c]] for c in range(NEW - 1)]
-    usual = np.concatenate([old, *new])
+    usual = np.concatenate([old, *[order[OLD + c][: counts[c]] for c in range(NEW - 1)]])
     more = np.append(usual, order[OLD][counts[0]])
     yield usual, None
     yield more, None

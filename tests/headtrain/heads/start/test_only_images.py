@@ -26,8 +26,7 @@ ROOT = np.diag(np.linspace(0.3, 1.2, DIM))
 
 def arrival(seed: int, *, images: int = 1, old: int = 30) -> NewClasses:
     """Return Gaussian classes, a head for the old ones, and a few rows of each new class."""
-    counts = [old] * OLD + [images] * NEW
-    labels = np.repeat(np.arange(OLD + NEW), counts)
+    labels = np.repeat(np.arange(OLD + NEW), [old] * OLD + [images] * NEW)
     noise = np.random.default_rng(seed).normal(size=(len(labels), DIM)) @ ROOT
     weight = CENTRES @ np.linalg.inv(ROOT @ ROOT)
     head = Rows(weight, -0.5 * (weight * CENTRES).sum(1))
