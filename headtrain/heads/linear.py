@@ -78,7 +78,7 @@ def may_win(rows: Rows, features: Float[Any, "images dim"]) -> Bool[np.ndarray, 
 
 
 def shared_row(rows: Rows, kept: Bool[np.ndarray, " classes"]) -> Rows:
-    """Return the mean of these rows, which differences of logits ignore; zeros for less than two.
+    """Return the mean of these rows, which differences of logits ignore; zeros for fewer than two.
 
     Args:
         rows: Rows of a head.

@@ -241,7 +241,7 @@ def _started(growth: Growth, init: Any, old: OldRows) -> tuple[Head, Initialisat
     )
     study, drawn = _study(growth, init, len(old.rows.labels)), old if old.drawn else None
     ((head, start),) = started_heads(*sides, [study], came_with=growth.came_with, drawn=drawn)
-    return head, start.beside(scale, shared)
+    return head, start.next_to(scale, shared)
 
 
 def _balanced(

@@ -202,7 +202,7 @@ class Initialisation:
         found, moved = before and left_out, balance and balance.moved(shift)
         return replace(self, rows=rows, shift=self.shift + shift, left_out=found, balance=moved)
 
-    def beside(self, scale: float, shared: Rows) -> Initialisation:
+    def next_to(self, scale: float, shared: Rows) -> Initialisation:
         """Return the same next to old rows that are larger by a factor and then by one row."""
         before, balance = self.left_out, self.balance
 
