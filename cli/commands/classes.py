@@ -41,8 +41,8 @@ def add(
         bool,
         typer.Option(
             "--more",
-            help="Give more images of classes that the model has: the rows of these classes, and of"
-            " all classes added with them, are computed anew from all images.",
+            help="Give more images of classes that the model has: their rows are computed anew from"
+            " all images.",
         ),
     ] = False,
     old: Annotated[
@@ -62,9 +62,11 @@ def add(
     head file, IMAGES a feature cache or a file of arrays with labels.
 
     The rows of the new classes are computed from the features of their images;
-    old images are not needed. The rows of other classes do not change, nor does
-    MODEL. With --backbone and a network without a classifier (DINO, SigLIP, CLIP),
-    the new model has only these classes, with a head that is fitted to their images.
+    old images are not needed. The rows that MODEL came with do not change. Rows of
+    classes added before with the same options are computed anew with the new ones,
+    so that steps add up to one. With --backbone and a network without a classifier
+    (DINO, SigLIP, CLIP), the new model has only these classes, with a head that is
+    fitted to their images.
 
     An audit warns about classes that the model already has, classes that look
     alike, repeated images, images that do not fit their class, and old images that

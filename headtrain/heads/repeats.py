@@ -33,8 +33,9 @@ Distinct clusters of rows in every class, as narrow as crops, cannot be told fro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -115,6 +116,13 @@ def groups_of(data: FeatureSet) -> Int[np.ndarray, " rows"]:
             _, first, places = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
             _FOUND[data] = first[places.reshape(-1)]
     return _FOUND[data]
+
+
+def joined(parts: Sequence[FeatureSet], class_names: tuple[str, ...]) -> FeatureSet:
+    """Return `FeatureSet.joined` with groups if any set has some; in others, they are found."""
+    if any(part.groups is not None for part in parts):
+        parts = [replace(part, groups=groups_of(part)) for part in parts]
+    return FeatureSet.joined(parts, class_names)
 
 
 def _spaced(classes: list[Int[np.ndarray, " _"]]) -> list[Int[np.ndarray, " _"]]:

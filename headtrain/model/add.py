@@ -21,7 +21,7 @@ from clinit.extract.dataset.names import near_names
 from clinit.headtrain.heads.start.scale import LeftOut
 from clinit.headtrain.heads.temperature import PRIOR, temperature_of
 from clinit.headtrain.model.addition import NONE, Addition, Examined, Price, first_left_out
-from clinit.headtrain.model.again import of_both, with_more
+from clinit.headtrain.model.again import of_both, with_earlier, with_more
 from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import Change
@@ -96,13 +96,15 @@ def add(
     if kind == "more":
         left, images, told = with_more(model, images, old, observe)
         data |= told
-        if old is not None and {*old.class_names}.isdisjoint(left.class_names):
-            old = None
+    left, images, earlier = with_earlier(left, images, config)
+    again = {*model.class_names} - {*left.class_names}
+    if old is not None and again and {*old.class_names}.isdisjoint(left.class_names):
+        old = None  # of classes that are added again
     if old is not None:
         train, aside = held_out(old.train, old.val, HELD_OUT)
         old = replace(old, train=train, val=aside)
     images = replace(images, data=data)
-    return grow(Growth(model, left, images, config, kind, old), observe)
+    return grow(Growth(model, left, images, config, kind, old, earlier), observe)
 
 
 def merge(
@@ -157,12 +159,16 @@ def grow(growth: Growth, observe: Observer) -> Addition:
         kind = "none, because the model had no classes; its head was fitted (ridge)"
         started = GrownHead(head, None, kind)
     answers = _left_out(growth, started)
-    own = Examined.of(started.head, answers, growth.tested, images.val)
+    tested, untested = growth.tested, growth.untested
+    own = Examined.of(started.head, answers, tested, images.val, untested)
+    left_out = own.left_out(images.train, untested) if answers is not None else None
+    if DRAWN in started.old and not len(tested.labels):
+        own = own._replace(old=own.old.nothing())
+    own = own.parted(growth.earlier, untested)
     prices = _prices(growth, started, own)
     observe(Doing(f"Looking for odd {images.listed.noun}s …"))
     found = _audit(growth, started.head)
-    added = _added(growth, started, own, found, is_left_out=answers is not None)
-    return replace(added, prices=prices)
+    return replace(_added(growth, started, own, found, left_out), prices=prices)
 
 
 def _prices(growth: Growth, started: GrownHead, own: Examined) -> tuple[Price, ...]:
@@ -175,11 +181,11 @@ def _prices(growth: Growth, started: GrownHead, own: Examined) -> tuple[Price, .
 
 
 def _left_out(growth: Growth, started: GrownHead) -> LeftOut | None:
-    """Return leave-one-out logits of the images, unless images of both kinds are held out."""
+    """Return leave-one-out logits of the images, unless held-out ones test all classes."""
     images, start = growth.images, started.start
     if start is None:
         return first_left_out(images.train, started.head)
-    is_held_out = len(growth.tested.labels) and len(images.val.labels)
+    is_held_out = len(growth.tested.labels) and not growth.untested
     return None if is_held_out or start.left_out is None else start.left_out()
 
 
@@ -195,15 +201,13 @@ def _audit(growth: Growth, head: Head) -> Audit:
     return audit(images, model.head, head, rows, earlier)
 
 
-def _calibrated(growth: Growth, own: Examined, kind: str) -> dict[str, Any]:
+def _calibrated(growth: Growth, own: Examined) -> dict[str, Any]:
     """Return the temperature, and the scores of images of the classes.
 
     Images of new classes alone would bias the temperature, so images count against the earlier
     temperature as far as they represent the old classes.
     """
     facts, before = growth.left.facts, growth.left.facts.temperature
-    if DRAWN in kind and not len(growth.tested.labels):
-        own = own._replace(old=own.old.nothing(own.old.class_names))
     weight = growth.represents(own.old)
     value = 1.0 if before is None else before.value
     found = None if before is None else before.unmeasured
@@ -215,19 +219,20 @@ def _calibrated(growth: Growth, own: Examined, kind: str) -> dict[str, Any]:
 
 
 def _added(
-    growth: Growth, started: GrownHead, own: Examined, found: Audit, *, is_left_out: bool
+    growth: Growth, started: GrownHead, own: Examined, found: Audit, left_out: FeatureSet | None
 ) -> Addition:
-    model, left, images, config = growth.model, growth.left, growth.images, growth.config
-    (head, start, kind, share, bounded, _), tested = started, growth.tested
+    model, left, images, added = growth.model, growth.left, growth.images, growth.added
+    (head, start, kind, share, bounded, _), tested = started, growth.tested_before
     assert head.class_names is not None
     # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
-    tasks = (*left.facts.tasks, *(task for _ in images.class_names))
-    told = _calibrated(growth, own, kind)
+    task_of = dict(zip(model.class_names, model.facts.tasks, strict=True))
+    task_of |= dict.fromkeys(added, task)
+    tasks = (*left.facts.tasks, *(task_of[name] for name in images.class_names))
+    told = _calibrated(growth, own)
     facts = replace(left.facts, class_names=head.class_names, tasks=tasks, **told)
     linear = replace(head, fingerprint=left.head.fingerprint)
-    is_left_out = is_left_out and not len(images.val.labels)
-    memory = grown_memory(growth, own.left_out(images.train) if is_left_out else None)
+    memory = grown_memory(growth, left_out)
     grown = replace(left, facts=facts, linear=linear, memory=memory).with_rows_of()
     if replaced := model.facts.num_classes - left.facts.num_classes:  # keep the order of rows
         row_of = {name: row for row, name in enumerate(head.class_names)}
@@ -236,25 +241,28 @@ def _added(
     _, old_after, new_after = own.price(None)
     old_after = old_after if len(tested.labels) else NONE
     tests = own.new.counts()
-    untested = [name for name in images.class_names if not tests[head.class_names.index(name)]]
+    untested = [name for name in added if not tests[head.class_names.index(name)]]
+    aside = 0 if model.memory is None else len(model.memory.held_out.named(growth.earlier).labels)
+    counts = dict(zip(images.class_names, images.train.counts().tolist(), strict=True))
     change = Change.now(
         growth.action,
-        images.class_names,
+        added,
         task=task,
-        images=dict(zip(images.class_names, images.train.counts().tolist(), strict=True)),
+        images={name: counts[name] for name in added},
         data={
             **images.data,
             "old_rows": kind,
             "price": growth.price,
             "bounded": bounded,
-            "left_out": is_left_out,
+            "left_out": left_out is not None and not {*added}.isdisjoint(growth.untested),
+            **({"earlier": len(growth.earlier)} if growth.earlier else {}),
             **({"start": start.chosen, "discriminants": share} if start and share else {}),
             "untested": untested,
             "tested_classes": len(np.unique(tested.labels)),
-            "old_left_out": len(tested.labels) - len(growth.held_out.labels),
+            "old_left_out": len(tested.labels) - len(growth.held_out.labels) - aside,
             "audit": found.content,
         },
-        settings=asdict(config),
+        settings=asdict(growth.config),
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
     )
     before = Examined.of(model.head, None, tested, images.val.nothing()).price(0).old

@@ -13,7 +13,7 @@ number per new class, and the head one more column, which adds this number to th
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -84,7 +84,14 @@ class Examined(NamedTuple):
     new: FeatureSet
 
     @classmethod
-    def of(cls, head: Head, found: LeftOut | None, old: FeatureSet, new: FeatureSet) -> Examined:
+    def of(
+        cls,
+        head: Head,
+        found: LeftOut | None,
+        old: FeatureSet,
+        new: FeatureSet,
+        untested: Collection[str] = (),
+    ) -> Examined:
         """Measure old and new classes on held-out images, or else on leave-one-out logits.
 
         Args:
@@ -92,11 +99,11 @@ class Examined(NamedTuple):
             found: Leave-one-out logits of the training images.
             old: Held-out and left-out images of old classes, as `Growth.tested`.
             new: Held-out images of new classes.
+            untested: New classes that leave-one-out logits test.
         """
         assert head.class_names is not None
         names = head.class_names
         old, new = (rows.named(names) for rows in (old, new))
-        found = None if len(old.labels) and len(new.labels) else found
         start = head.num_classes if found is None else found.data.start
         owed = old.features[:, -1:].astype(np.float32)
         owing = np.unique(old.labels[owed[:, 0] != 0])
@@ -113,22 +120,25 @@ class Examined(NamedTuple):
             wide(new.features[:], np.zeros((len(new.labels), len(changed))), new.labels),
         ]
         if found is not None:
-            is_new, gaps = found.labels >= start, found.logits.cpu().numpy()
-            for side, chosen in enumerate((~is_new, is_new)):
-                if not len(parts[side].labels):
-                    features = to_numpy(take(found.data.features, found.drawn[chosen]))
-                    features = features.astype(np.float32)
-                    gap = gaps[chosen] - (features @ head.weight[start:].T + head.bias[start:])
-                    gap = np.pad(gap, ((0, 0), (len(owing), 0)))
-                    parts[side] = wide(features, gap, found.labels[chosen])
+            gaps, is_old = found.logits.cpu().numpy(), found.labels < start
+            is_old &= not len(old.labels)
+            chosen_new = np.isin(found.labels, [names.index(name) for name in untested])
+            for side, chosen in enumerate((is_old, chosen_new)):
+                features = to_numpy(take(found.data.features, found.drawn[chosen]))
+                features = features.astype(np.float32)
+                gap = gaps[chosen] - (features @ head.weight[start:].T + head.bias[start:])
+                gap = np.pad(gap, ((0, 0), (len(owing), 0)))
+                more = wide(features, gap, found.labels[chosen])
+                parts[side] = FeatureSet.joined([parts[side], more], names)
         weight = np.concatenate([head.weight, columns], axis=1)
         return cls(replace(head, weight=weight), *parts)
 
-    def left_out(self, images: FeatureSet) -> FeatureSet:
+    def left_out(self, images: FeatureSet, classes: tuple[str, ...]) -> FeatureSet:
         """Return new images with what their margins owe to them, for `Memory.left_out`.
 
         Args:
-            images: All of them, which give the classes, width and dtype.
+            images: All of them, which give all classes, width and dtype.
+            classes: Those whose images are returned.
         """
         rows, head = self.new.first(MOST_LEFT_OUT), self.head
         known, margins = np.where(np.arange(rows.dim) < images.dim, rows.features, 0), []
@@ -139,7 +149,20 @@ class Examined(NamedTuple):
             margins.append(own[:, 0] - logits.max(axis=1))
         stored = np.column_stack([known[:, : images.dim], margins[0] - margins[1]])
         found = replace(rows, features=stored.astype(images.features.dtype))
-        return found.named(images.class_names)
+        return found.named(classes).named(images.class_names)
+
+    def parted(self, earlier: tuple[str, ...], untested: Collection[str]) -> Examined:
+        """Return the same with images of earlier classes among the old ones.
+
+        As many are taken of those that are untested but for left-out images as are remembered.
+        """
+        names = self.new.class_names
+        held_out = tuple(name for name in earlier if name not in untested)
+        left_out = tuple(name for name in earlier if name in untested)
+        rest = tuple(name for name in names if name not in earlier)
+        moved = [self.new.named(held_out), self.new.named(left_out).first(MOST_LEFT_OUT)]
+        old = FeatureSet.joined([self.old, *(each.named(names) for each in moved)], names)
+        return self._replace(old=old, new=self.new.named(rest).named(names))
 
     def shifted(self, new: int, shift: float) -> Examined:
         """Return the same with larger biases of the last `new` classes."""
@@ -234,14 +257,20 @@ class Addition:
         if not change.classes:
             return [f"{name} knows {classes}, as before: none was added"]
         lines = [" ".join([f"{name} knows {classes}.", self._new_in_words, *self._old_in_words])]
+        earlier = change.data.get("earlier", 0)
         if change.action != "add":
-            anew = self.computed_anew
+            anew = self.computed_anew - earlier
             arrived = {"computed anew": anew, "added": len(change.classes) - anew}
             done = [f"{number_of(n, 'class')} {what}" for what, n in arrived.items() if n]
             if more := change.data.get("more"):
                 told = number_of(sum(more.values()), f"more {self._noun}")
                 done.insert(0, f"{told} of {number_of(len(more), 'class')}")
             lines.append(", ".join(done))
+        if earlier:
+            which = number_of(earlier, "class")
+            lines.append(
+                f"Computed anew with these: {which} of earlier additions, as if all at once"
+            )
         if probabilities := self.model.facts.probabilities:
             lines.append(f"Probabilities: {probabilities}")
         if self.place:
@@ -288,9 +317,10 @@ class Addition:
             noun = self._noun
             of = " and ".join(f"{number_of(n, noun)} {kind}" for kind, n in kinds.items() if n)
             of += ", each tested without itself" if learnt else ""
-            before = f"before the change, {self.old_before.correct:,}"
+            before = f"; before the change, {self.old_before.correct:,}"
+            before = before if self.old_before.total == self.old.total else ""
             which = "Other" if "more" in self.change.data else "Old"
-            lines.append(f"{which} classes: of {of}, {_right(self.old)}; {before}.")
+            lines.append(f"{which} classes: of {of}, {_right(self.old)}{before}.")
             which, classes = "The other", classes + self.change.data["tested_classes"]
         if classes < self.model.facts.num_classes:
             left = number_of(self.model.facts.num_classes - classes, "class")

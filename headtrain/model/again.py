@@ -15,8 +15,8 @@ of sums and the float32 rounding of the remembered covariance.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -25,10 +25,12 @@ from jaxtyping import Float
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
+from clinit.headtrain.heads.repeats import joined
 from clinit.headtrain.model.audit import AuditedImages
 from clinit.headtrain.model.inputs import Arrived
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.observer import Noted, Observer, ignore
 from clinit.words import examples, number_of
@@ -77,11 +79,48 @@ def with_more(
         observe(Noted(f"{repeated:,} of {of} seen already, counted once{which}"))
     every = replace(
         images,
-        train=FeatureSet.joined([learnt, train.named(names)], names),
+        train=joined([learnt, train.named(names)], names),
         val=FeatureSet.joined([aside, val.named(names)], names),
     )
     facts["more"] = dict(zip(images.class_names, train.counts().tolist(), strict=True))
     return _before(model, learnt), every, facts
+
+
+def with_earlier(
+    model: Model, images: Arrived, config: AddConfig
+) -> tuple[Model, Arrived, tuple[str, ...]]:
+    """Remove classes that were added by the same settings, and join their images to new ones.
+
+    Classes that are added one by one then have the rows of one addition of all: what old classes
+    lose does not add up.
+
+    Returns:
+        The model without the classes whose training rows it remembers; images of these classes and
+        then of the new ones; the names of these classes.
+    """
+    memory, arrived = model.memory, zip(model.class_names, model.facts.tasks, strict=True)
+    if memory is None:
+        return model, images, ()
+    alike = {
+        change.task
+        for change in model.facts.history
+        if change.action in ("add", "more", "merge")
+        and _of_rows(asdict(config) | dict(change.settings)) == _of_rows(asdict(config))
+    }
+    sets = [memory.learnt]
+    names = tuple(n for n, t in arrived if t and t in alike and _whole(n, sets, memory) is not None)
+    if not names:
+        return model, images, ()
+    every = (*names, *images.class_names)
+    learnt, aside = (each.named(names) for each in (memory.learnt, memory.held_out))
+    pairs = ((learnt, images.train), (aside, images.val))
+    train, val = (joined([each.named(every) for each in pair], every) for pair in pairs)
+    return _before(model, learnt), replace(images, train=train, val=val), names
+
+
+def _of_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings on which the rows of a class depend, besides those of the model."""
+    return {name: settings[name] for name in ("max_old_loss", "init", "new_share")}
 
 
 def of_both(model: Model, other: Model) -> tuple[Model, Arrived | None, Model, list[str]]:
@@ -140,7 +179,7 @@ def of_both(model: Model, other: Model) -> tuple[Model, Arrived | None, Model, l
         for part, mine in zip(parts, (own[0], names[len(own[0]) :]), strict=True)
         if part is not None
     ]
-    train, val = (FeatureSet.joined(split, names) for split in zip(*sides, strict=True))
+    train, val = (joined(split, names) for split in zip(*sides, strict=True))
     images = Arrived(train=train, val=val, listed=AuditedImages.stored(train, val, noun=model.noun))
     return left, images, model, notes
 

@@ -60,6 +60,13 @@ class Growth:
     action: Action
     old: Source | None = None
     """Given features of old classes, some of them held out, or their statistics."""
+    earlier: tuple[str, ...] = ()
+    """Classes of earlier additions in `images`, whose rows are computed with those of the others."""
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The other classes in `images`."""
+        return tuple(name for name in self.images.class_names if name not in self.earlier)
 
     @cached_property
     def given(self) -> Source:
@@ -88,6 +95,16 @@ class Growth:
             aside = aside.without(left.memory.learnt)
         return Source(train, aside)
 
+    @cached_property
+    def untested(self) -> tuple[str, ...]:
+        """The classes in `images` that only left-out images test, none being held out.
+
+        If some added classes have images held out, these alone test added classes.
+        """
+        held_out = {self.images.class_names[label] for label in np.unique(self.images.val.labels)}
+        added = self.added if held_out.isdisjoint(self.added) else ()
+        return tuple(n for n in (*self.earlier, *added) if n not in held_out)
+
     @property
     def held_out(self) -> FeatureSet:
         """Held-out rows of old classes: given ones, or those that the model remembers."""
@@ -100,6 +117,16 @@ class Growth:
         memory, held_out = self.left.memory, owing_nothing(self.held_out)
         parts = [held_out] if memory is None else [held_out, memory.left_out]
         return FeatureSet.joined(parts, held_out.class_names)
+
+    @cached_property
+    def tested_before(self) -> FeatureSet:
+        """`tested`, and the same of `earlier` classes; labels are those of the model before."""
+        names, parts = self.model.class_names, [self.tested]
+        if self.model.memory is not None:
+            memory = self.model.memory
+            parts += [owing_nothing(memory.held_out.named(self.earlier)), memory.left_out]
+            parts[-1] = parts[-1].named(self.earlier)
+        return FeatureSet.joined([each.named(names) for each in parts], names)
 
     @cached_property
     def share(self) -> float:
@@ -159,7 +186,8 @@ class Growth:
         """
         if not self.left.facts.num_classes:
             return 1.0
-        classes = 2 * len(np.unique(tested.labels)) / self.left.facts.num_classes
+        old = self.left.facts.num_classes + len(self.earlier)
+        classes = 2 * len(np.unique(tested.labels)) / old
         return min(1.0, max(classes, len(self.held_out.labels) / ENOUGH))
 
 

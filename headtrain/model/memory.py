@@ -29,6 +29,7 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.files.documents import Count, DocumentKind
 from clinit.files.tensors import Array, read_tensors, tensors_bytes
+from clinit.headtrain.heads.repeats import joined
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.words import number_of
 
@@ -60,6 +61,7 @@ STORED = ARRAYS | {
         ("_labels", ("int64",), (), "classes"),
     )
 }
+STORED["learnt_groups"] = Array(("int64",), ("learnt",), optional=True)
 """All arrays of the file."""
 MOST_LEARNT = 500
 """If an added class has more training rows than this, only its statistics are remembered."""
@@ -138,7 +140,12 @@ class Memory:
             exact=True,
             freedom=statistics.freedom,
             held_out=rows.nothing() if held_out is None else held_out,
-            learnt=FeatureSet(rows.features[learnt], rows.labels[learnt], rows.class_names),
+            learnt=FeatureSet(
+                rows.features[learnt],
+                rows.labels[learnt],
+                rows.class_names,
+                None if rows.groups is None else rows.groups[learnt],
+            ),
             left_out=owing_nothing(rows.nothing()) if left_out is None else left_out,
             backbone=dict(backbone),
         )
@@ -175,6 +182,8 @@ class Memory:
         for name in ROWS:
             rows: FeatureSet = getattr(self, name)
             plain |= {name: rows.features, f"{name}_labels": rows.labels}
+        if self.learnt.groups is not None:
+            plain["learnt_groups"] = np.unique(self.learnt.groups, return_inverse=True)[1]
         return plain
 
     @property
@@ -197,7 +206,7 @@ class Memory:
         places = len(self.class_names) + np.arange(len(new.class_names))
 
         def both(one: FeatureSet, other: FeatureSet) -> Any:
-            return FeatureSet.joined([one, other.renumbered(places, names)], names)
+            return joined([one, other.renumbered(places, names)], names)
 
         return replace(
             self,
@@ -330,5 +339,5 @@ def read_memory(path: Path) -> Memory:
     fields: dict[str, Any] = {**facts, **{name: tensors[name] for name in ARRAYS}}
     for name in ROWS:
         labels, names = tensors[f"{name}_labels"], facts["class_names"]
-        fields[name] = FeatureSet(tensors[name], labels, names)
+        fields[name] = FeatureSet(tensors[name], labels, names, tensors.get(f"{name}_groups"))
     return Memory(**fields)

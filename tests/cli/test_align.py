@@ -12,8 +12,7 @@ def test_align_takes_the_views_of_the_cache_in_turn(
 ) -> None:
     cache, heads = tmp_path / "cache", {}
     places = ["--root", make_tree(train=8, val=3), "--out", cache, "--weights", tiny_weights]
-    views = ("--views", 3, "--view-seed", 5)
-    done("extract", *places, *NETWORK, "--dataset", "folder", *views)
+    done("extract", *places, *NETWORK, "--dataset", "folder", *("--views", 3, "--view-seed", 5))
     for number, seen in ((3, "3 views (seed 5)"), (1, "1 view (seed 5)"), (0, "plain images")):
         out = tmp_path / f"{number}.safetensors"
         few = ("--device", "cpu", "--epochs", 4, "--views", number)

@@ -92,8 +92,7 @@ def test_a_function_of_the_page_is_trained_with_and_repeated_by_command(
     monkeypatch.delitem(sys.modules, module)
     result = call(*f"{again} other".split())
     assert f"No module named '{module}'" in str(result.exception)
-    shown = call("report", "runs", "--json")
-    assert f"{function}@" in shown.output
+    assert f"{function}@" in call("report", "runs", "--json").output
 
 
 @pytest.mark.slow

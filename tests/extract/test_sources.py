@@ -42,8 +42,7 @@ def roots(make_tree: Callable[..., Path], tmp_path: Path) -> Mapping[str, Path]:
                 names="abc",
                 row_group_size=3,
             )
-    kinds = {kind: tmp_path / kind for kind in KINDS[1:]}
-    return {"folder": folder, **kinds}
+    return {"folder": folder, **{kind: tmp_path / kind for kind in KINDS[1:]}}
 
 
 def run(kind: str, root: Path, out: Path, config: ExtractConfig) -> Mapping[str, CacheSplit]:

@@ -52,11 +52,12 @@ class Array:
     is the number of class names in the description."""
     below: str | None = None
     """The axis whose length is above all numbers."""
+    optional: bool = False
 
     def problem(self, array: np.ndarray | None, sizes: dict[str, int]) -> str | None:
         """Return why an array is not as declared; add the lengths of its axes to `sizes`."""
         if array is None:
-            return "is missing"
+            return None if self.optional else "is missing"
         found = f"is {array.dtype} {array.shape}"
         if array.dtype.name not in self.dtypes:
             return f"{found}, expected {' or '.join(self.dtypes)}"

@@ -65,8 +65,7 @@ def test_tasks_have_numbers_where_all_runs_that_train_switch_at_the_same_places(
     make_run: MakeRun,
 ) -> None:
     solved = make_run("least-square", iterations=0, every=200)
-    shorter = make_run("class-mean", tasks=2, stop_after=2)
-    report = runs_of([make_run(), solved, shorter])
+    report = runs_of([make_run(), solved, make_run("class-mean", tasks=2, stop_after=2)])
     assert switches(report.runs) == Switches((200, 400, 600), are_shared=True)
     loss: Any = report.figure("curves").axes[0]
     assert [text.get_text() for text in loss.texts] == ["task 1", "task 2", "task 3"]

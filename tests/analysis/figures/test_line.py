@@ -31,8 +31,7 @@ def test_lines_over_seeds_agree_with_loops_over_rows() -> None:
     assert list(found) == list(expected)
     for task, line in found.items():
         columns = (line.at, line.mean, line.low, line.high)
-        got = np.column_stack(columns)
-        assert got == pytest.approx(np.array(expected[task]))
+        assert np.column_stack(columns) == pytest.approx(np.array(expected[task]))
 
 
 def test_values_span_decades_from_a_factor_of_20_on_and_only_above_0() -> None:

@@ -24,8 +24,7 @@ def test_several_seeds_and_trials_of_a_search_are_ranked(
 
 def test_json_and_csv_are_alone_on_standard_output(three_inits: Path, tmp_path: Path) -> None:
     page, plot = tmp_path / "out" / "page.html", tmp_path / "a.svg"
-    words = ("--html", page, "--plot", plot)
-    text = shown(three_inits, "--format", "json", *words)
+    text = shown(three_inits, "--format", "json", *("--html", page, "--plot", plot))
     assert [row["init"] for row in json.loads(text)] == ["random", "class-mean", "least-square"]
     assert shown(three_inits, "--json") == text
     assert plot.is_file()

@@ -224,8 +224,7 @@ def compute() -> Compute:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         network = nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.GELU(), nn.Flatten(), nn.Linear(256, 5))
-    normalise = TRANSFORM.normalise
-    return torch.no_grad()(lambda pixels: network(normalise(pixels)))
+    return torch.no_grad()(lambda pixels: network(TRANSFORM.normalise(pixels)))
 
 
 def arrive(sizes: list[int]) -> Iterator[ImageBatch]:

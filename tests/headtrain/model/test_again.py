@@ -12,6 +12,7 @@ import pytest
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
+from clinit.headtrain.heads.repeats import joined
 from clinit.headtrain.model.add import merge
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.again import of_both, with_more
@@ -64,6 +65,12 @@ def more(model: Model, source: Source, config: AddConfig, old: Source | None = N
 
 def arrived(model: Model, source: Source) -> Arrived:
     return features_in(source).arrive(model, 0, ignore)
+
+
+def at_once(steps: list[Source], names: str) -> Source:
+    """Return the images of several steps in one."""
+    train, val = ([getattr(s, part).named((*names,)) for s in steps] for part in ("train", "val"))
+    return Source(joined(train, (*names,)), joined(val, (*names,)))
 
 
 def check_equal(found: Model, expected: Model) -> None:
@@ -121,17 +128,37 @@ def test_images_in_two_steps_give_the_rows_of_one(model: Model, init: AddInit, n
     config = AddConfig(init=init)
     first = add(model, images("xyz", 0, 5), config).model
     found = more(first, images(named, 5, 9, held_out=2), config)
-    parts = [images("xyz", 0, 5), images(named, 5, 9, held_out=2)]
-    rows = [[each.named(("x", "y", "z")) for each in (p.train, p.val)] for p in parts]
-    train, val = (FeatureSet.joined([*each], ("x", "y", "z")) for each in zip(*rows, strict=True))
-    check_equal(found, add(model, Source(train, val), config).model)
+    whole = at_once([images("xyz", 0, 5), images(named, 5, 9, held_out=2)], "xyz")
+    check_equal(found, add(model, whole, config).model)
     assert found.facts.class_names == first.facts.class_names
     assert found.facts.history[-1].images == dict.fromkeys("xyz", 5) | dict.fromkeys(named, 9)
 
 
-def test_classes_that_came_later_stay_as_they_are(model: Model) -> None:
+@pytest.mark.parametrize("known", ["statistics", "nothing", "no class"])
+def test_one_class_after_the_other_has_the_rows_of_one_addition(model: Model, known: str) -> None:
+    model = model if known == "statistics" else replace(model, memory=None)
+    found = model = model.of_rows([]) if known == "no class" else model
+    steps = [images("xw"), images("v", held_out=2), images("y")]
+    steps[1] = replace(steps[1], train=replace(steps[1].train, groups=np.arange(9) // 2))
+    for step in steps:
+        before, addition = found.facts, found.add(step)
+        found = addition.model
+    whole = model.add(at_once(steps, "xwvy")).model
+    check_equal(found, whole)
+    groups = [each.memory.learnt.groups[18:27].tolist() for each in (found, whole) if each.memory]
+    assert groups[0] == groups[1]
+    tasks = [each.task for each in found.facts.history[-3:]]
+    assert [*found.facts.tasks[-4:]] == [tasks[0], *tasks]
+    change = addition.change
+    assert (change.classes, [*change.images.values()], change.data["earlier"]) == (("y",), [9], 3)
+    # The same images, each without itself or held out, are tested after a step and before the next.
+    assert addition.old_before == before.history[-1].accuracy["all"]
+    assert addition.old.total == addition.old_before.total
+
+
+def test_classes_that_came_by_other_settings_stay_as_they_are(model: Model) -> None:
     first = add(model, images("xy", 0, 5), AddConfig()).model
-    second = add(first, images("vw"), AddConfig()).model
+    second = add(first, images("vw"), AddConfig(max_old_loss=2)).model
     found = more(second, images("x", 5, 9), AddConfig())
     assert found.facts.class_names == second.facts.class_names
     changed = (found.head.weight != second.head.weight).any(axis=1)
@@ -146,8 +173,7 @@ def test_rows_come_from_a_cache_too(model: Model) -> None:
     first = add(model, images("xy", 0, 5), config).model
     assert first.memory is not None
     forgetful = replace(first, memory=replace(first.memory, learnt=first.memory.learnt.nothing()))
-    given = images("xyz", 0, 5)
-    check_equal(more(forgetful, images("xy", 5, 9), config, given), expected)
+    check_equal(more(forgetful, images("xy", 5, 9), config, images("xyz", 0, 5)), expected)
     # What is there already counts once.
     check_equal(more(first, images("xy"), config), expected)
     # A copy of an image of another class is an image.

@@ -107,8 +107,7 @@ def test_wrong_labels_and_strange_images_are_named() -> None:
 
 
 def test_classes_that_look_alike_are_counted() -> None:
-    alike = clean(np.stack([CENTRES[3], CENTRES[4], CENTRES[4] + 0.1]))
-    (pair,) = audited(alike).alike
+    (pair,) = audited(clean(np.stack([CENTRES[3], CENTRES[4], CENTRES[4] + 0.1]))).alike
     assert pair["classes"] == ["swamp", "tent"]
     assert PER_CLASS / 2 < pair["images"] < 2 * PER_CLASS
     far = CENTRES.copy()

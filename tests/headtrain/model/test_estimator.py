@@ -43,8 +43,7 @@ def test_new_classes_are_learnt_and_old_rows_stay(first: int) -> None:
 
 def test_it_is_the_model_that_add_makes(tmp_path: Path) -> None:
     rows, labels = drawn(range(OLD, OLD + NEW))
-    names = tuple("abcde")
-    clinit.save_head(tmp_path / "head.npz", *HEAD, names)
+    clinit.save_head(tmp_path / "head.npz", *HEAD, tuple("abcde"))
     named = np.array(["f", "g", "h"])[labels - OLD]
     added = clinit.load(tmp_path / "head.npz").add((rows.astype(np.float32), named)).model
     model = AddedClassesClassifier(str(tmp_path / "head.npz")).fit(rows, named)

@@ -25,8 +25,7 @@ def made(seed: int, images: int = 60) -> tuple[np.ndarray, dict[str, str], Evalu
     bad = {images - 1: "the file is empty"}
     batches = ((rows, logits[rows], bad if images - 1 in rows else {}) for rows in halves)
     asked: Any = SimpleNamespace(classes=classes, answered=lambda *_: batches, rows=(), noun="row")
-    levels = {"energy": (4.0,) * 100}
-    known = Known(rule="energy", images=100, levels=levels)
+    known = Known(rule="energy", images=100, levels={"energy": (4.0,) * 100})
     facts = ModelFacts(class_names=NAMES, tasks=(0,) * len(NAMES), known=known)
     return logits, classes, evaluate(Model(facts=facts, linear=None), asked)
 

@@ -329,8 +329,7 @@ def test_other_rows_than_those_of_the_run_are_refused(
 
 
 def test_a_cache_that_was_moved_is_named(tiny_run: Path, tmp_path: Path) -> None:
-    run = with_base(TrainedRun.read(tiny_run), path=str(tmp_path / "gone"))
-    _, (note,) = run.temperature()
+    _, (note,) = with_base(TrainedRun.read(tiny_run), path=str(tmp_path / "gone")).temperature()
     assert f"not at {tmp_path / 'gone'}" in note
     assert "Move or link it there" in note
 

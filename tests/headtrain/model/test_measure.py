@@ -125,7 +125,7 @@ def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
     )
     head = first_head(Source(single, single.nothing()))
     nothing = single.nothing()
-    found = Examined.of(head, first_left_out(single, head), nothing, nothing)
+    found = Examined.of(head, first_left_out(single, head), owing_nothing(nothing), nothing, NAMES)
     assert found.new.labels.tolist() == images.labels.tolist()  # no image of the class of one
     logits = []
     for row, group in zip(images.features.astype(np.float64), images.groups, strict=True):
@@ -144,7 +144,8 @@ def test_what_old_images_owe_stands_beside_left_out_logits_of_new_classes() -> N
     data = NewClasses(rows, labels, Rows.of_head(head), 2, 4)
     old = FeatureSet(np.column_stack([rows[:2], [0.5, 0.0]]), np.array([1, 0]), names)
     nothing = FeatureSet(rows, labels, names).nothing()
-    found = Examined.of(head, LeftOut(data, np.arange(6), torch.from_numpy(left)), old, nothing)
+    left_out = LeftOut(data, np.arange(6), torch.from_numpy(left))
+    found = Examined.of(head, left_out, old, nothing, "xy")
     plain = rows @ head.weight.T
     for side, expected in (
         (found.new, np.column_stack([plain[:, :2], left])),
@@ -160,7 +161,7 @@ def test_a_head_is_measured_on_held_out_images_of_either_kind_as_it_is() -> None
     held = images.part(np.arange(len(images.labels)) % 2 == 0)
     plain = Examined.of(head, None, owing_nothing(held), held)
     old = owing_nothing(held)
-    mixed = Examined.of(head, first_left_out(images, head), old, images.nothing())
+    mixed = Examined.of(head, first_left_out(images, head), old, images.nothing(), NAMES)
     assert mixed.price(1).old == accuracy(head, held.named(NAMES)) == plain.price(1).new
     assert len(mixed.new.labels) == len(images.labels)
 
@@ -170,8 +171,7 @@ def test_the_score_that_tells_added_classes_without_their_row_is_recorded() -> N
     labels = np.repeat(np.arange(3), 50)
     rows = FeatureSet(rng.normal(size=(150, 4)) + 4 * np.eye(4)[labels], labels, NAMES)
     head = Head(np.eye(3, 4, dtype=np.float32), np.zeros(3, np.float32), NAMES)
-    examined = Examined(head, rows.part(labels < 2), rows.part(labels == 2))
-    known = examined.known()
+    known = Examined(head, rows.part(labels < 2), rows.part(labels == 2)).known()
     assert known.images == 150
     assert known.rule in known.levels
     logits = rows.features @ head.weight.T

@@ -86,8 +86,7 @@ def test_it_is_compared_on_noise(
     ((difference, largest),) = found
     assert 0 <= float(difference) < 1e-4 < float(largest)
     network = small.train()
-    check = write_onnx(network, model, "", tmp_path / "x.onnx")
-    assert "agree on 4 images of noise" in check
+    assert "agree on 4 images of noise" in write_onnx(network, model, "", tmp_path / "x.onnx")
     assert network.training  # the network itself is not changed
 
 

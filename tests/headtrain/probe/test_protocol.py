@@ -83,8 +83,7 @@ def test_the_chosen_setting_is_that_of_a_loop_over_the_grid(
     models = [reference(c, ~held) for c in values]
     aside = train.features[held], train.labels[held]
     losses = [log_loss(aside[1], model.predict_proba(aside[0])) for model in models]
-    config = ProbeConfig(standardise=False, device="cpu", c=values[::-1])
-    found = probe(digits(), config)
+    found = probe(digits(), ProbeConfig(standardise=False, device="cpu", c=values[::-1]))
     scores = [100 * model.score(*aside) for model in models]
     assert [point.top1 for point in found.grid] == pytest.approx(scores, abs=1e-9)
     best = values[int(np.argmin(losses))]
@@ -116,8 +115,7 @@ def test_without_validation_rows_the_number_is_that_of_the_held_out_ones() -> No
 
 
 def test_classes_without_a_training_row_have_no_head_row() -> None:
-    without = digits().train.labels != 4
-    found = run(replace(digits(), train=part(digits().train, without)))
+    found = run(replace(digits(), train=part(digits().train, digits().train.labels != 4)))
     assert found.classes == 9
     assert found.head.class_names == tuple(name for name in NAMES if name != "4")
     assert found.val.rows == 200

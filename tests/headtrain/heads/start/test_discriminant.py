@@ -223,8 +223,7 @@ def test_old_classes_lose_no_more_than_the_price_on_images_that_were_left_out() 
 
 
 def test_a_higher_price_raises_the_biases_as_it_raises_the_left_out_logits() -> None:
-    data = made([5, 6], spread=3.0)
-    low, high = (discriminant_rows(data, points) for points in (0.0, 20.0))
+    low, high = (discriminant_rows(made([5, 6], spread=3.0), points) for points in (0.0, 20.0))
     raised = high.shift - low.shift
     assert raised > 0.1
     np.testing.assert_allclose(high.rows.bias - low.rows.bias, raised)

@@ -94,8 +94,7 @@ def test_with_many_images_each_of_a_class_of_32_is_still_left_out_alone() -> Non
 
 
 def test_new_classes_of_one_image_start_at_the_norm_of_the_old_rows() -> None:
-    data = made(5, 6, 1, 1)
-    own, built_in = (initialise(Start(init=init), data) for init in INITS)
+    own, built_in = (initialise(Start(init=init), made(5, 6, 1, 1)) for init in INITS)
     np.testing.assert_allclose(own.rows.weight, built_in.rows.weight, rtol=1e-6)
 
 

@@ -48,8 +48,7 @@ def test_every_row_has_the_head_row_of_its_class(tasks: int) -> None:
 def test_new_classes_follow_the_base_task_by_task() -> None:
     """Those without training rows do not arrive; a name that the base has is another class."""
     base, new = source("dbxx", [2, 3, 0, 0], [1, 1, 0, 0]), source("vbzy", [0, 5, 5, 5], [2] * 4)
-    config = replace(CONFIG, class_order=tuple("zyvb"), shots=4)
-    scenario = build(base, new, config=config)
+    scenario = build(base, new, config=replace(CONFIG, class_order=tuple("zyvb"), shots=4))
     assert scenario.class_names == tuple("abcdzyb")
     assert (scenario.num_base, scenario.num_classes) == (4, 7)
     assert [(task.start, task.stop) for task in scenario.tasks] == [(4, 6), (6, 7)]

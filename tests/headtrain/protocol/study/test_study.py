@@ -44,8 +44,7 @@ def test_every_setting_has_one_name_and_a_help_text_of_its_own() -> None:
 
 
 def test_values_go_in_and_come_out_by_name() -> None:
-    values = {"seed": 3, "init": "zero", "lr": 0.5, "rank": 7, "ewc_lam": 2.0}
-    found = Study.of(values, top=True)
+    found = Study.of({"seed": 3, "init": "zero", "lr": 0.5, "rank": 7, "ewc_lam": 2.0}, top=True)
     assert found.stream.seed == 3
     assert found.top.ewc == EwcConfig(lam=2.0)
     assert found == Study(

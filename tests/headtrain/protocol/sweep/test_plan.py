@@ -46,8 +46,7 @@ def test_a_run_is_the_same_on_another_device_and_where_the_record_lacks_a_newer_
 
 
 def test_names_hold_what_varies_and_nothing_else() -> None:
-    found = runs("init=random,least-square", "seed=0:2", "lr=1e-3,1e-2", "scale=norm")
-    names = run_names(found)
+    names = run_names(runs("init=random,least-square", "seed=0:2", "lr=1e-3,1e-2", "scale=norm"))
     assert names[0] in ("random-seed=0-lr=0.001", "random-lr=0.001-seed=0")
     assert len(set(names)) == len(names)
     assert run_names(runs("init=random,lda")) == ["random", "lda-calibrated"]
@@ -76,8 +75,7 @@ def test_a_bank_holds_runs_of_one_stream_only_and_every_run_once(data: RunData) 
 
 
 def test_runs_of_another_pretrained_head_have_a_bank_of_their_own(data: RunData) -> None:
-    chosen = runs("loss=ce,mse,sqen")
-    compiled = compile_banks(chosen, replace(data, heads={"mse": data.head}))
+    compiled = compile_banks(runs("loss=ce,mse,sqen"), replace(data, heads={"mse": data.head}))
     assert [[run.training.loss for run in bank] for bank in compiled] == [["ce", "sqen"], ["mse"]]
 
 
