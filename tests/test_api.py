@@ -138,6 +138,8 @@ def test_wrong_calls_are_refused(caches: tuple[Path, Path]) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             clinit.train(*caches, study)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="init is an empty list"):
+        clinit.train(*caches, init=[])
     with pytest.raises(ExperimentError, match="holds no pretrained head"):
         clinit.train(replace(clinit.load_cache(caches[0]), head=None), caches[1], STUDY)
 

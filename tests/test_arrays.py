@@ -96,6 +96,8 @@ def test_a_head_of_arrays_needs_classes_and_features_one_backbone() -> None:
     head = np.ones((2, DIM)), np.zeros(2)
     with pytest.raises(ValueError, match="no base classes"):
         clinit.train(None, new, head=head, **STUDY)
+    with pytest.raises(ValueError, match="the head has 3 rows, and the base has 2 classes"):
+        clinit.train(base, new, head=(np.ones((3, DIM)), np.zeros(3)), **STUDY)
     with pytest.raises(clinit.ClinitError, match="backbone"):
         clinit.train(base, new, head=head, **STUDY)
     same = made(["c", "d"], backbone=base)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.settings import Names, SeedGroup, phrase, said, seed_groups
 from clinit.analysis.report.table import Cell, Cells, Column, Table
 from clinit.errors import RecordError
-from clinit.words import listed, number_of
+from clinit.words import did_you_mean, listed, number_of
 
 FEWEST = 3
 """Least number of seeds with a p-value."""
@@ -166,10 +167,13 @@ def compare(
     name = field.replace("-", "_")
     groups = seed_groups(runs)
     values = {text for run in runs if (text := run.texts.get(name)) is not None}
+    baseline = next((text for text in values if _number(text) == _number(baseline)), baseline)
     rivals = [group for group in groups if group.runs[0].texts.get(name) == baseline]
     if not rivals:
-        known = ", ".join(sorted(values)) or "no value, because no run reads it"
-        raise RecordError(f"no run has {name} {baseline}", remedy=f"Here, {name} has {known}.")
+        known = f"Here, {name} has {', '.join(sorted(values))}."
+        if not values:
+            known = f"No run reads {name}. {did_you_mean(name, {n for r in runs for n in r.texts})}"
+        raise RecordError(f"no run has {name} {baseline}", remedy=known.strip())
     pairs: list[tuple[SeedGroup, SeedGroup]] = []
     left_out: list[str] = []
     for group in groups:
@@ -228,6 +232,12 @@ def signed(value: float | None, measure: Measure) -> str:
 def p_text(value: float | None) -> str:
     """Return a p-value as printed."""
     return "-" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _number(text: str) -> str | float:
+    with suppress(ValueError):
+        return float(text)
+    return text
 
 
 def _values(group: SeedGroup, measure: Measure) -> dict[Any, float]:

@@ -104,8 +104,12 @@ def words_of(names: str | Iterable[str]) -> list[str]:
     return [name for word in words if (name := word.strip().replace("-", "_"))]
 
 
-def measures_of(names: str | Iterable[str]) -> list[Measure]:
+def measures_of(names: str | Iterable[str], others: Sequence[str] = ()) -> list[Measure]:
     """Return measures by their names; `gain` is the gain at equal level.
+
+    Args:
+        names: The names.
+        others: Further names that may have been meant.
 
     Raises:
         RecordError: If there is no measure of a name.
@@ -116,7 +120,8 @@ def measures_of(names: str | Iterable[str]) -> list[Measure]:
         if key not in MEASURES:
             raise RecordError(
                 f"there is no column {name!r}",
-                remedy=f"{nearest(name, [*MEASURES, 'gain'])} docs/metrics.md defines them.",
+                remedy=f"{nearest(name, [*others, *MEASURES, 'gain'])} docs/metrics.md defines"
+                " them.",
             )
         found.append(MEASURES[key])
     return found

@@ -142,7 +142,8 @@ def remember(
     given = number_of(len(change.classes), "class")
     say(f"{out} remembers {known}; given now: {given}, {images}{where}")
     if top1 := change.accuracy.get("old"):
-        say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, f'other {noun}')}, held out")
+        told = f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, f'other {noun}')}, held out"
+        say(f"{told}; if the head was trained on these {noun}s, it seems better than it is")
     tests = memory.held_out.counts() + memory.left_out.counts()
     if left := int((tests == 0).sum()):
         are = f"{number_of(left, 'class')} {'is' if left == 1 else 'are'} not tested"

@@ -111,8 +111,10 @@ def _show(written: Written, top1: Top1 | None) -> None:
         say(f"Images: {engine.transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
-    if model.memory is not None:
-        say(model.memory.describe())
+    if engine is not None and path.endswith(".safetensors"):
+        say("A file has no memory of the classes: only a model folder stores it")
+    elif model.memory is not None:
+        say(model.memory.describe(model.noun))
     if written.onnx is not None:
         say(f"{written.path / 'model.onnx'}: {written.onnx}")
     if engine is not None:

@@ -108,7 +108,8 @@ def report(
     from clinit.analysis.runs import MOST_NOTES, load_runs
 
     measures_of(view.columns)
-    measures_of({*(asked.figure or ())} - {"curves", "efficiency"})
+    drawn = ("curves", "efficiency")
+    measures_of({*(asked.figure or ())} - {*drawn}, drawn)
     loaded = load_runs(*runs)
     if asked.best_of:
         loaded = loaded.best_of(asked.best_of, asked.by or "init")

@@ -163,7 +163,8 @@ def number_labels(
     names = tuple(map(str, range(most + 1))) if names is None else names
     if least < 0 or most >= len(names):
         raise CacheError(
-            f"{origin} contains labels from {least} to {most}, expected 0 to {len(names) - 1}",
+            f"{origin} contains labels from {least} to {most}, expected"
+            f" {f'0 to {len(names) - 1}' if names else 'none below 0'}",
             remedy="Number the classes from 0, and name all of them in the file of `--classes`.",
         )
     return told.astype(np.int64), shared if shared[: len(names)] == names else names

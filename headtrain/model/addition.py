@@ -226,6 +226,8 @@ class Addition:
     Empty unless the rows are discriminants and images of old classes are held out."""
     place: str = ""
     """Where the features of the images are."""
+    heard: tuple[str, ...] = ()
+    """Warnings of the work that nobody was shown, first among `notes`."""
 
     @property
     def change(self) -> Change:
@@ -349,7 +351,7 @@ class Addition:
 
     def notes(self, name: str = "MODEL") -> list[str]:
         """Return what the numbers do not show; `name` is the place of the model."""
-        change, notes = self.change, list[str]()
+        change, notes = self.change, [*self.heard]
         for each in self.audit.known[:1]:
             model, old = change.data.get("model", "MODEL"), shlex.quote(each["old"])
             how = f"remove the old one: `clinit remove {shlex.quote(name)} {old}`"

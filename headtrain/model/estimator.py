@@ -15,7 +15,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.statistics.classifier import LeastSquaresClassifier, LinearClassifier
+from clinit.headtrain.heads.statistics.classifier import (
+    LeastSquaresClassifier,
+    LinearClassifier,
+    check_kind,
+    row_per_class,
+)
 from clinit.headtrain.protocol.stream.source import Source
 
 
@@ -26,8 +31,9 @@ class AddedClassesClassifier(LinearClassifier):
     from them; they are optional. `partial_fit` adds rows to the rows of earlier calls.
 
     Args:
-        head: Weight (classes, dim) and bias (classes,) as a pair; a `clinit.Head`; or a head file.
-            None: all classes are new, and the first head is that of `LeastSquaresClassifier`.
+        head: Weight (classes, dim) and bias (classes,) as a pair; a `clinit.Head`; a head file; or
+            a fitted linear classifier of scikit-learn. None: all classes are new, and the first
+            head is that of `LeastSquaresClassifier`.
         classes: The label of each row of `head`; None: its class names or, without any, 0, 1, ...
         init: Start of new rows, as `clinit add --init`.
         max_old_loss: Points of accuracy that old classes may lose, as `clinit add --max-old-loss`.
@@ -91,6 +97,7 @@ class AddedClassesClassifier(LinearClassifier):
         check_classification_targets(labels)
         if not first:
             before, labels_before = self._seen
+            check_kind(labels, labels_before)
             rows, labels = np.concatenate([before, rows]), np.concatenate([labels_before, labels])
         return self._grown(rows, labels)
 
@@ -99,16 +106,10 @@ class AddedClassesClassifier(LinearClassifier):
         if self.head is None:
             first = LeastSquaresClassifier().fit(rows, labels)
             self.classes_, self.temperature_ = first.classes_, first.temperature_
-            self.coef_, self.intercept_ = first.coef_, first.intercept_
-            if len(self.classes_) == 2:
-                self.coef_ = np.concatenate([-first.coef_, first.coef_]) / 2
-                self.intercept_ = np.concatenate([-first.intercept_, first.intercept_]) / 2
+            self.coef_, self.intercept_ = row_per_class(first.coef_, first.intercept_)
             return self
         weight, bias, known = self._released()
-        if known.dtype.kind in "US" and labels.dtype.kind not in "USO":
-            raise ValueError("labels are numbers, but the classes of the head are texts")
-        if known.dtype.kind not in "US" and labels.dtype.kind in "US":
-            raise ValueError("labels are texts, but the classes of the head are numbers: `classes`")
+        check_kind(labels, known)
         if weight.shape[1] != rows.shape[1]:
             read = f"the head reads {weight.shape[1]}"
             raise ValueError(f"X has {rows.shape[1]} features, but {read}")
@@ -125,9 +126,12 @@ class AddedClassesClassifier(LinearClassifier):
         given = self.head
         if isinstance(given, str | PathLike):
             given = read_head(Path(given))
+        names = getattr(given, "class_names", getattr(given, "classes_", None))
+        names = names if self.classes is None else self.classes
+        if hasattr(given, "coef_"):
+            given = given.coef_, given.intercept_
         pair = (given.weight, given.bias) if isinstance(given, Head) else given
-        weight, bias = map(np.asarray, pair)
-        names = self.classes if self.classes is not None else getattr(given, "class_names", None)
+        weight, bias = row_per_class(*map(np.asarray, pair))
         known = np.arange(len(weight)) if names is None else np.asarray(names)
         if len(np.unique(known)) != len(weight) or bias.shape != known.shape:
             raise ValueError(

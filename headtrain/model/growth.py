@@ -61,7 +61,7 @@ class Growth:
     old: Source | None = None
     """Given features of old classes, some of them held out, or their statistics."""
     earlier: tuple[str, ...] = ()
-    """Classes of earlier additions in `images`, whose rows are computed with those of the others."""
+    """Classes of earlier additions in `images`; their rows are computed with the others."""
 
     @property
     def added(self) -> tuple[str, ...]:

@@ -126,13 +126,12 @@ class ImageFolder(inputs.Inputs):
             folder = kept or Path(str(spare), "features")
             seen, bad = self._extracted(model, folder, observe)
             found = inputs.features_in(folder)
-        names, counts = found.class_names, found.splits["train"].counts()
+        names, counts = found.splits["train"].class_names, found.splits["train"].counts()
         if unreadable := [names[row] for row in np.flatnonzero(counts == 0)]:
             raise CacheError(
                 f"{len(unreadable):,} of {number_of(len(counts), 'class')} in {self.root}"
                 f" without an image that can be read ({examples(unreadable)})",
-                remedy="Add or replace images, or remove the folders of these classes; then give"
-                " another folder with `--features`.",
+                remedy="Add or replace images, or remove the folders of these classes.",
             )
         arrived, paths = found.arrive(model, share, ignore), [*chain(*found.names.values())]
         digests = [seen.digests[path] for path in paths]

@@ -94,7 +94,9 @@ def is_features(given: Any) -> bool:
         return True
     if isinstance(given, tuple) and len(given) == 2:
         return np.ndim(given[0]) in (1, 2) or np.ndim(given[1]) == 1
-    return getattr(given, "ndim", 0) in (1, 2)
+    if isinstance(given, list) and given and np.ndim(given[0]) < 2:  # no pictures
+        return np.asarray(given[0]).dtype.kind in "fiub"
+    return getattr(given, "ndim", 0) in (1, 2) or hasattr(given, "to_numpy")
 
 
 def _cache_at(path: Path) -> Path | None:
@@ -312,6 +314,8 @@ def _labelled(given: Any, labels: Any, origin: str, names: Any = None) -> Featur
             f"the features: {rows.dtype} {rows.shape}, expected numbers (rows, dim)",
             remedy="Give an array of numbers with one row per image.",
         )
+    if not len(rows):
+        raise CacheError("the features have no row", remedy="Give one row per image.")
     if labels is None:
         return FeatureSet(rows, np.zeros(len(rows), np.int64), ("",))
     found = to_numpy(as_array(labels))

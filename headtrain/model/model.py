@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -28,6 +28,7 @@ from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.reading import Reading
 from clinit.headtrain.model.settings import AddConfig, ArrivalKind, RememberConfig
+from clinit.observer import Event, Warned
 from clinit.words import examples, number_of, visible
 
 if TYPE_CHECKING:
@@ -71,8 +72,11 @@ class Model:
             parts: In place of a head: the fields.
 
         Raises:
+            ValueError: If the activation is another word.
             HeadError: If the rows have no class names, or are not finite.
         """
+        if activation not in get_args(Activation):
+            raise ValueError(f"activation takes softmax or sigmoid, got {activation!r}")
         if head is not None:
             from clinit.headtrain.model.storage import facts_of
 
@@ -182,11 +186,11 @@ class Model:
             memory=None if self.memory is None else self.memory.of_rows(picked),
         ).with_rows_of()
 
-    def remove(self, names: Sequence[str], data: Mapping[str, Any] = {}) -> Model:
+    def remove(self, names: str | Sequence[str], data: Mapping[str, Any] = {}) -> Model:
         """Return the model without the named classes; its history records the removal.
 
         Args:
-            names: Class names, or words for synsets of ImageNet.
+            names: Class names, or words for synsets of ImageNet; one may be given alone.
             data: Further contents of the history.
 
         Raises:
@@ -217,7 +221,8 @@ class Model:
             ModelError: If a class does not exist, two classes would have the same name, or a name
                 cannot be printed.
         """
-        new_names = dict(zip(self._meant([*new_names]), new_names.values(), strict=True))
+        new = map(str, new_names.values())
+        new_names = dict(zip(self._meant([*new_names]), new, strict=True))
         names = tuple(new_names.get(name, name) for name in self.facts.class_names)
         for name in new_names.values():
             check_name(name, "two classes would have it" if names.count(name) > 1 else "")
@@ -230,7 +235,8 @@ class Model:
         told = {"names": dict(new_names)}
         return renamed.after(Change.now("rename", [*new_names.values()], data=data, settings=told))
 
-    def _meant(self, names: Sequence[str]) -> list[str]:
+    def _meant(self, names: str | Sequence[Any]) -> list[str]:
+        names = [names] if isinstance(names, str) else [*map(str, names)]
         found = {name: meant(name, self.class_names) for name in names}
         if unknown := [name for name, classes in found.items() if len(classes) != 1]:
             words = by_word(self.class_names)
@@ -254,7 +260,7 @@ class Model:
         inputs: Any,
         *,
         top: int = 5,
-        reject: Rejection | None = None,
+        reject: Rejection | str | None = None,
         batch_size: int = 64,
         workers: int | None = None,
         max_pixels: int = MAX_PIXELS,
@@ -265,8 +271,9 @@ class Model:
             inputs: An image file or a folder of images, or a list of files; a PIL image; pixels
                 (height, width, 3) of uint8; or features, as an array (rows, dim) or a vector, a
                 file of arrays or a feature cache. One image is computed at once.
-            top: Maximum number of classes per image.
-            reject: Rule by which images belong to no class; None: no rule.
+            top: Maximum number of classes per image, at least 1.
+            reject: Rule by which images belong to no class, or the name of a score, as in
+                `Rejection.at_rate`; None: no rule.
             batch_size: Images per forward pass.
             workers: Threads that read and decode; default: the CPUs that the process may use.
             max_pixels: Maximum number of pixels; a larger image counts as unreadable.
@@ -275,13 +282,15 @@ class Model:
             ClinitError: If the model cannot classify such inputs, or they cannot be read. An
                 unreadable image among several does not stop the others.
         """
-        from clinit.headtrain.model.predict import predict
+        from clinit.headtrain.model.predict import Rejection, predict
 
+        if isinstance(reject, str):
+            reject = Rejection.at_rate(self, reject)
         reading = Reading(batch_size=batch_size, workers=workers, max_pixels=max_pixels)
         return predict(self, inputs, top=top, reject=reject, reading=reading)
 
     def evaluate(
-        self, images: Any, *, labels: Any = None, against: Model | None = None
+        self, images: Any, *, labels: Any = None, against: Model | AnyPath | None = None
     ) -> Evaluation:
         """Measure the model on labelled images or features.
 
@@ -289,7 +298,7 @@ class Model:
             images: A folder of images, whose class folders are named as the classes, or features:
                 a cache, a file of arrays, a `FeatureSet`.
             labels: A table of labels for images, or a file of labels for an array file.
-            against: Another model, which classifies the same images.
+            against: Another model, or its path, which classifies the same images.
 
         Raises:
             ClinitError: If the images cannot be read, or none is of a class of the model.
@@ -298,7 +307,7 @@ class Model:
 
         asked = Questions.of(images, labels)
         asked.check(self)
-        return evaluate(self, asked, against=against)
+        return evaluate(self, asked, against=None if against is None else _model_at(against))
 
     def add(
         self,
@@ -330,8 +339,10 @@ class Model:
         from clinit.headtrain.model.add import add
 
         kind: ArrivalKind = "more" if more else "add"
-        inputs = _inputs_of(self, given, labels, features)
-        return add(self, inputs, AddConfig.by_name(settings), kind=kind, old=old)
+        inputs, heard = _inputs_of(self, given, labels, features), list[Event]()
+        config = AddConfig.by_name(settings)
+        added = add(self, inputs, config, kind=kind, old=old, observe=heard.append)
+        return replace(added, heard=tuple(e.warning for e in heard if isinstance(e, Warned)))
 
     def audit(self, given: Any, *, labels: AnyPath | None = None) -> Audit:
         """Check images or features of new classes as `add` does, without adding them."""
@@ -361,11 +372,11 @@ class Model:
         inputs = _inputs_of(self, given, labels, features)
         return remember(self, inputs, RememberConfig.by_name(settings))
 
-    def merge(self, other: Model, **settings: Any) -> Addition:
+    def merge(self, other: Model | AnyPath, **settings: Any) -> Addition:
         """Return this model with the classes of another, as `clinit model merge`.
 
         Args:
-            other: A model of the same network or features; it is not changed.
+            other: A model of the same network or features, or its path; it is not changed.
             settings: Fields of `clinit.headtrain.model.settings.AddConfig`.
 
         Raises:
@@ -374,7 +385,7 @@ class Model:
         """
         from clinit.headtrain.model.add import merge
 
-        return merge(self, other, AddConfig.by_name(settings))
+        return merge(self, _model_at(other), AddConfig.by_name(settings))
 
     def save(self, out: AnyPath, *, overwrite: bool = False) -> Written:
         """Write the model to `out`.
@@ -429,6 +440,10 @@ def load(path: AnyPath, *, device: str = "auto") -> Model:
 
 
 load_model = load
+
+
+def _model_at(given: Model | AnyPath) -> Model:
+    return given if isinstance(given, Model) else load(given)
 
 
 def check_name(name: str, why: str = "") -> None:

@@ -22,6 +22,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,8 @@ def predict(
     reading: Reading = AS_USUAL,
 ) -> list[Prediction]:
     """Classify images or features; see `Model.predict`."""
+    if index(top) < 1:
+        raise ValueError(f"top must be at least 1, got {top}")
     if is_features(inputs):
         rows = features_in(inputs)
         found = [Prediction(rows.path, (), row=row) for row in range(len(rows.features))]

@@ -13,9 +13,11 @@ from operator import index
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
 
+import numpy as np
+
 from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_splits
 from clinit.analysis.runs import Runs, load_runs, runs_of
-from clinit.arrays import head_of, in_bytes, load_cache
+from clinit.arrays import Features, head_of, in_bytes, load_cache
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
@@ -85,8 +87,9 @@ GivenCache = Source | str | Path
 """Features, or the folder of a feature cache."""
 Caches = GivenCache | Sequence[str | Path]
 """One cache, or the folders of several caches of one backbone."""
-GivenHead = Head | str | Path | tuple[Any, Any]
-"""A head, its file, or its weight (classes, dim) and bias (classes,) as arrays."""
+GivenHead = Head | str | Path | tuple[Any, Any] | Any
+"""A head, its file, its weight (classes, dim) and bias (classes,) as arrays, or a fitted linear
+classifier of scikit-learn."""
 Variant = Mapping[str, Any]
 """Settings of one run, by name."""
 
@@ -96,7 +99,7 @@ def train(
     new: Caches,
     *variants: Variant | Sequence[Variant],
     head: GivenHead | None = None,
-    seeds: Iterable[int] | None = None,
+    seeds: int | Iterable[int] | None = None,
     out: str | Path | None = None,
     memory: int | str | None = None,
     overwrite: bool = False,
@@ -116,9 +119,9 @@ def train(
             classes, whose first task makes the head.
         new: Features of the classes that arrive in tasks.
         variants: Further settings of single runs, by name, such as `{"init": "lda", "lr": 0.01}`.
-        head: The pretrained head: a `Head`, its file, or its weight and bias, a row per class of
-            `base`. None takes the head in the base cache.
-        seeds: Seeds for every run, such as `range(5)`.
+        head: The pretrained head: a `Head`, its file, a fitted linear classifier of scikit-learn,
+            or weight and bias, a row per class of `base`. None takes the head in the base cache.
+        seeds: Seeds for every run, such as `range(5)` or 5.
         out: Folder to record each run in; None writes nothing.
         memory: Maximum memory for the features of caches that are given as folders, in bytes or as
             `8GB`. Larger features stay on disk, with the same results. None means free memory.
@@ -132,7 +135,7 @@ def train(
         ValueError: If a setting is unknown or wrong, or no run reads it.
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
-    studies = _studies(variants, settings, seeds)
+    studies = _studies(variants, settings, range(seeds) if isinstance(seeds, int) else seeds)
     old, came = _opened(base, new, memory)
     data = RunData.of(old, came, {"": _head(head, old)})
     if out is None:
@@ -168,6 +171,8 @@ def _studies(
         else [value]
         for name, value in grid.items()
     ]
+    if empty := [name for name, values in zip(grid, lists, strict=True) if not values]:
+        raise ValueError(f"{empty[0]} is an empty list: no run has a value of it")
     found, asked = [], dict.fromkeys(settings)
     for seed in [{}] if seeds is None else [{"seed": index(seed)} for seed in seeds]:
         for variant in flat or [{}]:
@@ -184,6 +189,10 @@ def _opened(
     base: Caches | None, new: Caches, memory: int | str | None
 ) -> tuple[Source | None, Source]:
     """Open those caches that are folders, so that together they need at most `memory`."""
+    if isinstance(base, tuple) and np.ndim(base[0]):  # features and labels
+        base = Features(*base)
+    if isinstance(new, tuple) and np.ndim(new[0]):
+        new = Features(*new)
     folders = [
         [Path(path) for path in ([each] if isinstance(each, str | Path) else each)]
         for each in (base, new)
@@ -196,11 +205,19 @@ def _opened(
     return old, new if isinstance(new, Source) else next(read)
 
 
-def _head(given: GivenHead | None, base: Source | None) -> Head | Path | None:
+def _head(given: Any, base: Source | None) -> Head | Path | None:
+    if hasattr(given, "coef_"):  # a fitted classifier of scikit-learn
+        return head_of(given.coef_, given.intercept_, [*map(str, given.classes_)])
     if isinstance(given, tuple):
         if base is None:
             raise ValueError("a head was given as arrays, but no base classes, which name its rows")
-        return head_of(*given, base.class_names)
+        weight, bias = given
+        rows, classes = len(weight), len(base.class_names)
+        if rows != classes and (rows, classes) != (1, 2):
+            raise ValueError(f"the head has {rows:,} rows, and the base has {classes:,} classes")
+        return head_of(weight, bias, base.class_names)
+    if not isinstance(given, Head | Path | str | None):
+        raise ValueError(f"head is {type(given).__name__}, expected a pair: weight and bias")
     return Path(given) if isinstance(given, str) else given
 
 

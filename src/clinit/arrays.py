@@ -19,6 +19,7 @@ from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.text import is_text
 from clinit.headtrain.heads.array import as_array, to_numpy
+from clinit.headtrain.heads.statistics.classifier import row_per_class
 from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
 from clinit.machine import choose_device
 from clinit.words import byte_count, examples
@@ -213,7 +214,8 @@ def save_head(path: str | Path, weight: Any, bias: Any, class_names: Sequence[st
 
     Args:
         path: The file, .safetensors or .npz; an existing file is replaced.
-        weight: NumPy, torch or CuPy array (classes, dim) of any float type; stored in float32.
+        weight: NumPy, torch or CuPy array (classes, dim) of any float type; stored in float32. For
+            two classes (1, dim), as scikit-learn's `coef_`, is the difference of their rows.
         bias: Such an array (classes,); None means zeros.
         class_names: One unique name per row, as the classes are named in the base cache.
 
@@ -243,6 +245,8 @@ def head_of(weight: Any, bias: Any, class_names: Sequence[str]) -> Head:
     if not (np.isfinite(rows).all() and np.isfinite(biases).all()):
         raise ValueError("weight or bias contains values that are not finite in float32")
     names = (class_names,) if isinstance(class_names, str) else tuple(class_names)
+    if len(names) == 2:
+        rows, biases = row_per_class(rows, biases)
     if not all(isinstance(name, str) and name and is_text(name) for name in names):
         raise ValueError("class_names must be texts, one per row")
     if not len(names) == len(set(names)) == len(rows):

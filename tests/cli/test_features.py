@@ -37,8 +37,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
             given = ["--backbone", "own", "--split", split, "--out", folder / side]
             (folder / f"{side}-{split}.log").write_text(done("cache", "import", *files, *given))
     head = folder / "base-head.npz"
-    fit = done("head", "fit", folder / "base", "--out", head)
-    (folder / "fit.log").write_text(fit)
+    (folder / "fit.log").write_text(done("head", "fit", folder / "base", "--out", head))
     done("train-head", "--base", folder / "base", "--head", head, "--new", folder / "new", *TRAIN,
          "--out", folder / "runs", "--device", "cpu")  # fmt: skip
     run = folder / "runs" / "least-square-calibrated"

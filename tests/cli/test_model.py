@@ -280,6 +280,9 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
         "never tested: 1 class (h); a class ",
     )
     assert [part for part in (*left_out, *tested) if part not in printed] == []
+    for each in (own / "f").iterdir():
+        each.write_bytes(b"no image")
+    assert "can be read (f)" in refused(CacheError, "add", model, own, "--out", tmp_path / "no")
     single = draw(tmp_path / "single", "f", 1)
     out = tmp_path / "one.safetensors"
     printed = done("add", model, single, "--out", out)
@@ -316,8 +319,7 @@ def test_changed_images_are_computed_anew_unless_their_size_hides_it(
     now, anew = (json.loads((each / "images.json").read_bytes()) for each in (out, fresh))
     assert now == anew
     assert open_split(out / "train").manifest.digest == open_split(fresh / "train").manifest.digest
-    content = (own / "f" / "3.png").read_bytes()
-    (own / "f" / "3.png").write_bytes(content[:-20] + bytes(20))
+    (own / "f" / "3.png").write_bytes((own / "f" / "3.png").read_bytes()[:-20] + bytes(20))
     assert "1 image in " in refused(CacheError, *words, tmp_path / "out")
 
 

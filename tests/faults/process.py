@@ -140,8 +140,7 @@ def _become(words: list[str], folder: Path, fault: Fault, limits: Limits, name: 
     os.setsid()
     os.chdir(folder)
     for number, kind in ((1, "out"), (2, "err")):
-        opened = os.open(f"{name}.{kind}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(opened, number)
+        os.dup2(os.open(f"{name}.{kind}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.__stderr__ = sys.stderr  # type: ignore[misc]

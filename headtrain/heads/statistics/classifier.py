@@ -26,6 +26,20 @@ from clinit.headtrain.heads.temperature import fit_temperature
 _DRAWS = 2048
 
 
+def row_per_class(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of a classifier; of two classes, scikit-learn has only the difference."""
+    if len(weight) != 1:
+        return weight, bias
+    return np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+
+
+def check_kind(labels: np.ndarray, known: np.ndarray) -> None:
+    """Refuse texts if known labels are numbers, and numbers if they are texts."""
+    (new, old) = ("texts" if each.dtype.kind in "USO" else "numbers" for each in (labels, known))
+    if len(known) and old != new:
+        raise ValueError(f"labels are {new}, but the classes of the head are {old}")
+
+
 class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """The answers of a head with a row per class, or with one row for two classes."""
 
@@ -132,6 +146,7 @@ class LeastSquaresClassifier(LinearClassifier):
         rows, labels = validate_data(self, X, y, reset=first, dtype=np.float64)
         check_classification_targets(labels)
         before = labels[:0] if first else self.classes_
+        check_kind(labels, before)
         given = labels[:0] if classes is None else np.asarray(classes)
         every = np.unique(np.concatenate([before, given, labels]))
         found = self._sums(rows, np.searchsorted(every, labels), len(every))

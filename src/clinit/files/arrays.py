@@ -96,7 +96,10 @@ def row_count(table: pl.LazyFrame, size_bytes: int) -> int:
 
 FEATURES, LABELS = ("features",), ("labels", "label")
 """Array names to look for if the user gives no name."""
-ONE_PER_ROW = "Save one label per feature vector, in the same order."
+ONE_PER_ROW = (
+    "Give one integer or text per feature vector, in the same order: `labels.astype(int)`,"
+    " `labels.ravel()`, or `labels.argmax(axis=1)` of one-hot rows."
+)
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """NumPy has no bfloat16, which is the upper half of a float32."""
 _TYPES: dict[str, Any] = {

@@ -131,8 +131,11 @@ def instead_of(path: Path, remedy: str, is_right: Callable[[Path], bool]) -> str
         names = sorted(each.name for each in here.parent.iterdir() if fits(each))
     except (OSError, StopIteration):  # it exists, and is of another kind
         return remedy
-    found = closest(here.name, names)
-    return remedy if found is None else f"Did you mean {printable(here.with_name(found) / rest)}?"
+    by_stem = {name.removesuffix(here.suffix): name for name in names}  # equal ends say little
+    found = closest(here.stem, by_stem)
+    if found is None:
+        return remedy
+    return f"Did you mean {printable(here.with_name(by_stem[found]) / rest)}?"
 
 
 def own_folder(name: str) -> Path:

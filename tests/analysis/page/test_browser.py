@@ -125,8 +125,7 @@ def wide(page: Any) -> bool:
 def test_the_pointer_shows_task_iteration_and_values(
     open_page: Open, records: list[RunRecord]
 ) -> None:
-    page = open_page(records)
-    words = hover(page, 1, 0.5, 0.2)
+    words = hover(open_page(records), 1, 0.5, 0.2)
     assert "task 2, iteration 100" in words
     assert "least-square (seed 0)" in words
     runs = page_data(runs_of(records).runs, ())

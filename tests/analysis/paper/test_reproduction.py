@@ -152,8 +152,7 @@ def test_what_differs_from_the_paper_is_told(runs: Make) -> None:
 @pytest.mark.parametrize("name", [table.name for table in TABLES if table.runs and table.metrics])
 def test_each_recipe_is_the_paper_to_the_letter(name: str, runs: Make) -> None:
     """Every setting that a recipe has and its runs read is listed; none excludes the paper's."""
-    asked = ReproductionPlan((), None, scale_down=False)
-    studies = asked.studies(table_named(name))
+    studies = ReproductionPlan((), None, scale_down=False).studies(table_named(name))
     (run,) = [run for run in runs(seeds=(0,)) if run.init == "random"]
     made = [
         replace(run, record=replace(run.record, info={**run.record.info, "config": s.settings()}))

@@ -58,8 +58,7 @@ def _naive_holm(p_values: list[float]) -> list[float]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_p_values_are_adjusted_by_holm(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    p_values = [*(random.random(9) ** 4).tolist(), 0.01, 0.01, 0.0, 1.0]
+    p_values = [*(np.random.default_rng(seed).random(9) ** 4).tolist(), 0.01, 0.01, 0.0, 1.0]
     found = adjusted_by_holm([Difference(1.0, p_value=each) for each in (None, *p_values)])
     assert (found[0].adjusted, found[0].result) == (None, "-")
     adjusted = [each.adjusted or 0.0 for each in found[1:]]
@@ -137,7 +136,7 @@ def test_runs_are_compared_seed_by_seed_with_those_that_are_otherwise_equal(
     [
         ("init", "zero", "init has class-mean, least-square, random"),
         ("lr", "0.5", "lr has 0.001"),
-        ("wrong", "1", "no run reads it"),
+        ("inti", "zero", "Did you mean init?"),
         ("lr", "0.001", "in lr alone"),
     ],
 )

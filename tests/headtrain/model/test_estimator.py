@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import softmax
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -27,8 +29,7 @@ def test_it_passes_every_check_of_scikit_learn() -> None:
 
 def drawn(classes: range, images: int = 15, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     labels = np.repeat(classes, images)
-    noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
-    return CENTRES[labels] + noise, labels
+    return CENTRES[labels] + np.random.default_rng(seed).normal(size=(len(labels), DIM)), labels
 
 
 @pytest.mark.parametrize("first", [0, OLD])
@@ -69,6 +70,15 @@ def test_in_a_pipeline_across_folds_and_pickled() -> None:
     assert not np.allclose(model.predict_proba(rows).sum(1), 1)
 
 
+def test_a_classifier_of_scikit_learn_is_a_head_though_it_has_one_row_for_two_classes() -> None:
+    head = LogisticRegression().fit(*drawn(range(2), 40))
+    model = AddedClassesClassifier(head).fit(*drawn(range(OLD, OLD + NEW)))
+    assert model.classes_.tolist() == [0, 1, *range(OLD, OLD + NEW)]
+    rows, _ = drawn(range(2), 40, seed=1)
+    logits = rows @ model.coef_[:2].T + model.intercept_[:2]
+    np.testing.assert_allclose(softmax(logits, axis=1), head.predict_proba(rows), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("head", "labels", "message"),
     [
@@ -80,3 +90,5 @@ def test_in_a_pipeline_across_folds_and_pickled() -> None:
 def test_what_does_not_fit_is_refused(head: Any, labels: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AddedClassesClassifier(head).fit(np.ones((8, DIM)), labels)
+    with pytest.raises(ValueError, match="softmax or sigmoid"):
+        AddedClassesClassifier(HEAD, activation="relu").fit(*drawn(range(OLD, OLD + NEW)))

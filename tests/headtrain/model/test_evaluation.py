@@ -17,8 +17,7 @@ NAMES = tuple("abcdefgh")
 
 def made(seed: int, images: int = 60) -> tuple[np.ndarray, dict[str, str], Evaluation]:
     """Return logits, the class of each image (the last ones of no class), and the evaluation."""
-    random = np.random.default_rng(seed)
-    logits = random.normal(size=(images, len(NAMES))) * 3
+    logits = np.random.default_rng(seed).normal(size=(images, len(NAMES))) * 3
     truths = [*(NAMES[n % 8] for n in range(images - 12)), *("stranger",) * 11, "a"]
     classes = {f"{name}/{n}.png": name for n, name in enumerate(truths)}
     halves = [range(images // 2), range(images // 2, images)]

@@ -70,8 +70,7 @@ def noise() -> torch.Tensor:
 
 
 def in_plain_timm(model: Path, exported: Export) -> torch.nn.Module:
-    line = loading_line(exported.model, model)
-    network: torch.nn.Module = eval(line, {"timm": timm})
+    network: torch.nn.Module = eval(loading_line(exported.model, model), {"timm": timm})
     return network.eval()
 
 

@@ -156,6 +156,7 @@ def test_rows_that_are_not_finite_are_told_and_recorded(place: Path) -> None:
     added = load_model("head.npz").add(rows)
     assert added.change.images == {"dog": 19, "elk": 20}
     assert added.change.data["unreadable"]["first"] == [{"image": "row 3", "error": "not finite"}]
+    assert added.notes()[0] == "1 row not finite: left out (row 3)"
 
 
 def test_what_is_useless_or_has_no_effect_is_told_and_recorded(place: Path) -> None:
@@ -182,7 +183,7 @@ def test_no_network_and_no_pytorch_is_loaded_for_features(place: Path) -> None:
 import sys, clinit, numpy as np
 model = clinit.load("grown.npz")
 model.predict(np.load("rows.npy")), model.predict("new"), model.evaluate("test.npz")
-model.remember("old").rename({"dog": "wolf"}).remove(["ant"]).save("left.npz")
+model.remember("old").rename({"dog": "wolf"}).remove("ant").save("left.npz")
 print(*{"torch", "timm", "torchvision"}.intersection(sys.modules))
 model.rename({"dog": "cow", "elk": "ewe"}).add("new.npz")
 print(*{"timm", "torchvision"}.intersection(sys.modules))
@@ -283,8 +284,7 @@ def test_a_class_that_must_not_win_changes_nothing_else(place: Path, bias: float
     head, new = load_model("head.npz").head, drawn(NEW, 3, 2)
     weight, last = np.pad(head.weight, ((0, 1), (0, 0))), np.append(head.bias, np.float32(bias))
     both = (Model(each).add(new).model for each in (head, Head(weight, last, (*OLD, "none"))))
-    rows = [each.head.weight[-2:].ravel() for each in both]
-    assert np.corrcoef(rows)[0, 1] > 0.9995
+    assert np.corrcoef([each.head.weight[-2:].ravel() for each in both])[0, 1] > 0.9995
 
 
 @pytest.mark.untyped  # a bias of the wrong length
@@ -293,6 +293,7 @@ def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
     assert model.add((rows, np.array([40, 7]))).model.class_names == (*OLD, "7", "40")
     wrong: list[Any] = [(rows + 1j, NEW, "complex"), (rows[None], NEW, "(1, 2, 6)")]
     wrong += [(1e16 * rows, NEW, "1e+15"), (rows, ["a", "b\n"], "printable")]
+    wrong += [(rows[:0], [], "no row")]
     wrong += [(rows, np.array([b"a", b"b"]), "or text"), (rows, np.array([-1, 3]), "-1 to 3")]
     for features, labels, fact in wrong:
         with pytest.raises(ClinitError, match=re.escape(fact)):
@@ -331,11 +332,8 @@ def test_single_rows_beside_unknown_old_ones_take_at_most_half_of_what_stands_in
     model = Model(Head(weight, np.zeros(10, np.float32), tuple("abcdefghij")))
     rows = clinit.Features(5 + random.normal(size=(5, 40)), range(5), class_names=[*"vwxyz"])
 
-    def eager(*given: Any) -> tuple[Head, Any]:
-        head, start = started(*given)
-        return head, start.shifted(100.0)
-
-    monkeypatch.setattr(growth, "_started", eager)
+    eager: Any = lambda head, start: (head, start.shifted(100.0))  # noqa: E731
+    monkeypatch.setattr(growth, "_started", lambda *given: eager(*started(*given)))
     added, stand_ins = model.add(rows), old_rows(model.head, None, rows.train).rows.features
     assert 0.4 < (added.model.logits(stand_ins).argmax(axis=1) >= 10).mean() < 0.52
     assert "what they lose is not known" in "\n".join(map(str, added.lines()))

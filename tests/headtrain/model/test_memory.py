@@ -103,8 +103,7 @@ def test_other_classes_stay_and_stored_rows_count_once(rows: FeatureSet) -> None
 
 def test_a_file_gives_back_what_was_written(rows: FeatureSet, tmp_path: Path) -> None:
     memory, path = in_two_parts(rows), tmp_path / "memory.safetensors"
-    groups = np.arange(len(memory.learnt.labels))
-    memory = replace(memory, learnt=replace(memory.learnt, groups=groups))
+    memory = replace(memory, learnt=replace(memory.learnt, groups=memory.learnt.labels))
     path.write_bytes(memory_bytes(memory))
     found = read_memory(path)
     assert found.tensors().keys() == memory.tensors().keys()

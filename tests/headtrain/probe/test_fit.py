@@ -27,8 +27,7 @@ def test_logistic_regression_is_that_of_scikit_learn(
     monkeypatch.setattr(module, "BLOCK_VALUES", 700)  # seventy rows
     seen = STANDARDISED if standardise else FEATURES
     reference = Reference(C=c, max_iter=5000, tol=1e-7).fit(seen, TRAIN.labels)
-    standard = Standard.of(rows(), standardise=standardise)
-    problem = LogisticRegression(rows(), 10, standard)
+    problem = LogisticRegression(rows(), 10, Standard.of(rows(), standardise=standardise))
     found, parameters = problem.minimum(c)
     weight, bias = (part.numpy() for part in problem.split(parameters))
     assert found.converged

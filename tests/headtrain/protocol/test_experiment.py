@@ -57,8 +57,7 @@ def run(
     config: Mapping[str, Any] = CONFIG, heads: Sequence[Mapping[str, Any]] = HEADS, **sides: Any
 ) -> list[RunRecord]:
     sides = {"base": make_base(), "new": make_new(), "head": make_head(), **sides}
-    studies = [Study.of({**config, **head}) for head in heads]
-    return run_experiment(RunData(**sides), studies)
+    return run_experiment(RunData(**sides), [Study.of({**config, **head}) for head in heads])
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +126,7 @@ def test_a_stream_that_stops_early_gives_the_first_tasks_of_the_whole(width: str
     (whole,) = run(config, HEADS[2:])
     (part,) = run({**config, "stop_after": 2}, HEADS[2:])
     for name in ("steps", "evaluations", "mistakes"):
-        first = getattr(whole, name).filter(pl.col("task") <= 2)
-        assert getattr(part, name).equals(first)
+        assert getattr(part, name).equals(getattr(whole, name).filter(pl.col("task") <= 2))
     assert part.classes.equals(whole.classes)
     assert [task["task"] for task in part.info["tasks"]] == [1, 2]
     assert part.head.num_classes == BASE + (5 if width == "grow" else 7)

@@ -27,8 +27,7 @@ KEYS = (*LAYERS, "mobilenetv4", "byobnet", "efficientnet")
 
 def with_updates(network: Any, *, zero: bool = False, **options: Any) -> Any:
     """Give the last two blocks updates, whose B is not zero unless asked for."""
-    found = layers(network, cut_network(network, 2).blocks)
-    add_lora(network, found, Top(**options), seeded())
+    add_lora(network, layers(network, cut_network(network, 2).blocks), Top(**options), seeded())
     for module in updates(network) if not zero else ():
         module.b.data = torch.randn(module.b.shape, generator=seeded(2))
     return network

@@ -98,8 +98,7 @@ def assert_same_run(one: RunRecord, other: RunRecord) -> None:
 def test_a_run_starts_where_a_head_on_cached_features_starts(inputs_of: Inputs, init: str) -> None:
     inputs, head = inputs_of("low rank"), {**HEAD, "init": init}
     record = trained(inputs, head)
-    studies = [Study.of({**STREAM, **head, "mix": "text"})]
-    (frozen,) = run_experiment(inputs.data, studies)
+    (frozen,) = run_experiment(inputs.data, [Study.of({**STREAM, **head, "mix": "text"})])
     assert record.classes.equals(frozen.classes)
     first = (pl.col("task") == 1) & (pl.col("iteration") == 0)
     assert record.evaluations.filter(first).equals(frozen.evaluations.filter(first))

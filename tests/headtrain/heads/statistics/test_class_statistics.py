@@ -18,8 +18,7 @@ CLASSES, DIM = 7, 5
 def sample(rows: int = 300, mean: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """Features with class structure, very unequal counts, class 3 without a row."""
     rng = np.random.default_rng(0)
-    share = np.array([0.4, 0.3, 0.1, 0.0, 0.1, 0.05, 0.05])
-    labels = rng.choice(CLASSES, size=rows, p=share)
+    labels = rng.choice(CLASSES, size=rows, p=np.array([0.4, 0.3, 0.1, 0.0, 0.1, 0.05, 0.05]))
     features = rng.normal(size=(rows, DIM)) @ rng.normal(size=(DIM, DIM))
     return features + rng.normal(size=(CLASSES, DIM))[labels] + mean, labels
 

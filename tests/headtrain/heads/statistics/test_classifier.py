@@ -115,6 +115,8 @@ def test_wrong_settings_are_refused(name: str, value: Any) -> None:
         LeastSquaresClassifier(**{name: value}).fit(*rows())
 
 
-def test_one_class_is_refused() -> None:
+def test_one_class_is_refused_and_labels_of_two_kinds() -> None:
     with pytest.raises(ValueError, match="there is one class, ant: a classifier needs two"):
         LeastSquaresClassifier().fit(rows()[0][:2], ["ant", "ant"])
+    with pytest.raises(ValueError, match="labels are numbers"):
+        LeastSquaresClassifier().fit(*rows()).partial_fit(rows()[0][:2], [1, 2])

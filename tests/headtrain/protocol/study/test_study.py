@@ -305,8 +305,7 @@ def test_what_one_of_several_runs_reads_is_not_refused() -> None:
 
 def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> None:
     then = {"init": "least-square", "scale": "calibrated", "lam": 0.05, "seed": 3}
-    balanced = {"new_share": "classes"}
-    now = Study.of({**then, "calibration": "in-sample", **balanced})
+    now = Study.of({**then, "calibration": "in-sample", **{"new_share": "classes"}})
     assert identity_of(then) == now.identity
     assert "new_share" not in now.identity + Study.of({"init": "random"}).identity
     assert identity_of(then) != Study.of(then).identity

@@ -105,8 +105,7 @@ def test_a_bank_gives_the_bits_of_single_heads_and_an_unheld_head_those_without_
 
 
 def test_each_class_weighs_the_same_and_absent_ones_are_stood_for_by_others_of_their_kind() -> None:
-    labels = np.array([0, 0, 0, 2, 3, 3])
-    weights = class_weights(labels, 3, 5)
+    weights = class_weights(np.array([0, 0, 0, 2, 3, 3]), 3, 5)
     np.testing.assert_allclose(weights, [0.1, 0.1, 0.1, 0.3, 0.2, 0.2])
     assert weights.sum() == pytest.approx(1)
     every = np.array([0, 1, 1, 2])
