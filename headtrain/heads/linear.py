@@ -14,8 +14,8 @@ from clinit.headtrain.heads.array import to_numpy
 
 NEVER = -1e9
 """Bias of a row that must not win: finite, so that losses stay numbers."""
-MASKED = 1000.0
-"""Distance from the median logit of a class that is masked; see `may_win`."""
+MASKED = 1e-5
+"""Chance of a gap below which classes are masked; see `may_win`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,17 +64,20 @@ class Rows:
 def may_win(rows: Rows, features: Float[Any, "images dim"]) -> Bool[np.ndarray, " classes"]:
     """Return which rows may win: not those whose bias lies far below what features can change.
 
-    Heads mask a class by `NEVER`, the least float16 or -1e4. So a row must not win if its logit at
-    the mean of the features is further below the median of four rows or more than `MASKED` times
-    the median distance from it.
+    Heads mask classes by `NEVER`, the least float16, or a number such as -1e4 or -100. So rows must
+    not win if their logits at the mean of the features lie below a gap that is wider than twice the
+    range of the n logits above it, and so wide that by chance, as the last of n + 1 numbers of
+    a uniform distribution, it had the probability (1 + gap / range)^(1 - n) < `MASKED`.
     """
     found: np.ndarray = rows.bias > NEVER / 2
-    if len(found) > 3:
-        logits = rows.weight @ to_numpy(features).mean(axis=0, dtype=np.float64) + rows.bias
-        offsets = logits - np.median(logits)
-        size = float(np.median(np.abs(offsets)))
-        found &= (offsets > -MASKED * size) | (size == 0)
-    return found
+    if len(found) < 3:
+        return found
+    logits = rows.weight @ to_numpy(features).mean(axis=0, dtype=np.float64) + rows.bias
+    ranked = np.sort(logits)[::-1]
+    gaps, ranges, above = -np.diff(ranked), ranked[0] - ranked[:-1], np.arange(len(logits) - 1)
+    ratios = gaps / np.where(ranges > 0, ranges, np.inf)
+    wide = (ratios > 2) & (above * np.log1p(ratios) > -np.log(MASKED))
+    return found & (logits >= ranked[wide.argmax()]) if wide.any() else found
 
 
 def shared_row(rows: Rows, kept: Bool[np.ndarray, " classes"]) -> Rows:

@@ -279,11 +279,12 @@ def test_the_scale_of_a_head_and_what_its_rows_share_are_immaterial(
     np.testing.assert_allclose(50 * (found.bias + 5), expected.bias, atol=0.01)
 
 
-@pytest.mark.parametrize("bias", [NEVER, -65504.0])
-def test_a_class_that_must_not_win_changes_nothing_else(place: Path, bias: float) -> None:
+@pytest.mark.parametrize(("bias", "masked"), [(NEVER, "a"), (-65504.0, "a"), (-65504.0, "abcde")])
+def test_masked_classes_change_nothing_else(place: Path, bias: float, masked: str) -> None:
     head, new = load_model("head.npz").head, drawn(NEW, 3, 2)
-    weight, last = np.pad(head.weight, ((0, 1), (0, 0))), np.append(head.bias, np.float32(bias))
-    both = (Model(each).add(new).model for each in (head, Head(weight, last, (*OLD, "none"))))
+    weight = np.pad(head.weight, ((0, len(masked)), (0, 0)))
+    last = np.append(head.bias, np.full(len(masked), bias, np.float32))
+    both = (Model(each).add(new).model for each in (head, Head(weight, last, (*OLD, *masked))))
     assert np.corrcoef([each.head.weight[-2:].ravel() for each in both])[0, 1] > 0.9995
 
 
@@ -293,8 +294,8 @@ def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
     assert model.add((rows, np.array([40, 7]))).model.class_names == (*OLD, "7", "40")
     wrong: list[Any] = [(rows + 1j, NEW, "complex"), (rows[None], NEW, "(1, 2, 6)")]
     wrong += [(1e16 * rows, NEW, "1e+15"), (rows, ["a", "b\n"], "printable")]
-    wrong += [(rows[:0], [], "no row")]
     wrong += [(rows, np.array([b"a", b"b"]), "or text"), (rows, np.array([-1, 3]), "-1 to 3")]
+    wrong += [(rows[:0], [], "no row")]
     for features, labels, fact in wrong:
         with pytest.raises(ClinitError, match=re.escape(fact)):
             model.add((features, labels))
