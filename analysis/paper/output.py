@@ -283,5 +283,4 @@ def _effect(effect: Effect) -> dict[str, Any]:
     row = {name: effect.place[name] for name in GROUP}
     row |= {name: getattr(effect, name) for name in names} | {"paper_noise": effect.noise}
     row |= {"ours": ours.mean, "half_width": ours.half_width, "num_seeds": ours.number}
-    tests = {"p_value": ours.p_value, "p_adjusted": ours.adjusted, "verdict": effect.verdict}
-    return row | tests
+    return row | {"p_value": ours.p_value, "p_adjusted": ours.adjusted, "verdict": effect.verdict}

@@ -145,8 +145,7 @@ def temperature_of(
     if len(order) < (1 if prior else LEAST_ROWS):
         return None
     most = min(len(order), MOST_ROWS, max(LEAST_ROWS, MOST_LOGITS // len(left)))
-    spaced = np.linspace(0, len(order) - 1, num=most).astype(np.int64)
-    order = order[spaced]
+    order = order[np.linspace(0, len(order) - 1, num=most).astype(np.int64)]
     logits, labels = logits_of(head, rows, order)[:, left] / before, labels[order]
 
     def fitted(some: slice) -> float | None:

@@ -16,8 +16,9 @@ import numpy as np
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head
+from clinit.extract.cache.head import Head, accuracy
 from clinit.extract.dataset.names import near_names
+from clinit.headtrain.heads.start.judges import NEW_ROWS
 from clinit.headtrain.heads.start.scale import LeftOut
 from clinit.headtrain.heads.temperature import PRIOR, temperature_of
 from clinit.headtrain.model.addition import NONE, Addition, Examined, Price, first_left_out
@@ -96,10 +97,11 @@ def add(
     if kind == "more":
         left, images, told = with_more(model, images, old, observe)
         data |= told
-    left, images, earlier = with_earlier(left, images, config)
+    left, images, config, earlier = with_earlier(left, images, config)
     again = {*model.class_names} - {*left.class_names}
     if old is not None and again and {*old.class_names}.isdisjoint(left.class_names):
-        old = None  # of classes that are added again
+        old = None
+        observe(Noted("--old has no effect: its classes are computed anew from stored features"))
     if old is not None:
         train, aside = held_out(old.train, old.val, HELD_OUT)
         old = replace(old, train=train, val=aside)
@@ -164,7 +166,6 @@ def grow(growth: Growth, observe: Observer) -> Addition:
     left_out = own.left_out(images.train, untested) if answers is not None else None
     if DRAWN in started.old and not len(tested.labels):
         own = own._replace(old=own.old.nothing())
-    own = own.parted(growth.earlier, untested)
     prices = _prices(growth, started, own)
     observe(Doing(f"Looking for odd {images.listed.noun}s …"))
     found = _audit(growth, started.head)
@@ -222,14 +223,15 @@ def _added(
     growth: Growth, started: GrownHead, own: Examined, found: Audit, left_out: FeatureSet | None
 ) -> Addition:
     model, left, images, added = growth.model, growth.left, growth.images, growth.added
-    (head, start, kind, share, bounded, _), tested = started, growth.tested_before
+    (head, start, kind, share, bounded, _), tested = started, growth.tested
     assert head.class_names is not None
     # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
     task_of = dict(zip(model.class_names, model.facts.tasks, strict=True))
     task_of |= dict.fromkeys(added, task)
     tasks = (*left.facts.tasks, *(task_of[name] for name in images.class_names))
-    told = _calibrated(growth, own)
+    parted, moved = own.parted(growth.earlier, growth.untested)
+    told = _calibrated(growth, parted)
     facts = replace(left.facts, class_names=head.class_names, tasks=tasks, **told)
     linear = replace(head, fingerprint=left.head.fingerprint)
     memory = grown_memory(growth, left_out)
@@ -238,11 +240,10 @@ def _added(
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
-    _, old_after, new_after = own.price(None)
-    old_after = old_after if len(tested.labels) else NONE
-    tests = own.new.counts()
+    old_after = own.price(None).old if len(tested.labels) else NONE
+    earlier_after, new_after = accuracy(own.head, moved), parted.price(None).new
+    tests = parted.new.counts()
     untested = [name for name in added if not tests[head.class_names.index(name)]]
-    aside = 0 if model.memory is None else len(model.memory.held_out.named(growth.earlier).labels)
     counts = dict(zip(images.class_names, images.train.counts().tolist(), strict=True))
     change = Change.now(
         growth.action,
@@ -254,19 +255,31 @@ def _added(
             "old_rows": kind,
             "price": growth.price,
             "bounded": bounded,
-            "left_out": left_out is not None and not {*added}.isdisjoint(growth.untested),
+            "left_out": left_out is not None and {*added} <= {*growth.untested},
             **({"earlier": len(growth.earlier)} if growth.earlier else {}),
             **({"start": start.chosen, "discriminants": share} if start and share else {}),
             "untested": untested,
-            "tested_classes": len(np.unique(tested.labels)),
-            "old_left_out": len(tested.labels) - len(growth.held_out.labels) - aside,
+            "held_out": int(images.val.named(added).counts().sum()),
+            "sampled": len(images.train.labels) > NEW_ROWS,
+            "tested_classes": len(np.unique(tested.labels)) + len(np.unique(moved.labels)),
+            "old_left_out": len(tested.labels) - len(growth.held_out.labels),
             "audit": found.content,
         },
         settings=asdict(growth.config),
-        accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
+        accuracy={
+            "old": old_after,
+            "earlier": earlier_after,
+            "new": new_after,
+            "all": old_after + earlier_after + new_after,
+        },
     )
-    before = Examined.of(model.head, None, tested, images.val.nothing()).price(0).old
-    return Addition(grown.after(change), found, replaced, before, place=images.place)
+    nothing = images.val.nothing()
+    old_before, earlier_before = (
+        Examined.of(model.head, None, each, nothing).price(0).old
+        for each in (tested, growth.tested_earlier)
+    )
+    grown = grown.after(change)
+    return Addition(grown, found, replaced, old_before, earlier_before, place=images.place)
 
 
 def _check_first(model: Model, names: Sequence[str], config: AddConfig, *, has_old: bool) -> None:

@@ -151,18 +151,20 @@ class Examined(NamedTuple):
         found = replace(rows, features=stored.astype(images.features.dtype))
         return found.named(classes).named(images.class_names)
 
-    def parted(self, earlier: tuple[str, ...], untested: Collection[str]) -> Examined:
-        """Return the same with images of earlier classes among the old ones.
+    def parted(
+        self, earlier: tuple[str, ...], untested: Collection[str]
+    ) -> tuple[Examined, FeatureSet]:
+        """Return the same with images of earlier classes among the old ones; and these images.
 
         As many are taken of those that are untested but for left-out images as are remembered.
         """
-        names = self.new.class_names
-        held_out = tuple(name for name in earlier if name not in untested)
-        left_out = tuple(name for name in earlier if name in untested)
+        names, kinds = self.new.class_names, (set(untested), set(earlier).difference(untested))
+        left_out, held_out = (tuple(n for n in earlier if n in kind) for kind in kinds)
+        parts = (self.new.named(left_out).first(MOST_LEFT_OUT), self.new.named(held_out))
+        moved = FeatureSet.joined([each.named(names) for each in parts], names)
         rest = tuple(name for name in names if name not in earlier)
-        moved = [self.new.named(held_out), self.new.named(left_out).first(MOST_LEFT_OUT)]
-        old = FeatureSet.joined([self.old, *(each.named(names) for each in moved)], names)
-        return self._replace(old=old, new=self.new.named(rest).named(names))
+        old = FeatureSet.joined([self.old, moved], names)
+        return self._replace(old=old, new=self.new.named(rest).named(names)), moved
 
     def shifted(self, new: int, shift: float) -> Examined:
         """Return the same with larger biases of the last `new` classes."""
@@ -196,8 +198,7 @@ class Examined(NamedTuple):
         is_new, areas, levels = chosen >= len(self.old.labels), {}, {}
         for rule in RULES:
             known, unknown = scores(rule, logits, activation), scores(rule, without, activation)
-            ranks = rankdata(np.concatenate([known, unknown[is_new]]))
-            areas[rule] = float(ranks[:count].sum())
+            areas[rule] = float(rankdata(np.concatenate([known, unknown[is_new]]))[:count].sum())
             levels[rule] = tuple(np.sort(known)[count * np.arange(100) // 100].tolist())
         if activation == "sigmoid":  # an energy would sum classes that exclude nothing
             del areas["energy"]
@@ -220,6 +221,8 @@ class Addition:
     """Number of classes of the model whose rows were computed again."""
     old_before: Top1 = NONE
     """Accuracy of the original model on held-out images of old classes."""
+    earlier_before: Top1 = NONE
+    """Accuracy of the original model on images of classes that are computed anew with new ones."""
     prices: tuple[Price, ...] = ()
     """Accuracies for several values of `--max-old-loss`, ascending, the requested value among them,
     and last those of the model, if no value was requested and few old classes are known.
@@ -294,10 +297,15 @@ class Addition:
         if not self.new.total:
             return f"Your {self._noun if count == 1 else given} could not be tested."
         if not self.left_out:
-            return f"Of {number_of(self.new.total, self._noun)} held out, {_right(self.new)}."
+            held_out = self.change.data["held_out"]
+            of = f"Of {number_of(held_out, self._noun)} held out"
+            if more := self.new.total - held_out:
+                of += f" and {more:,} more, each tested without itself"
+            return f"{of}, {_right(self.new)}."
         more, repeats = count - self.new.total, sum(e["given"] for e in self.audit.repeated)
         alone = sum(self.change.images[name] for name in self.change.data.get("untested", ()))
-        why = {"alone in a class": alone, "as repeats": more - alone}
+        rest = "to save time" if self.change.data["sampled"] else "as repeats"
+        why = {"alone in a class": alone, rest: more - alone}
         others = f"({' and '.join(f'{n:,} not, {what}' for what, n in why.items() if n > 0)})"
         each = f"{self.new.total:,} tested {others}, each" if more else "each tested"
         other = "other places, cameras or days" if self._noun == "photograph" else "other sources"
@@ -319,11 +327,15 @@ class Addition:
             noun = self._noun
             of = " and ".join(f"{number_of(n, noun)} {kind}" for kind, n in kinds.items() if n)
             of += ", each tested without itself" if learnt else ""
-            before = f"; before the change, {self.old_before.correct:,}"
-            before = before if self.old_before.total == self.old.total else ""
+            before = f"before the change, {self.old_before.correct:,}"
             which = "Other" if "more" in self.change.data else "Old"
-            lines.append(f"{which} classes: of {of}, {_right(self.old)}{before}.")
+            lines.append(f"{which} classes: of {of}, {_right(self.old)}; {before}.")
             which, classes = "The other", classes + self.change.data["tested_classes"]
+        if earlier := self.change.accuracy.get("earlier"):
+            of = f"{number_of(earlier.total, self._noun)}, each tested without itself"
+            before = f"; before the change, {self.earlier_before.correct:,}"
+            before = before if self.earlier_before.total == earlier.total else ""
+            lines.append(f"Classes added before: of {of}, {_right(earlier)}{before}.")
         if classes < self.model.facts.num_classes:
             left = number_of(self.model.facts.num_classes - classes, "class")
             of = Path(self.change.data.get("model", "both models")).name
@@ -366,7 +378,7 @@ class Addition:
         if self.prices and self.prices[-1].points is None and 100 * lost > self.old.total:
             told = f"{number_of(lost, self._noun)} fewer of old classes are right"
             (spared,) = (each for each in self.prices if each.points == 1)
-            cost = number_of(self.new.correct - spared.new.correct, self._noun)
+            cost = number_of(self.prices[-1].new.correct - spared.new.correct, self._noun)
             notes.append(f"{told}; `--max-old-loss 1` costs {cost} of added classes instead")
         if empty := change.data.get("lost"):
             which = f"{number_of(len(empty), 'class')} ({examples(empty)})"

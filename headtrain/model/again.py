@@ -15,8 +15,8 @@ of sums and the float32 rounding of the remembered covariance.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -88,39 +88,38 @@ def with_more(
 
 def with_earlier(
     model: Model, images: Arrived, config: AddConfig
-) -> tuple[Model, Arrived, tuple[str, ...]]:
+) -> tuple[Model, Arrived, AddConfig, tuple[str, ...]]:
     """Remove classes that were added by the same settings, and join their images to new ones.
 
     Classes that are added one by one then have the rows of one addition of all: what old classes
-    lose does not add up.
+    lose does not add up. The price is one for all.
 
     Returns:
         The model without the classes whose training rows it remembers; images of these classes and
-        then of the new ones; the names of these classes.
+        then of the new ones; the settings, with the last price that was asked for; the names of
+        these classes.
     """
     memory, arrived = model.memory, zip(model.class_names, model.facts.tasks, strict=True)
     if memory is None:
-        return model, images, ()
+        return model, images, config, ()
+    own = {name: getattr(config, name) for name in ("init", "new_share")}
     alike = {
-        change.task
+        change.task: change.settings.get("max_old_loss")
         for change in model.facts.history
         if change.action in ("add", "more", "merge")
-        and _of_rows(asdict(config) | dict(change.settings)) == _of_rows(asdict(config))
+        and {**own, **change.settings} == {**change.settings, **own}
     }
     sets = [memory.learnt]
     names = tuple(n for n, t in arrived if t and t in alike and _whole(n, sets, memory) is not None)
     if not names:
-        return model, images, ()
+        return model, images, config, ()
+    asked = [p for p in (*alike.values(), config.max_old_loss) if p is not None]
+    config = replace(config, max_old_loss=asked[-1] if asked else None)
     every = (*names, *images.class_names)
     learnt, aside = (each.named(names) for each in (memory.learnt, memory.held_out))
     pairs = ((learnt, images.train), (aside, images.val))
     train, val = (joined([each.named(every) for each in pair], every) for pair in pairs)
-    return _before(model, learnt), replace(images, train=train, val=val), names
-
-
-def _of_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings on which the rows of a class depend, besides those of the model."""
-    return {name: settings[name] for name in ("max_old_loss", "init", "new_share")}
+    return _before(model, learnt), replace(images, train=train, val=val), config, names
 
 
 def of_both(model: Model, other: Model) -> tuple[Model, Arrived | None, Model, list[str]]:
@@ -155,7 +154,7 @@ def of_both(model: Model, other: Model) -> tuple[Model, Arrived | None, Model, l
     pair = model, other = model, _with_names_of(model, other, notes)
     shared = _shared(model, other)
     own = [tuple(n for n in each.class_names if n not in shared) for each in pair]
-    if not (all(own) or notes):
+    if not ({*own[0]} - {*own[1]} and {*own[1]} - {*own[0]}) and not notes:
         raise ModelError(
             f"one of {model.origin} and {other.origin} has all classes of the other",
             remedy="Use the model with all classes; `clinit model show MODEL` lists its classes.",

@@ -105,8 +105,7 @@ class Evaluation:
     def classes(self) -> pl.DataFrame:
         """Images, top-1 and top-5 in percent of each class, the worst first."""
         measures = {"top1": 100 * pl.col("right").mean(), "top5": 100 * pl.col("top5").mean()}
-        found = self.known.group_by("class").agg(images=pl.len(), **measures)
-        return found.sort("top1", "class")
+        return self.known.group_by("class").agg(images=pl.len(), **measures).sort("top1", "class")
 
     @property
     def confused(self) -> pl.DataFrame:
@@ -430,8 +429,7 @@ class _Judge:
         rejection = None
         with suppress(ModelError):  # no image was held out or left out
             rejection = predict.Rejection.at_rate(self.model, self.rule, RATE)
-        table = pl.DataFrame(self.lines, schema=SCHEMA)
-        return Evaluation(table, rejection, self.rule, self.noun)
+        return Evaluation(pl.DataFrame(self.lines, schema=SCHEMA), rejection, self.rule, self.noun)
 
 
 def cells_of(rows: pl.DataFrame) -> list[list[str]]:

@@ -50,8 +50,8 @@ class Change:
     """Origin of the images: caches, roots, digests of manifests, the run."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     accuracy: Mapping[str, Top1] = field(default_factory=dict)
-    """On `old` (earlier) classes, on `new` classes, on `all`, and on `task 1`, … if a run had
-    several tasks; groups that were not measured are absent."""
+    """On `old` classes, on `earlier` added ones that are computed anew, on `new` classes, on `all`,
+    and on `task 1`, … if a run had several tasks; groups that were not measured are absent."""
 
     @classmethod
     def now(

@@ -97,13 +97,9 @@ class Growth:
 
     @cached_property
     def untested(self) -> tuple[str, ...]:
-        """The classes in `images` that only left-out images test, none being held out.
-
-        If some added classes have images held out, these alone test added classes.
-        """
-        held_out = {self.images.class_names[label] for label in np.unique(self.images.val.labels)}
-        added = self.added if held_out.isdisjoint(self.added) else ()
-        return tuple(n for n in (*self.earlier, *added) if n not in held_out)
+        """The classes in `images` that only left-out images test, none being held out."""
+        counts = zip(self.images.class_names, self.images.val.counts(), strict=True)
+        return tuple(name for name, count in counts if not count)
 
     @property
     def held_out(self) -> FeatureSet:
@@ -119,14 +115,12 @@ class Growth:
         return FeatureSet.joined(parts, held_out.class_names)
 
     @cached_property
-    def tested_before(self) -> FeatureSet:
-        """`tested`, and the same of `earlier` classes; labels are those of the model before."""
-        names, parts = self.model.class_names, [self.tested]
-        if self.model.memory is not None:
-            memory = self.model.memory
-            parts += [owing_nothing(memory.held_out.named(self.earlier)), memory.left_out]
-            parts[-1] = parts[-1].named(self.earlier)
-        return FeatureSet.joined([each.named(names) for each in parts], names)
+    def tested_earlier(self) -> FeatureSet:
+        """As `tested`, of `earlier` classes in the model before."""
+        memory, nothing = self.model.memory, owing_nothing(self.images.train.nothing())
+        parts = [] if memory is None else [owing_nothing(memory.held_out), memory.left_out]
+        every = [each.named(self.earlier) for each in (nothing, *parts)]
+        return FeatureSet.joined(every, self.earlier)
 
     @cached_property
     def share(self) -> float:

@@ -221,8 +221,7 @@ class Model:
             ModelError: If a class does not exist, two classes would have the same name, or a name
                 cannot be printed.
         """
-        new = map(str, new_names.values())
-        new_names = dict(zip(self._meant([*new_names]), new, strict=True))
+        new_names = dict(zip(self._meant([*new_names]), map(str, new_names.values()), strict=True))
         names = tuple(new_names.get(name, name) for name in self.facts.class_names)
         for name in new_names.values():
             check_name(name, "two classes would have it" if names.count(name) > 1 else "")

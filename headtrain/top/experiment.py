@@ -303,8 +303,7 @@ class TopBlocks(Method):
         random = generator(self._study.stream.seed, Draw.PROBE, task.number - 1)
         curve = linear_probe(train, val, len(task.classes), random)
         iteration, best = max(curve, key=lambda point: point[1])
-        found = {"task": task.number, "top1": best, "iteration": iteration}
-        return {"forward_transfer": found}
+        return {"forward_transfer": {"task": task.number, "top1": best, "iteration": iteration}}
 
     def _labelled(self, split: str, rows: Index, *, first: int = 0) -> LabelledRows:
         labels = getattr(self._scenario, split).labels[rows] - first

@@ -178,8 +178,7 @@ def _studies(
         for variant in flat or [{}]:
             asked |= dict.fromkeys(variant)
             for values in product(*lists):
-                combined = {**dict(zip(grid, values, strict=True)), **variant, **seed}
-                found.append(Study.of(combined))
+                found.append(Study.of({**dict(zip(grid, values, strict=True)), **variant, **seed}))
     if asked and (unread := refusals(asked, found)):
         raise ValueError(unread[0])
     return list(dict.fromkeys(study.resolved() for study in found))

@@ -116,8 +116,7 @@ def rule_out(head: Rows, has_data: Bool[np.ndarray, " classes"]) -> Rows:
     """For classes without data, set weights to 0 and biases so low that these classes never win."""
     xp = namespace(head.weight)
     present = beside(head.weight, has_data)
-    weight = xp.where(present[:, None], head.weight, 0.0)
-    return Rows(weight, xp.where(present, head.bias, NEVER))
+    return Rows(xp.where(present[:, None], head.weight, 0.0), xp.where(present, head.bias, NEVER))
 
 
 def nearest_class_mean(statistics: ClassStatistics, lam: float) -> Rows:

@@ -41,8 +41,7 @@ SHARED_BYTES = 2**23
 
 def compared(sample: CalibrationSet) -> CalibrationSet:
     """Return the rows on which lambdas are compared: at most `MAX_ROWS`."""
-    dim = sample.data.head.weight.shape[1]
-    most = min(MAX_ROWS, MOST_PRODUCTS // dim**2)
+    most = min(MAX_ROWS, MOST_PRODUCTS // sample.data.head.weight.shape[1] ** 2)
     if len(sample) <= most:
         return sample
     drawn = np.zeros(len(sample), dtype=bool)

@@ -314,8 +314,7 @@ class ClassStatistics:
         return beside(self.gram, self.weights) @ self.sums
 
     def _shifted_class_means(self) -> Any:
-        rows = np.maximum(self.totals, 1).astype(np.float64)
-        return self.sums / beside(self.gram, rows)[:, None]
+        return self.sums / beside(self.gram, np.maximum(self.totals, 1).astype(np.float64))[:, None]
 
 
 def count(labels: Int[np.ndarray, " rows"], num_classes: int | None = None) -> PerClass:

@@ -240,8 +240,7 @@ def owed_by_least_squares(
 
 def resolution(statistics: ClassStatistics) -> float:
     """Return the size below which an eigenvalue of the total covariance may be mere rounding."""
-    xp = namespace(statistics.gram)
-    size = float(xp.linalg.trace(statistics.gram))
+    size = float(namespace(statistics.gram).linalg.trace(statistics.gram))
     return statistics.dim * float(np.finfo(np.float64).eps) * size
 
 

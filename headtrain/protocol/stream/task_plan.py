@@ -174,8 +174,7 @@ class TaskPlan:
     def past(self, tasks: int) -> TaskRows:
         """Return all rows of the base and the first `tasks` tasks; new: rows of the last task."""
         scenario = self._scenario
-        base = Task(0, np.arange(scenario.num_base), 0)
-        last = scenario.tasks[tasks - 1] if tasks else base
+        last = scenario.tasks[tasks - 1] if tasks else Task(0, np.arange(scenario.num_base), 0)
         return self._task_rows(last, scenario.train.rows_between(0, last.start))
 
     def _old_rows(self, task: Task) -> Int[np.ndarray, " old"]:

@@ -140,25 +140,24 @@ def test_one_class_after_the_other_has_the_rows_of_one_addition(model: Model, kn
     found = model = model.of_rows([]) if known == "no class" else model
     steps = [images("xw"), images("v", held_out=2), images("y")]
     steps[1] = replace(steps[1], train=replace(steps[1].train, groups=np.arange(9) // 2))
-    for step in steps:
-        before, addition = found.facts, found.add(step)
+    for step, price in zip(steps, (None, 2.0, None), strict=True):  # the last price stays
+        before, addition = found.facts, found.add(step, max_old_loss=price)
         found = addition.model
-    whole = model.add(at_once(steps, "xwvy")).model
+    whole = model.add(at_once(steps, "xwvy"), max_old_loss=2.0).model
     check_equal(found, whole)
     groups = [each.memory.learnt.groups[18:27].tolist() for each in (found, whole) if each.memory]
     assert groups[0] == groups[1]
-    tasks = [each.task for each in found.facts.history[-3:]]
+    tasks, change = [each.task for each in found.facts.history[-3:]], addition.change
     assert [*found.facts.tasks[-4:]] == [tasks[0], *tasks]
-    change = addition.change
     assert (change.classes, [*change.images.values()], change.data["earlier"]) == (("y",), [9], 3)
     # The same images, each without itself or held out, are tested after a step and before the next.
-    assert addition.old_before == before.history[-1].accuracy["all"]
-    assert addition.old.total == addition.old_before.total
+    assert addition.old_before + addition.earlier_before == before.history[-1].accuracy["all"]
+    assert change.accuracy["earlier"].total == addition.earlier_before.total == 20
 
 
 def test_classes_that_came_by_other_settings_stay_as_they_are(model: Model) -> None:
     first = add(model, images("xy", 0, 5), AddConfig()).model
-    second = add(first, images("vw"), AddConfig(max_old_loss=2)).model
+    second = add(first, images("vw"), AddConfig(new_share=0.5)).model
     found = more(second, images("x", 5, 9), AddConfig())
     assert found.facts.class_names == second.facts.class_names
     changed = (found.head.weight != second.head.weight).any(axis=1)
