@@ -320,7 +320,8 @@ class Addition:
     def _old_in_words(self) -> list[str]:
         if len(self.change.classes) == self.model.facts.num_classes:
             return []
-        lines, which, classes = list[str](), "The", len(self.change.classes)
+        lines, tested = list[str](), self.change.data["tested_classes"]
+        classes = len(self.change.classes) + tested
         if self.old.total:
             learnt = self.change.data["old_left_out"]
             kinds = {"held out": self.old.total - learnt, "learnt before": learnt}
@@ -330,7 +331,6 @@ class Addition:
             before = f"before the change, {self.old_before.correct:,}"
             which = "Other" if "more" in self.change.data else "Old"
             lines.append(f"{which} classes: of {of}, {_right(self.old)}; {before}.")
-            which, classes = "The other", classes + self.change.data["tested_classes"]
         if earlier := self.change.accuracy.get("earlier"):
             of = f"{number_of(earlier.total, self._noun)}, each tested without itself"
             before = f"; before the change, {self.earlier_before.correct:,}"
@@ -339,6 +339,7 @@ class Addition:
         if classes < self.model.facts.num_classes:
             left = number_of(self.model.facts.num_classes - classes, "class")
             of = Path(self.change.data.get("model", "both models")).name
+            which = "The other" if tested else "The"
             takes = "give `clinit remember` five or more of each"
             why = f"no {self._noun} of them is held out to test ({takes})"
             lines.append(f"{which} {left} of {of}: {why}, so what they lose is not known.")
