@@ -71,14 +71,14 @@ def test_in_a_pipeline_across_folds_and_pickled() -> None:
 
 
 def test_a_classifier_of_scikit_learn_is_a_head_though_it_has_one_row_for_two_classes() -> None:
-    head = LogisticRegression().fit(*drawn(range(2), 40))
+    head = LogisticRegression().fit(*(given := drawn(range(2), 40)))
     model = AddedClassesClassifier(head).fit(*drawn(range(OLD, OLD + NEW)))
     assert model.classes_.tolist() == [0, 1, *range(OLD, OLD + NEW)]
-    rows, _ = drawn(range(2), 40, seed=1)
-    logits = rows @ model.coef_[:2].T + model.intercept_[:2]
-    np.testing.assert_allclose(softmax(logits, axis=1), head.predict_proba(rows), atol=1e-5)
+    logits = given[0] @ model.coef_[:2].T + model.intercept_[:2]
+    np.testing.assert_allclose(softmax(logits, axis=1), head.predict_proba(given[0]), atol=1e-5)
 
 
+@pytest.mark.untyped  # an activation that is none
 @pytest.mark.parametrize(
     ("head", "labels", "message"),
     [
