@@ -105,6 +105,10 @@ class FeatureSet:
         groups = None if self.groups is None else self.groups[chosen]
         return FeatureSet(features, self.labels[chosen], self.class_names, groups)
 
+    def rows(self, numbers: Int[np.ndarray, " chosen"] | Bool[np.ndarray, " rows"]) -> FeatureSet:
+        """Return some rows, in any order, as an array."""
+        return self._chosen(numbers, self.labels[numbers], self.class_names)
+
     def fresh(self, known: FeatureSet, *, in_class: bool = False) -> list[bool]:
         """Return which rows, as float16, are not among the features of `known`.
 
@@ -121,8 +125,7 @@ class FeatureSet:
 
     def without(self, known: FeatureSet, *, in_class: bool = False) -> FeatureSet:
         """Return the `fresh` rows."""
-        fresh = self.fresh(known, in_class=in_class)
-        return self._chosen(np.flatnonzero(fresh), self.labels[fresh], self.class_names)
+        return self.rows(np.flatnonzero(self.fresh(known, in_class=in_class)))
 
     def nothing(self, class_names: tuple[str, ...] | None = None) -> FeatureSet:
         """Return a set without rows and of the same width, by default of the same classes."""
@@ -150,7 +153,7 @@ class FeatureSet:
         return self._chosen(kept, labels[kept], class_names)
 
     def _chosen(
-        self, rows: Int[np.ndarray, " _"], labels: Int[np.ndarray, " _"], names: tuple[str, ...]
+        self, rows: np.ndarray, labels: Int[np.ndarray, " _"], names: tuple[str, ...]
     ) -> FeatureSet:
         groups = None if self.groups is None else self.groups[rows]
         return FeatureSet(self.features[rows], labels, names, groups)

@@ -23,6 +23,7 @@ order, buffer and random rows stay the same.
     ASIDE         index = name       new images held out to measure an added class
     OLD_ROWS      index = task       rows drawn from statistics of earlier classes, for batches
     ANCHOR        index = task       training rows by which the strength of an anchor is chosen
+    OWN_ORDER     index 0            direction in which added images are ordered, and their order
 """
 
 import enum
@@ -52,6 +53,7 @@ class Draw(enum.IntEnum):
     # 22 was the draw of episodes.
     OLD_ROWS = 23
     ANCHOR = 24
+    OWN_ORDER = 25
 
 
 def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:

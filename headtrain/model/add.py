@@ -25,7 +25,7 @@ from clinit.headtrain.model.addition import NONE, Addition, Examined, Price, fir
 from clinit.headtrain.model.again import of_both, with_earlier, with_more
 from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.engine import AnyPath
-from clinit.headtrain.model.facts import Change
+from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.growth import GrownHead, Growth, grown_head, grown_memory
 from clinit.headtrain.model.inputs import Inputs, check_names, features_in, held_out
 from clinit.headtrain.model.model import Model
@@ -157,13 +157,13 @@ def grow(growth: Growth, observe: Observer) -> Addition:
     if growth.left.class_names:
         started = grown_head(growth, observe)
     else:
-        head = first_head(Source(images.train, images.val))
+        head = first_head(growth.in_own_order)
         kind = "none, because the model had no classes; its head was fitted (ridge)"
         started = GrownHead(head, None, kind)
     answers = _left_out(growth, started)
-    tested, untested = growth.tested, growth.untested
+    tested, untested, train = growth.tested, growth.untested, growth.in_own_order.train
     own = Examined.of(started.head, answers, tested, images.val, untested)
-    left_out = own.left_out(images.train, untested) if answers is not None else None
+    left_out = own.left_out(train, untested) if answers is not None else None
     if DRAWN in started.old and not len(tested.labels):
         own = own._replace(old=own.old.nothing())
     prices = _prices(growth, started, own)
@@ -183,9 +183,9 @@ def _prices(growth: Growth, started: GrownHead, own: Examined) -> tuple[Price, .
 
 def _left_out(growth: Growth, started: GrownHead) -> LeftOut | None:
     """Return leave-one-out logits of the images, unless held-out ones test all classes."""
-    images, start = growth.images, started.start
+    start = started.start
     if start is None:
-        return first_left_out(images.train, started.head)
+        return first_left_out(growth.in_own_order.train, started.head)
     is_held_out = len(growth.tested.labels) and not growth.untested
     return None if is_held_out or start.left_out is None else start.left_out()
 
@@ -202,16 +202,22 @@ def _audit(growth: Growth, head: Head) -> Audit:
     return audit(images, model.head, head, rows, earlier)
 
 
-def _calibrated(growth: Growth, own: Examined) -> dict[str, Any]:
+def _came_with(facts: ModelFacts) -> float:
+    """Return the temperature before the first addition, 1 if there was none."""
+    before = 1.0 if facts.temperature is None else facts.temperature.value
+    told = (each.data["came_with"] for each in facts.history if "came_with" in each.data)
+    return float(next(told, before))
+
+
+def _calibrated(growth: Growth, own: Examined, weight: float) -> dict[str, Any]:
     """Return the temperature, and the scores of images of the classes.
 
-    Images of new classes alone would bias the temperature, so images count against the earlier
-    temperature as far as they represent the old classes.
+    Images of new classes alone would bias the temperature, so images count against the one that the
+    model came with by `weight`: as far as they represent the old classes. An earlier addition was
+    tested on the same images of old classes, which must not count again.
     """
     facts, before = growth.left.facts, growth.left.facts.temperature
-    weight = growth.represents(own.old)
-    value = 1.0 if before is None else before.value
-    found = None if before is None else before.unmeasured
+    value, found = _came_with(facts), before and before.unmeasured
     if weight:
         prior = PRIOR / weight
         fitted = temperature_of(own.head, own.both, facts.activation, prior=prior, before=value)
@@ -229,17 +235,16 @@ def _added(
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
     task_of = dict(zip(model.class_names, model.facts.tasks, strict=True))
     task_of |= dict.fromkeys(added, task)
-    tasks = (*left.facts.tasks, *(task_of[name] for name in images.class_names))
+    tasks = tuple(task_of[name] for name in head.class_names)
     parted, moved = own.parted(growth.earlier, growth.untested)
-    told = _calibrated(growth, parted)
+    told = _calibrated(growth, parted, growth.represents(own.old))
     facts = replace(left.facts, class_names=head.class_names, tasks=tasks, **told)
     linear = replace(head, fingerprint=left.head.fingerprint)
     memory = grown_memory(growth, left_out)
     grown = replace(left, facts=facts, linear=linear, memory=memory).with_rows_of()
-    if replaced := model.facts.num_classes - left.facts.num_classes:  # keep the order of rows
-        row_of = {name: row for row, name in enumerate(head.class_names)}
-        rows_then = [row_of.pop(name) for name in model.class_names]
-        grown = grown.of_rows([*rows_then, *row_of.values()])
+    names = dict.fromkeys((*model.class_names, *images.class_names))  # in the order they came
+    grown = grown.of_rows([head.class_names.index(name) for name in names])
+    replaced = model.facts.num_classes - left.facts.num_classes
     old_after = own.price(None).old if len(tested.labels) else NONE
     earlier_after, new_after = accuracy(own.head, moved), parted.price(None).new
     tests = parted.new.counts()
@@ -254,6 +259,7 @@ def _added(
             **images.data,
             "old_rows": kind,
             "price": growth.price,
+            "came_with": _came_with(left.facts),
             "bounded": bounded,
             "left_out": left_out is not None and {*added} <= {*growth.untested},
             **({"earlier": len(growth.earlier)} if growth.earlier else {}),

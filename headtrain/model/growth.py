@@ -20,6 +20,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import take, to_numpy
 from clinit.headtrain.heads.linear import NEVER, Rows, logit_size, may_win, shared_row
+from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.start.scale import Balance, Initialisation
 from clinit.headtrain.heads.start.settings import Start
 from clinit.headtrain.model.facts import Action
@@ -67,6 +68,20 @@ class Growth:
     def added(self) -> tuple[str, ...]:
         """The other classes in `images`."""
         return tuple(name for name in self.images.class_names if name not in self.earlier)
+
+    @cached_property
+    def in_own_order(self) -> Source:
+        """The images, and their classes, in an order that follows from the features alone.
+
+        Folds and draws go by order; rows of classes shall depend on no names and no order of files.
+        """
+        train, random = self.images.train, generator(0, Draw.OWN_ORDER)
+        places = train.features[:].astype(np.float64) @ random.standard_normal(train.dim)
+        means = np.bincount(train.labels, places) / train.counts()
+        order, rows = (np.argsort(each)[random.permutation(len(each))] for each in (means, places))
+        names = tuple(train.class_names[k] for k in order)
+        train = train.rows(rows).named(names).first(len(rows))
+        return Source(train, self.images.val.named(names))
 
     @cached_property
     def given(self) -> Source:
@@ -174,14 +189,13 @@ class Growth:
         return max(held_out, self.bound * tested)
 
     def represents(self, tested: FeatureSet) -> float:
-        """Return how far tested images of old classes represent all of these, in [0, 1].
+        """Return how far tested images represent the classes in `left`, in [0, 1].
 
         The share of classes, doubled, or else of `ENOUGH` held-out images.
         """
         if not self.left.facts.num_classes:
             return 1.0
-        old = self.left.facts.num_classes + len(self.earlier)
-        classes = 2 * len(np.unique(tested.labels)) / old
+        classes = 2 * len(np.unique(tested.labels)) / self.left.facts.num_classes
         return min(1.0, max(classes, len(self.held_out.labels) / ENOUGH))
 
 
@@ -207,8 +221,8 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
     Discriminants read only old rows that are known. Old images set the price, unless other rows
     are asked for.
     """
-    left, images, is_auto = growth.left, growth.images, growth.config.init == "auto"
-    old = old_rows(left.head, left.memory, images.train, growth.given.train, growth.came_with)
+    left, is_auto, train = growth.left, growth.config.init == "auto", growth.in_own_order.train
+    old = old_rows(left.head, left.memory, train, growth.given.train, growth.came_with)
     observer(Doing("Computing rows …"))
     share, found = growth.share, list[Initialisation]()
     if share > 0:
@@ -245,10 +259,10 @@ def _started(growth: Growth, init: Any, old: OldRows) -> tuple[Head, Initialisat
     class names share most of their length. So the rows are computed without it. Answers do not
     depend on the scale of a head either, but losses do: so it is brought to a usual one.
     """
-    left, images = growth.left, growth.images
+    left, train = growth.left, growth.in_own_order.train
     own = init in ("fitted", "discriminant") and left.facts.activation == "softmax"
     rows = Rows.of_head(left.head)
-    came, features = rows.between(0, growth.came_with if own else 0), images.train.features
+    came, features = rows.between(0, growth.came_with if own else 0), train.features
     kept = may_win(came, features)
     shared = shared_row(came, kept)
     scale = logit_size(Rows(came.weight[kept], came.bias[kept]), features) / USUAL_SIZE or 1.0
@@ -259,7 +273,7 @@ def _started(growth: Growth, init: Any, old: OldRows) -> tuple[Head, Initialisat
     sides = (
         replace(left.head, weight=centred.weight, bias=centred.bias, fingerprint=""),
         Source(old.rows, growth.held_out),
-        Source(images.train, images.val),
+        growth.in_own_order,
     )
     study, drawn = _study(growth, init, len(old.rows.labels)), old if old.drawn else None
     ((head, start),) = started_heads(*sides, [study], came_with=growth.came_with, drawn=drawn)
@@ -336,7 +350,7 @@ def _study(growth: Growth, init: Any, buffer: int) -> Study:
             iterations=0,
             buffer=buffer or None,
             eval_every=1,
-            class_order=growth.images.class_names,
+            class_order=growth.in_own_order.class_names,
         ),
         start=Start(init=init, new_share=config.new_share),
         training=Training(
@@ -356,11 +370,13 @@ def grown_memory(growth: Growth, left_out: FeatureSet | None) -> Memory:
     memory, given = growth.left.memory, growth.given
     depends_on = growth.left.depends_on
 
-    def of(rows: Source | Arrived, **more: Any) -> Memory:
+    def of(rows: Source, **more: Any) -> Memory:
         return Memory.of(rows.train, depends_on, held_out=rows.val, **more)
 
     if memory is None:
         memory = of(given)
     elif len(given.train.labels):
         memory = of(given).updated(memory)
-    return memory.joined(of(growth.images, added=True, left_out=left_out))
+    images, names = growth.images, growth.in_own_order.class_names
+    came = Source(images.train.named(names), images.val.named(names))
+    return memory.joined(of(came, added=True, left_out=left_out))

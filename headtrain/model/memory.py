@@ -140,12 +140,7 @@ class Memory:
             exact=True,
             freedom=statistics.freedom,
             held_out=rows.nothing() if held_out is None else held_out,
-            learnt=FeatureSet(
-                rows.features[learnt],
-                rows.labels[learnt],
-                rows.class_names,
-                None if rows.groups is None else rows.groups[learnt],
-            ),
+            learnt=rows.rows(learnt),
             left_out=owing_nothing(rows.nothing()) if left_out is None else left_out,
             backbone=dict(backbone),
         )

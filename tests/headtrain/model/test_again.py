@@ -13,6 +13,7 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.repeats import joined
+from clinit.headtrain.heads.temperature import Temperature
 from clinit.headtrain.model.add import merge
 from clinit.headtrain.model.addition import Addition
 from clinit.headtrain.model.again import of_both, with_more
@@ -82,6 +83,11 @@ def check_equal(found: Model, expected: Model) -> None:
         one, other = (getattr(each.head, name) for each in (found, expected))
         # L-BFGS ends before it converges, so rounding grows.
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-4 * np.abs(other).max(initial=1))
+    one, other = (
+        each.facts.temperature or Temperature(value=1, fitted_rows=0, measured_rows=0)
+        for each in (found, expected)
+    )
+    assert (one.value, one.fitted_rows) == (pytest.approx(other.value), other.fitted_rows)
     one, other = found.memory, expected.memory
     np.testing.assert_array_equal(one.counts, other.counts)
     assert (one.exact, one.averaged) == (other.exact, other.averaged)
@@ -153,6 +159,15 @@ def test_one_class_after_the_other_has_the_rows_of_one_addition(model: Model, kn
     # The same images, each without itself or held out, are tested after a step and before the next.
     assert addition.old_before + addition.earlier_before == before.history[-1].accuracy["all"]
     assert change.accuracy["earlier"].total == addition.earlier_before.total == 20
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_names_and_the_order_of_images_change_nothing(model: Model, known: bool) -> None:
+    model, given = model if known else replace(model, memory=None), images("xyz", 0, 4).train
+    other = replace(given.rows(np.random.default_rng(0).permutation(12)), class_names=(*"kzj",))
+    one, two = (model.add(each).model.head for each in (given, other.named((*"jkz",))))
+    np.testing.assert_array_equal(one.weight[5:], two.weight[[6, 7, 5]])
+    np.testing.assert_array_equal(one.bias[5:], two.bias[[6, 7, 5]])
 
 
 def test_classes_that_came_by_other_settings_stay_as_they_are(model: Model) -> None:

@@ -285,7 +285,7 @@ def test_masked_classes_change_nothing_else(place: Path, bias: float, masked: st
     weight = np.pad(head.weight, ((0, len(masked)), (0, 0)))
     last = np.append(head.bias, np.full(len(masked), bias, np.float32))
     both = (Model(each).add(new).model for each in (head, Head(weight, last, (*OLD, *masked))))
-    assert np.corrcoef([each.head.weight[-2:].ravel() for each in both])[0, 1] > 0.9995
+    assert np.corrcoef([each.head.weight[-2:].ravel() for each in both])[0, 1] > 0.999
 
 
 @pytest.mark.untyped  # a bias of the wrong length
@@ -347,12 +347,15 @@ def test_guesses_made_with_the_left_out_images_neither_test_nor_choose_rows() ->
     model = Model(Head(base / 2, -np.square(base).sum(axis=1) / 4, tuple("abcdefghij")))
     labels, first = np.repeat([*"vwxyz"], 102), np.arange(510) % 102 < 2
     rows = np.repeat(means, 102, axis=0) + 3 * random.normal(size=(510, 200))
-    two, others = ((rows[part], labels[part]) for part in (first, ~first))
+    masks = (first, ~first, np.roll(first, 2), ~np.roll(first, 2))
+    draws = [(rows[mask], labels[mask]) for mask in masks]
     for init in ("auto", "least-square"):
-        added = model.add(two, init=init)
-        found = added.model.evaluate(others).top1()
+        own = found = Top1(0, 0)
+        for two, others in (draws[:2], draws[2:]):
+            added = model.add(two, init=init)
+            own, found = own + added.new, found + added.model.evaluate(others).top1()
         assert found.correct > 0.5 * found.total
-        assert added.new.correct / added.new.total < found.correct / found.total + 0.25
+        assert own.correct / own.total < found.correct / found.total + 0.2
         assert "too easy a test of few" not in added.lines()[0]
     assert "too easy a test of few" in model.add(two, init="discriminant").lines()[0]
 

@@ -58,16 +58,18 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load_model(export_model(tiny_run, tmp_path / "model").path, device="cpu")
-    new, starts = photographs(), list[Initialisation]()
-    assert new.groups is not None
+    new, starts, given = photographs(), list[Initialisation](), list[Source]()
 
     def started(*sides: Any, **settings: Any) -> list[tuple[Head, Initialisation]]:
         found = started_heads(*sides, **settings)
+        given.append(sides[2])
         starts.extend(start for _, start in found)
         return found
 
     monkeypatch.setattr("clinit.headtrain.model.growth.started_heads", started)
     added = addition(model, Source(new, new.nothing()), AddConfig(init="least-square"))
+    new = given[0].train  # in another order
+    assert new.groups is not None
     (old,) = old_rows(model.head, model.memory, new).drawn
     assert len(old.classes) == 5  # the model remembers all of its classes
     # Two rows on either side of each mean for each direction have the very covariance.
