@@ -218,13 +218,11 @@ def _changed(
     """Open the model at `path`, apply `change` and write the result to `out`; return it."""
     model_source.check_model(path)
     from clinit.headtrain.model.model import load_model
-    from clinit.headtrain.model.storage import check_apart
 
     if path.suffix != ".onnx":  # wrong names are refused before the network is loaded
         change(model_source.without_network(path), {})
     place = model_source.target(out, path, overwrite=overwrite)
     with claimed_file(place), doing(outcome.SAVING):
         before = load_model(path, device="cpu")
-        check_apart(place, path)
         found = change(before, {**model_source.command_data(), "model": before.origin})
         return found.save(place, overwrite=overwrite).model

@@ -58,8 +58,7 @@ def merge(
     from clinit.headtrain.model.storage import check_apart
 
     with claimed_file(place), training_progress() as observe:
-        for path in (model, other):
-            check_apart(place, path)
+        check_apart(place, other)
         observe(Doing("Loading the models …"))
         one, two = (load_model(path, device="cpu") for path in (model, other))
         added = merged(one, two, config, model_source.command_data(), observe)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE_SUFFIXES = {
-    *(".bin", ".ckpt", ".h5", ".json", ".npz", ".onnx"),
-    *(".pickle", ".pkl", ".pt", ".pth", ".safetensors"),
+    *(".bin", ".ckpt", ".csv", ".h5", ".html", ".json", ".md", ".npy", ".npz", ".onnx", ".pickle"),
+    *(".pkl", ".pt", ".pth", ".safetensor", ".safetensors", ".tar", ".txt", ".yaml", ".zip"),
 }
 """Suffixes of files: an --out with such a suffix is probably not meant to be a folder."""
 ONNX_FORM = "-onnx"
@@ -145,8 +145,9 @@ def target(
         )
     check_writable(out)
     if kind_of(out) or out.is_symlink():
-        from clinit.headtrain.model.storage import foreign_to_model
+        from clinit.headtrain.model.storage import check_apart, foreign_to_model
 
+        check_apart(out, model)
         check_free(out, "model", foreign_to_model, ModelError, overwrite=overwrite)
     return out
 

@@ -99,7 +99,7 @@ def with_earlier(
         then of the new ones; the settings, with the last price that was asked for; the names of
         these classes.
     """
-    memory, arrived = model.memory, zip(model.class_names, model.facts.tasks, strict=True)
+    memory, task_of = model.memory, dict(zip(model.class_names, model.facts.tasks, strict=True))
     if memory is None:
         return model, images, config, ()
     own = {name: getattr(config, name) for name in ("init", "new_share")}
@@ -109,11 +109,12 @@ def with_earlier(
         if change.action in ("add", "more", "merge")
         and {**own, **change.settings} == {**change.settings, **own}
     }
-    sets = [memory.learnt]
-    names = tuple(n for n, t in arrived if t and t in alike and _whole(n, sets, memory) is not None)
+    sets, added = [memory.learnt], (name for name, task in task_of.items() if task in alike)
+    names = tuple(name for name in added if _whole(name, sets, memory) is not None)
     if not names:
         return model, images, config, ()
-    asked = [p for p in (*alike.values(), config.max_old_loss) if p is not None]
+    prices = (price for task, price in alike.items() if task in map(task_of.get, names))
+    asked = [p for p in (*prices, config.max_old_loss) if p is not None]
     config = replace(config, max_old_loss=asked[-1] if asked else None)
     every = (*names, *images.class_names)
     learnt, aside = (each.named(names) for each in (memory.learnt, memory.held_out))
@@ -151,7 +152,7 @@ def of_both(model: Model, other: Model) -> tuple[Model, Arrived | None, Model, l
         _without_removed(model, other, *pasts, notes),
         _without_removed(other, model, *pasts[::-1], notes),
     )
-    pair = model, other = model, _with_names_of(model, other, notes)
+    pair = model, other = model, with_names_of(model, other, notes)
     shared = _shared(model, other)
     own = [tuple(n for n in each.class_names if n not in shared) for each in pair]
     if not ({*own[0]} - {*own[1]} and {*own[1]} - {*own[0]}) and not notes:
@@ -235,7 +236,7 @@ def _without_removed(
     return _with_history_of(model, model.remove(gone))
 
 
-def _with_names_of(model: Model, other: Model, notes: list[str]) -> Model:
+def with_names_of(model: Model, other: Model, notes: list[str]) -> Model:
     """Return the other model with the names of the first one for classes of both.
 
     These have equal stored features or, if a class has none, equal rows.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -128,7 +129,8 @@ class AddedClassesClassifier(LinearClassifier):
             given = read_head(Path(given))
         names = getattr(given, "class_names", getattr(given, "classes_", None))
         names = names if self.classes is None else self.classes
-        if hasattr(given, "coef_"):
+        if isinstance(given, BaseEstimator):
+            check_is_fitted(given, "coef_")
             given = given.coef_, given.intercept_
         pair = (given.weight, given.bias) if isinstance(given, Head) else given
         weight, bias = row_per_class(*map(np.asarray, pair))

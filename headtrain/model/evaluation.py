@@ -353,10 +353,15 @@ def evaluate(
 ) -> Evaluation:
     """Compare the predictions of a model, and perhaps of another one, with the classes of images.
 
-    Images pass only once through a network that both models share.
+    Images pass only once through a network that both models share. Classes that were renamed since
+    one became the other are the same.
     """
-    judges = [_Judge.of(each, asked) for each in (model, against) if each is not None]
     is_shared = against is not None and against.depends_on == model.depends_on
+    if against is not None and is_shared and against.head.dim == model.head.dim:
+        from clinit.headtrain.model.again import with_names_of
+
+        against = with_names_of(model, against, [])
+    judges = [_Judge.of(each, asked) for each in (model, against) if each is not None]
     if against is not None and is_shared and asked.rows is None and model.depends_on:
         joint = model.with_rows_of(against)
         with closing(asked.answered(joint, reading)) as batches:

@@ -92,11 +92,19 @@ def is_features(given: Any) -> bool:
         return bool(_cache_at(path)) if is_folder(path) else path.suffix.lower() in FORMATS
     if isinstance(given, FeatureInput | FeatureSet) or hasattr(given, "train"):
         return True
-    if isinstance(given, tuple) and len(given) == 2:
-        return np.ndim(given[0]) in (1, 2) or np.ndim(given[1]) == 1
+    if _is_pair(given):
+        return True
     if isinstance(given, list) and given and np.ndim(given[0]) < 2:  # no pictures
         return np.asarray(given[0]).dtype.kind in "fiub"
     return getattr(given, "ndim", 0) in (1, 2) or hasattr(given, "to_numpy")
+
+
+def _is_pair(given: Any) -> bool:
+    """Return whether features and their labels are given."""
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        return False
+    dims = tuple(map(np.ndim, given))
+    return dims == (2, 1) or (isinstance(given, tuple) and (dims[0] in (1, 2) or dims[1] == 1))
 
 
 def _cache_at(path: Path) -> Path | None:
@@ -301,7 +309,7 @@ def features_in(given: Any, labels: Any = None) -> FeatureInput:
         if fingerprint.backbone == "arrays":  # `clinit.Features` without a name
             fingerprint = Fingerprint()
         return FeatureInput(path=path, splits=splits, fingerprint=fingerprint)
-    if isinstance(given, tuple):
+    if _is_pair(given):
         given, labels = given
     return FeatureInput(splits={"train": _labelled(given, labels, "the array of labels")})
 
@@ -469,7 +477,7 @@ def check_names(model: Model, names: Sequence[str], kind: ArrivalKind) -> None:
     """
     old = {*model.class_names}
     known, new = ([name for name in names if (name in old) is there] for there in (True, False))
-    of = f"of these {number_of(len(names), 'class')}"
+    of = f"of {number_of(len(names), 'class')}"
     if kind != "add" and new:
         near = near_names(new, model.class_names, "the folder", "the model")
         near = near or similar_names(new, model)

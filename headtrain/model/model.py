@@ -196,7 +196,8 @@ class Model:
         Raises:
             ModelError: If a class does not exist, or if no class would be left.
         """
-        names = self._meant(names)
+        if not (names := self._meant(names)):
+            return self
         rows = [row for row, name in enumerate(self.class_names) if name not in {*names}]
         if not rows:
             raise ModelError(

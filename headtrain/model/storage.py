@@ -347,7 +347,7 @@ def check_apart(writes: Path, reads: Path) -> None:
     place, other = writes.resolve(), reads.resolve()
     if place == other or other in place.parents:
         raise ModelError(
-            f"{writes} is in {reads}, which is only read",
+            f"{writes} is {'' if place == other else f'in {reads}, which is '}only read",
             remedy="Choose another place for the new model (`--out`) or for features"
             " (`--features`).",
         )

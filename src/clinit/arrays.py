@@ -120,7 +120,8 @@ def _numbered(
         return tuple(map(str, every.tolist())), [np.searchsorted(every, each) for each in labels]
     names = tuple(class_names)
     if len(set(names)) < len(names):
-        raise ValueError(f"class_names has {len(names) - len(set(names))} names twice")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"class_names has names more than once: {examples(twice)}")
     place = dict(zip(names, range(len(names)), strict=True)) if all(texts) else range(len(names))
     unknown = [each for each in every.tolist() if each not in place]
     if unknown:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import softmax
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -71,6 +72,8 @@ def test_in_a_pipeline_across_folds_and_pickled() -> None:
 
 
 def test_a_classifier_of_scikit_learn_is_a_head_though_it_has_one_row_for_two_classes() -> None:
+    with pytest.raises(NotFittedError):
+        AddedClassesClassifier(LogisticRegression()).fit(*drawn(range(OLD)))
     head = LogisticRegression().fit(*(given := drawn(range(2), 40)))
     model = AddedClassesClassifier(head).fit(*drawn(range(OLD, OLD + NEW)))
     assert model.classes_.tolist() == [0, 1, *range(OLD, OLD + NEW)]

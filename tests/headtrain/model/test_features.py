@@ -110,7 +110,7 @@ def test_every_verb_takes_a_head(place: Path) -> None:
         ("predict known.npz other", "differ in backbone (words / bytes)"),
         ("add head.npz other --old absent --out x", "absent"),
         ("add head.npz new --out old.npz --overwrite", "is not a head written by clinit"),
-        ("add known.npz new --out known.npz --overwrite", "which is only read"),
+        ("add known.npz new --out known.npz --overwrite", "is only read"),
         ("add head.npz new --out x --batch-size 3", "--batch-size has no effect"),
         ("predict head.npz rows.npy image.png", "not both"),
         ("add head.npz nan.npz --out x", "contains no finite row"),
@@ -291,7 +291,8 @@ def test_masked_classes_change_nothing_else(place: Path, bias: float, masked: st
 @pytest.mark.untyped  # a bias of the wrong length
 def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
     model, rows = load_model("head.npz"), drawn(NEW, 1, 2).features
-    assert model.add((rows, np.array([40, 7]))).model.class_names == (*OLD, "7", "40")
+    assert model.add([rows, np.array([40, 7])]).model.class_names == (*OLD, "7", "40")
+    assert model.remove([]) is model
     wrong: list[Any] = [(rows + 1j, NEW, "complex"), (rows[None], NEW, "(1, 2, 6)")]
     wrong += [(1e16 * rows, NEW, "1e+15"), (rows, ["a", "b\n"], "printable")]
     wrong += [(rows, np.array([b"a", b"b"]), "or text"), (rows, np.array([-1, 3]), "-1 to 3")]
@@ -305,7 +306,8 @@ def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
         model.add((rows, NEW), max_oldloss=2)
     with pytest.raises(HeadError, match="not finite"):
         Model(Head(np.full((2, DIM), np.nan, np.float32), np.zeros(2, np.float32), ("a", "b")))
-    lost = model.add((np.append(rows, np.full((1, DIM), np.nan), axis=0), [*NEW, "fox"]))
+    three = np.ma.masked_equal(np.append(rows, np.full((1, DIM), 7), axis=0), 7)
+    lost = model.add((three, [*NEW, "fox"]))
     assert "not added, without a finite row: 1 class (fox)" in lost.notes()
 
 
@@ -314,7 +316,10 @@ def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:
     model = load_model("head.npz").add(first).model
     both = FeatureSet.joined([first, fresh], NEW)
     rounded = replace(both, features=both.features.astype(np.float16))
-    assert model.evaluate(rounded).content["learnt"] == 40
+    other = model.rename({"dog": "wolf"})
+    told = model.evaluate(rounded, against=other)
+    assert told.content["learnt"] == 40
+    assert told.content["against"]["both"] == told.top1().correct
     found = model.remember(both)
     assert (found.memory.counts.tolist(), found.memory.exact) == ([0, 0, 0, 20, 20], True)
     held_out = found.memory.held_out.features
