@@ -122,7 +122,7 @@ class FeatureSet:
     def without(self, known: FeatureSet, *, in_class: bool = False) -> FeatureSet:
         """Return the `fresh` rows."""
         fresh = self.fresh(known, in_class=in_class)
-        return self._chosen(np.flatnonzero(fresh), self.labels[fresh], self.class_names)
+        return self.taken(np.flatnonzero(fresh))
 
     def nothing(self, class_names: tuple[str, ...] | None = None) -> FeatureSet:
         """Return a set without rows and of the same width, by default of the same classes."""
@@ -135,8 +135,7 @@ class FeatureSet:
         order = np.argsort(self.labels, kind="stable")
         labels = self.labels[order]
         rank = np.arange(len(labels)) - np.searchsorted(labels, labels)
-        taken = order[rank < per_class]
-        return self._chosen(taken, labels[rank < per_class], self.class_names)
+        return self.taken(order[rank < per_class])
 
     def renumbered(self, place: Int[np.ndarray, " _"], class_names: tuple[str, ...]) -> FeatureSet:
         """Return the rows with other labels.
@@ -145,15 +144,13 @@ class FeatureSet:
             place: The new label of each class; -1 leaves the rows of the class out.
             class_names: The class names, indexed by the new labels.
         """
-        labels = place[self.labels]
-        kept = np.flatnonzero(labels >= 0)
-        return self._chosen(kept, labels[kept], class_names)
+        kept = self.taken(np.flatnonzero(place[self.labels] >= 0))
+        return FeatureSet(kept.features, place[kept.labels], class_names, kept.groups)
 
-    def _chosen(
-        self, rows: Int[np.ndarray, " _"], labels: Int[np.ndarray, " _"], names: tuple[str, ...]
-    ) -> FeatureSet:
+    def taken(self, rows: Int[np.ndarray, " taken"]) -> FeatureSet:
+        """Return the rows of these numbers, in this order; stored features are read."""
         groups = None if self.groups is None else self.groups[rows]
-        return FeatureSet(self.features[rows], labels, names, groups)
+        return FeatureSet(self.features[rows], self.labels[rows], self.class_names, groups)
 
     def named(self, class_names: tuple[str, ...]) -> FeatureSet:
         """Return the rows of the classes in `class_names`; labels are indices in `class_names`."""
