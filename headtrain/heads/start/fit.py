@@ -59,8 +59,7 @@ def fit(
     begin: Rows,
     ridge: float,
     *,
-    fits_bias: bool = True,
-    evens: bool = False,
+    fits_bias: bool,
     max_steps: int = FIT_STEPS,
 ) -> Fit:
     """Minimise G from rows (V_0, b_0).
@@ -69,8 +68,7 @@ def fit(
         sample: The data, and all fixed logits.
         begin: Rows that the search starts from; the ridge holds the result near them.
         ridge: Strength of the ridge, in rows of data.
-        fits_bias: Whether the biases may move.
-        evens: Whether they are evened then, if they may move.
+        fits_bias: Whether the biases may move. If they may, they are evened.
         max_steps: Bound on the steps of L-BFGS.
     """
     data, features = sample.data, sample.wide_features()
@@ -103,7 +101,7 @@ def fit(
     found = rows.detach()
     weight, bias = (found[:, :-1] / size).cpu().numpy(), found[:, -1].cpu().numpy()
     end = Rows(beside(begin.weight, weight), beside(begin.weight, bias))
-    if evens and fits_bias:
+    if fits_bias:
         end = evened(end, data)
         found[:, -1] = as_tensor(end.bias)
     after, _ = _loss(sample, features, found, size)

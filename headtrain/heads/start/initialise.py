@@ -143,7 +143,7 @@ def initialising(
     assert sample is not None
     with watch.phase("fit"):
         writes = start.bias == "write"
-        end = fit(sample, found.rows, start.fit_ridge, fits_bias=writes, evens=True)
+        end = fit(sample, found.rows, start.fit_ridge, fits_bias=writes)
 
     def again(part: Fold) -> Rows:
         fewer = part.data
@@ -154,7 +154,7 @@ def initialising(
             raw = raw_rows(start, fewer, fewer.statistics(start.weighting), lam)
         kept = fewer.stale.bias if start.bias == "keep" else None
         begin = affine(raw, found.factor, found.shift, kept)
-        return fit(around, begin, start.fit_ridge, fits_bias=kept is None, evens=True).rows
+        return fit(around, begin, start.fit_ridge, fits_bias=kept is None).rows
 
     def left_out() -> LeftOut:
         logits = computed_again(sample, without_parts(sample, PARTS), again)
