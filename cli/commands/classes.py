@@ -76,12 +76,8 @@ def add(
     """
     model_source.check_file(html, "html")
     kind: ArrivalKind = "more" if more else "add"
-    with model_source.opened(paths, network, out, kind, overwrite=overwrite) as (
-        model,
-        inputs,
-        out,
-        observe,
-    ):
+    opened = model_source.opened(paths, network, out, kind, overwrite=overwrite)
+    with opened as (model, inputs, out, observe):
         from clinit.headtrain.model.add import add as added_to
 
         added = added_to(model, inputs, config, kind=kind, old=old, observe=observe)
@@ -118,12 +114,8 @@ def remember(
 
     clinit remember scenes/ photographs/ --out scenes-with-memory/
     """
-    with model_source.opened(paths, network, out, "remember", overwrite=overwrite) as (
-        model,
-        inputs,
-        out,
-        observe,
-    ):
+    opened = model_source.opened(paths, network, out, "remember", overwrite=overwrite)
+    with opened as (model, inputs, out, observe):
         from clinit.headtrain.model.inputs import remember
         from clinit.headtrain.model.storage import write_model
 
