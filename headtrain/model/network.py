@@ -106,7 +106,7 @@ class TimmEngine:
                 pixels = decode.decode(given, max_pixels=reading.max_pixels)
             else:
                 pixels = torch.from_numpy(given).permute(2, 0, 1)
-            decode.check_resized(transform, pixels.shape[1:], reading.max_pixels)
+            transform.check_resized(pixels.shape[1:], reading.max_pixels)
             return transform.to_input(pixels)
 
         if len(images) == 1 or not all(isinstance(each, Path) for each in images):

@@ -56,7 +56,7 @@ from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.step import Updates
 from clinit.headtrain.protocol.train.task_start import TaskStart
 from clinit.headtrain.top.activations import Index, PoolActivations, TaskReader, cut
-from clinit.headtrain.top.checkpoint import Checkpoint, damaged, read_checkpoint, resumed_from
+from clinit.headtrain.top.checkpoint import Checkpoint, damaged, read_checkpoint
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.methods import Derpp, Ewc
 from clinit.headtrain.top.network import PlasticModel, cut_network
@@ -360,7 +360,9 @@ def run_top(
     experiment = replace(inputs.experiment, studies=(study,))
     if found is not None:
         log = found.log
-        observer(Noted(resumed_from(found, *names_of([study]))))
+        inside = f" and {found.iteration:,} updates" if found.iteration != events.FINISHED else ""
+        after = f"after {log.finished} tasks{inside}"
+        observer(Noted(f"{names_of([study])[0]} resumes from its checkpoint, {after}"))
         observer(events.Stepped(log.finished * study.stream.iterations))
     learner = Learner(experiment, blocks, observer, log, store)
     learner.learn()

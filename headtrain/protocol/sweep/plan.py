@@ -6,7 +6,6 @@ runs again, and refuses records of other data.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -44,17 +43,12 @@ StudyBank = Sequence[Study]
 """Runs that are trained together: they share stream, seed, batches and pretrained head."""
 
 
-def head_bytes(*, num_classes: int, dim: int, batch_size: int) -> int:
-    """Estimate the memory that one more head of a bank takes while it is trained."""
-    parameters = _PARAMETER_COPIES * num_classes * (dim + 1)
-    return 4 * (parameters + _LOGIT_COPIES * batch_size * num_classes)
-
-
 def bank_limit(study: Study, *, num_classes: int, dim: int, asked: int | None = None) -> int:
     """Return the largest size of a bank that fits into memory, at most `asked`."""
-    each = head_bytes(num_classes=num_classes, dim=dim, batch_size=study.stream.rows_per_batch)
+    logits = _LOGIT_COPIES * study.stream.rows_per_batch * num_classes
+    of_head = 4 * (_PARAMETER_COPIES * num_classes * (dim + 1) + logits)
     device = choose_device(study.training.device)
-    fitting = max(1, int(MEMORY_SHARE * free_memory(device)) // each)
+    fitting = max(1, int(MEMORY_SHARE * free_memory(device)) // of_head)
     if asked is None and device.type == "cpu":
         asked = CPU_BANK_SIZE
     return min(fitting, asked or fitting)
@@ -188,11 +182,6 @@ class SweepFolder:
     """The settings of all recorded runs."""
     banks: dict[str, Sequence[Mapping[str, Any]]]
     """Differing settings of all heads in the bank of each recorded run, by its identity."""
-
-
-def run_digest(run: Study) -> str:
-    """Return the digest that names the checkpoint of a run."""
-    return hashlib.sha256(run.identity.encode()).hexdigest()[:32]
 
 
 def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:

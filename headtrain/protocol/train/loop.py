@@ -292,12 +292,9 @@ class TaskSteps:
         updates.features.copy_(self._stored)
         shares = self._shares
         updates.update(1.0 if shares is None else torch.index_select(shares, 0, number)[0])
-        self._record(updates.losses, number)
-        number.add_(1)
-
-    def _record(self, losses: Float[Tensor, "batch heads"], number: Tensor) -> None:
-        """Record the mean loss of new and of old rows; NaN (0 / 0) without rows."""
+        # The mean loss of new and of old rows is recorded; NaN (0 / 0) without rows.
         kinds = torch.index_select(self._kinds, 0, number)[0]
-        sums = torch.where(kinds, losses, self._zero).sum(1)
+        sums = torch.where(kinds, updates.losses, self._zero).sum(1)
         means = sums / torch.index_select(self._kind_rows, 0, number)[0]
         self._losses.index_copy_(0, number, means[None])
+        number.add_(1)
