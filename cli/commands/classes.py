@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -201,22 +201,18 @@ def rename(
 
 
 def _changed(
-    path: Path,
-    out: Path | None,
-    change: Callable[[Model, Mapping[str, Any]], Model],
-    *,
-    overwrite: bool,
+    path: Path, out: Path | None, edit: Callable[[Model, dict[str, Any]], Model], *, overwrite: bool
 ) -> Model:
-    """Open the model at `path`, apply `change` and write the result to `out`; return it."""
+    """Open the model at `path`, apply `edit` and write the result to `out`; return it."""
     model_source.check_model(path)
     from clinit.headtrain.model.model import load_model
     from clinit.headtrain.model.storage import check_apart
 
     if path.suffix != ".onnx":  # wrong names are refused before the network is loaded
-        change(model_source.without_network(path), {})
+        edit(model_source.without_network(path), {})
     place = model_source.target(out, path, overwrite=overwrite)
     with claimed_file(place), doing(outcome.SAVING):
         before = load_model(path, device="cpu")
         check_apart(place, path)
-        found = change(before, {**model_source.command_data(), "model": before.origin})
+        found = edit(before, {**model_source.command_data(), "model": before.origin})
         return found.save(place, overwrite=overwrite).model

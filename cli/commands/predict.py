@@ -101,8 +101,7 @@ def predict(
     with loading():
         from clinit.headtrain.model.inputs import features_in, is_features
         from clinit.headtrain.model.model import load_model
-        from clinit.headtrain.model.predict import Rejection, find_images
-        from clinit.headtrain.model.predict import predict as predicted
+        from clinit.headtrain.model.predict import Rejection, find_images, predict as predicted
         from clinit.headtrain.model.storage import is_head_file
 
         kinds, of_features = [is_features(each) for each in images], is_features(images[0])

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console as RichConsole
-from rich.console import ConsoleOptions, RenderableType
+from rich.console import Console as RichConsole, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 

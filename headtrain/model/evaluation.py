@@ -32,8 +32,7 @@ from clinit.extract.cache.head import Top1
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.known import FOLDER
 from clinit.extract.dataset.names import in_words
-from clinit.extract.dataset.scan import available_splits, scan
-from clinit.extract.dataset.scan import without as leave_out
+from clinit.extract.dataset.scan import available_splits, scan, without as leave_out
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
 from clinit.headtrain.model import predict
 from clinit.headtrain.model.engine import AnsweredBatch, Logits

@@ -38,7 +38,7 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet, terms_of
 from clinit.headtrain.heads.start.new_rows import NewClasses, new_class_means
 
-FIT_STEPS = 30
+STEPS = 30
 EVENED = 1 / 3
 """Next to four classes of eight images, a class of one then gains 14 to 21 points on photographs
 and text and 5 on audio, at 0 to 1 point of old classes."""
@@ -55,12 +55,7 @@ class Fit(NamedTuple):
 
 
 def fit(
-    sample: CalibrationSet,
-    begin: Rows,
-    ridge: float,
-    *,
-    fits_bias: bool,
-    max_steps: int = FIT_STEPS,
+    sample: CalibrationSet, begin: Rows, ridge: float, *, fits_bias: bool, max_steps: int = STEPS
 ) -> Fit:
     """Minimise G from rows (V_0, b_0).
 

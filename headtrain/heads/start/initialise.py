@@ -108,29 +108,26 @@ def initialising(
             judge = LOSSES.get(loss, LOSSES["ce"])
             sample = CalibrationSet.of(data, judge, start.new_share)
     lam, curve, around, without = None, None, sample, list[Rows]()
-    if start.chooses_lambda and data.guessed is not None:
+    if start.chooses_lambda:
         assert sample is not None
         assert statistics is not None
         with watch.phase("lambda"):
             judges = judges_of(start, sample, statistics)
-            chosen = yield from lambda_beside_guesses(start, judges, statistics, known)
-            lam, curve, without = chosen
-    elif start.chooses_lambda:
-        assert sample is not None
-        assert statistics is not None
-        with watch.phase("lambda"):
-            path = path or LambdaPath.of(statistics)
-            judges = compared(judges_of(start, sample, statistics))
-            if bool((judges.target >= 0).any()):
-                curve = yield from loss_curve(judges, path, start, near=near)
-            # If no row can judge, or rows of zeros beat every lambda, there is no curve.
-            lam = curve.best if curve is not None else safe_lambda(path)
-            leaves_out = start.calibration == "leave-one-out"
-            if curve is not None and lam not in known and leaves_out:
-                kept = logits_of(judges, path, start, lam)
-                known |= {} if kept is None else {lam: kept}
-            if start.init == "fitted" and leaves_out:
-                around = judges  # calibrated rows are only where the fit begins
+            if data.guessed is not None:
+                chosen = yield from lambda_beside_guesses(start, judges, statistics, known)
+                lam, curve, without = chosen
+            else:
+                path, judges = path or LambdaPath.of(statistics), compared(judges)
+                if bool((judges.target >= 0).any()):
+                    curve = yield from loss_curve(judges, path, start, near=near)
+                # If no row can judge, or rows of zeros beat every lambda, there is no curve.
+                lam = curve.best if curve is not None else safe_lambda(path)
+                leaves_out = start.calibration == "leave-one-out"
+                if curve is not None and lam not in known and leaves_out:
+                    kept = logits_of(judges, path, start, lam)
+                    known |= {} if kept is None else {lam: kept}
+                if start.init == "fitted" and leaves_out:
+                    around = judges  # calibrated rows are only where the fit begins
     elif start.reads_lambda:
         lam = float(start.ridge_parameter)
     with watch.phase("solve"):

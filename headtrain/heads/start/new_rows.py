@@ -171,10 +171,7 @@ def towards_identity(
 
 
 def raw_rows(
-    start: Start,
-    data: NewClasses,
-    statistics: ClassStatistics | None = None,
-    lam: float | None = None,
+    start: Start, data: NewClasses, statistics: ClassStatistics | None, lam: float | None = None
 ) -> Rows:
     """Compute the rows [start, stop) of the head, before scaling.
 

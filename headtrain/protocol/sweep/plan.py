@@ -6,7 +6,7 @@ runs again, and refuses records of other data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,8 +74,8 @@ def compile_banks(
     return banks
 
 
-def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[StudyBank]:
-    """Return the banks of which some runs are recorded and some are left.
+def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> Iterator[StudyBank]:
+    """Yield the banks of which some runs are recorded and some are left.
 
     Such banks are trained again as a whole, because last bits of a loss depend on the whole bank.
     """
@@ -84,15 +84,13 @@ def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[StudyBank]:
     for run in runs:
         if told := folder.banks.get(run.identity):
             recorded.setdefault((run.shared, str(told)), []).append(run)
-    banks: list[StudyBank] = []
     for first, *others in recorded.values():
         told = folder.banks[first.identity]
         if 1 + len(others) < len(told):
             names = (first.changed(each).identity for each in told)
             bank = [by_identity[name] for name in names if name in by_identity]
             if len(bank) == len(told):
-                banks.append(bank)
-    return banks
+                yield bank
 
 
 def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ()) -> list[str]:
@@ -139,7 +137,7 @@ def plan_sweep(
     runs: Sequence[Study], folder: SweepFolder, data: RunData, *, bank_size: int | None = None
 ) -> SweepPlan:
     """Group the runs that the folder lacks into banks."""
-    begun = begun_banks(runs, folder)
+    begun = [*begun_banks(runs, folder)]
     again = {run for bank in begun for run in bank}
     left = [run for run in runs if run.identity not in folder.recorded and run not in again]
     banks = [*begun, *compile_banks(left, data, asked=bank_size)]

@@ -237,12 +237,7 @@ class TaskSteps:
 
     @classmethod
     def of(
-        cls,
-        bank: Bank,
-        rows: LabelledRows,
-        lesson: Lesson,
-        anchors: Anchors,
-        drawn: OldClasses | None,
+        cls, bank: Bank, rows: LabelledRows, lesson: Lesson, holds: Anchors, old: OldClasses | None
     ) -> TaskSteps:
         """Return the updates of a bank on a task.
 
@@ -250,20 +245,20 @@ class TaskSteps:
             bank: Heads with the rows of the new classes initialised.
             rows: Features and labels of old and new rows; only of new rows if old rows are drawn.
             lesson: Numbers and labels of these rows, and the batches.
-            anchors: The penalty that holds each head near its present state.
-            drawn: Statistics that old rows are drawn from; None: old rows are stored.
+            holds: The penalty that holds each head near its present state.
+            old: Statistics that old rows are drawn from; None: old rows are stored.
         """
         schedule, stream = lesson.schedule, lesson.stream
         batches, number = torch.from_numpy(schedule.batches), lesson.task.number
         feed: Feed
-        if drawn is not None:
+        if old is not None:
             seed = int(generator(stream.seed, Draw.OLD_ROWS, number).integers(2**63))
-            feed = DrawnFeed(rows, batches, REPORT_STEPS, drawn, seed)
+            feed = DrawnFeed(rows, batches, REPORT_STEPS, old, seed)
         elif rows.is_resident:
             feed = ResidentFeed(rows, batches)
         else:
             feed = StreamedFeed(rows, batches, REPORT_STEPS)
-        updates = Updates(bank, stream.rows_per_batch, anchors, lesson.task)
+        updates = Updates(bank, stream.rows_per_batch, holds, lesson.task)
         shares = rate_shares(bank.heads[0].schedule or "constant", stream.iterations)
         return cls(updates, feed, schedule, shares)
 
