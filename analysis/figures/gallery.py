@@ -48,9 +48,7 @@ def figure_of(name: str, runs: Sequence[RunSummary]) -> Figure:
     if name == "efficiency":
         return efficiency(runs)
     (measure,) = measures_of([name])
-    if measure.name in VALUES:
-        return curves.figure(runs, [measure.name])
-    return _dots(runs, measure)
+    return curves.figure(runs, [measure.name]) if measure.name in VALUES else _dots(runs, measure)
 
 
 def _dots(runs: Sequence[RunSummary], measure: Measure) -> Figure:

@@ -281,8 +281,7 @@ def _curve(table: pl.DataFrame, name: str, most: int, grids: dict[tuple[int, ...
     for (_,), part in table.sort("task", "iteration").group_by("task", maintain_order=True):
         values = part[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
         kept = thin(values, most)
-        iterations = tuple(part["iteration"].to_numpy()[kept].tolist())
-        place = grids.setdefault(iterations, len(grids))
+        place = grids.setdefault(tuple(part["iteration"].to_numpy()[kept].tolist()), len(grids))
         digits = [None if not np.isfinite(v) else _rounded(name, v) for v in values[kept]]
         found.append([place, digits])
     return found

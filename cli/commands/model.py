@@ -113,10 +113,8 @@ def show(
             pairs = examples([f"{a} to {b}" for a, b in new.items()])
             lines.append(f"{change.date[:10]}, renamed: {pairs}")
     for task in sorted(set(facts.tasks)):
-        names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
-        lines.append(
-            f"{facts.since(task)}, {number_of(len(names), 'class')}: {outcome.listed(names)}"
-        )
+        own = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
+        lines.append(f"{facts.since(task)}, {number_of(len(own), 'class')}: {outcome.listed(own)}")
     _say_folded(lines)
 
 

@@ -229,8 +229,7 @@ def _show(predictions: Sequence[Prediction], what: str, facts: ModelFacts) -> No
             image = "" if number else _shortened(_shown(prediction, folder))
             lines.append([image, *cells] if several else cells)
     columns = [Column("class", "setting"), Column("probability", "number"), Column("since")]
-    of_image = [Column(what, "setting")] if several else []
-    out.print(Table([*of_image, *columns], [lines]))
+    out.print(Table([*([Column(what, "setting")] if several else []), *columns], [lines]))
     if more := len(predictions) - len(shown):
         note(f"{number_of(more, 'more row')}: --csv FILE writes and --json prints all of them")
     if (warning := facts.caution) is not None:

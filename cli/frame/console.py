@@ -172,8 +172,7 @@ def print_json(text: str) -> None:
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     is_unicode = encoding.lower().startswith("utf")
-    escaped = (_JSON_UNSAFE if is_unicode else _NOT_ASCII).sub(_json_escape, text)
-    _write(escaped + "\n")
+    _write((_JSON_UNSAFE if is_unicode else _NOT_ASCII).sub(_json_escape, text) + "\n")
 
 
 def print_csv(text: str) -> None:

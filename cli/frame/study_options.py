@@ -127,10 +127,8 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
     option = typer.Option(*names, rich_help_panel=each.panel, **told)
     default = str(each.default) if _is_mixed(each) and each.default is not None else each.default
     default = inspect.Parameter.empty if each.default is MISSING else default
-    annotation: Any = Annotated[
-        kind | None if several or type(None) in each.types else kind, option
-    ]
-    return annotation, None if several else default
+    kind = kind | None if several or type(None) in each.types else kind
+    return Annotated[kind, option], None if several else default
 
 
 def _is_mixed(each: Setting) -> bool:

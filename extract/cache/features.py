@@ -121,8 +121,7 @@ class FeatureSet:
 
     def without(self, known: FeatureSet, *, in_class: bool = False) -> FeatureSet:
         """Return the `fresh` rows."""
-        fresh = self.fresh(known, in_class=in_class)
-        return self.taken(np.flatnonzero(fresh))
+        return self.taken(np.flatnonzero(self.fresh(known, in_class=in_class)))
 
     def nothing(self, class_names: tuple[str, ...] | None = None) -> FeatureSet:
         """Return a set without rows and of the same width, by default of the same classes."""

@@ -399,8 +399,7 @@ class _Judge:
         chances = PROBABILITIES[facts.activation](logits)
         trained = predict.as_trained(facts, logits)
         judged = predict.scores(self.rule, trained, facts.activation).tolist()
-        known = self._is_learnt(logits)
-        found = zip(numbers, best, chances, judged, known, strict=True)
+        found = zip(numbers, best, chances, judged, self._is_learnt(logits), strict=True)
         for number, rows, chance, score, is_learnt in found:
             line, truth = self.lines[number], row_of.get(self.lines[number]["class"])
             line["error"] = reasons.get(number)

@@ -178,7 +178,7 @@ class TimmEngine:
         """
         config = replace(self.backbone.config, model_args=model_args(self.backbone))
         body = replace(self.backbone, config=config, weights_sha256=self.depends_on["body"])
-        return replace(Network.of(body, self.transform, dtype), backbone=self.backbone)
+        return replace(Network.of(body, self.transform, dtype, "cpu"), backbone=self.backbone)
 
     def fingerprint(self, dtype: str) -> Fingerprint:
         """Return the fingerprint of the features of this network."""

@@ -307,8 +307,7 @@ class ClosedHeads(Method):
             bank = FormBank(self._form, lesson.task.stop, trainings, self.device)
             tested, ends = experiment.seen_tests(lesson.task), experiment.scenario.ends
             found = evaluate(bank, tested, ends, list_mistakes=True)
-            sample = data.take(torch.from_numpy(chosen))
-            return Tested(0, found, mean_losses(bank, sample))
+            return Tested(0, found, mean_losses(bank, data.take(torch.from_numpy(chosen))))
 
     def _diagnosis(self, task: Task, diagnose: Diagnose) -> dict[str, Any]:
         """Measure the linear layer on all rows seen."""

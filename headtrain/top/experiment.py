@@ -235,9 +235,7 @@ class TopBlocks(Method):
             seed, classes = self._study.stream.seed, len(task.classes)
             self.model.grow(random_task_rows(seed, task.number, classes, self.model.dim))
 
-    def _update(
-        self, lesson: Lesson, reader: TaskReader, found: Checkpoint | None
-    ) -> Iterator[Fact]:
+    def _update(self, lesson: Lesson, rows: TaskReader, found: Checkpoint | None) -> Iterator[Fact]:
         """Train, evaluate and pause, from the update on that a checkpoint has reached."""
         stream = self._study.stream
         first = 0 if found is None else found.iteration
@@ -256,7 +254,7 @@ class TopBlocks(Method):
         stops = sorted(stop for stop in points | saves if stop > first)
         drawn = [lesson.rows.rows[batch] for batch in lesson.schedule.batches[first:]]
         num_new = lesson.schedule.num_new[first:].tolist()
-        with closing(reader.stream(drawn, num_new)) as batches:
+        with closing(rows.stream(drawn, num_new)) as batches:
             for start, stop in pairwise((first, *stops)):
                 losses = []
                 for each in train_steps(

@@ -105,8 +105,7 @@ def initialising(
         known = {}
     if start.looks_around:
         with watch.phase("calibrate"):
-            judge = LOSSES.get(loss, LOSSES["ce"])
-            sample = CalibrationSet.of(data, judge, start.new_share)
+            sample = CalibrationSet.of(data, LOSSES.get(loss, LOSSES["ce"]), start.new_share)
     lam, curve, around, without = None, None, sample, list[Rows]()
     if start.chooses_lambda:
         assert sample is not None
@@ -139,8 +138,7 @@ def initialising(
         return found
     assert sample is not None
     with watch.phase("fit"):
-        writes = start.bias == "write"
-        end = fit(sample, found.rows, start.fit_ridge, fits_bias=writes)
+        end = fit(sample, found.rows, start.fit_ridge, fits_bias=start.bias == "write")
 
     def again(part: Fold) -> Rows:
         fewer = part.data

@@ -143,8 +143,7 @@ SHRINKAGE = 1e-4
 
 def discriminants(statistics: ClassStatistics, classes: slice = slice(None)) -> Rows:
     """Return the discriminants of `classes`, for equal priors."""
-    covariance = shrunk(statistics)
-    return discriminants_of(statistics.class_means[classes, :], covariance)
+    return discriminants_of(statistics.class_means[classes, :], shrunk(statistics))
 
 
 def discriminants_of(means: Float[Any, "classes dim"], covariance: Float[Any, "dim dim"]) -> Rows:

@@ -212,9 +212,7 @@ def rate_shares(schedule: RateSchedule, steps: int) -> RateShares:
 class TaskSteps:
     """The updates of one task, done in order; captured on a CUDA device, plain on a CPU."""
 
-    def __init__(
-        self, updates: Updates, feed: Feed, schedule: Schedule, shares: RateShares
-    ) -> None:
+    def __init__(self, updates: Updates, feed: Feed, schedule: Schedule, rates: RateShares) -> None:
         device = updates.labels.device
         iterations, batch = schedule.batches.shape
         heads = updates.losses.shape[1]
@@ -226,7 +224,7 @@ class TaskSteps:
         self._kind_rows = self._kinds.sum(2, dtype=torch.float32)
         self._zero = torch.zeros((), device=device)
         self._losses = torch.zeros(iterations, 2, heads, device=device)
-        self._shares = None if shares is None else shares.to(device)
+        self._shares = None if rates is None else rates.to(device)
         is_captured = device.type == "cuda" and not updates.runs_own_code
         self._replayed = Replayed() if is_captured else None
 
