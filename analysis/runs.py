@@ -193,7 +193,7 @@ class Runs:
     def as_text(self, view: ReportView) -> str:
         """Return the runs or their means over seeds as JSON, CSV, Markdown or LaTeX."""
         if view.format == "json":
-            told = means(self.data) if view.means else self.rows()
+            told = [*means(self.data)] if view.means else self.rows()
             return json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False)
         if view.format == "csv":
             if view.means:

@@ -1,8 +1,7 @@
 """"""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from clinit.words import LETTERS, byte_count, closest, contrast, escaped, size_text
 

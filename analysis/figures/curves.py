@@ -78,7 +78,7 @@ def figure(runs: Sequence[RunSummary], names: Sequence[str] = CURVES) -> Figure:
     from clinit.analysis.figures import style
 
     starts, shared = starts_of(runs), switches(runs)
-    looks, labels = style.looks_of(starts), [start.name for start in starts]
+    looks, labels = [*style.looks_of(starts)], [start.name for start in starts]
     figure, drawn = style.panels(len(names), 2, 2.3, names=labels)
     for axes, name in zip(drawn, names, strict=True):
         style.mark_tasks(axes, shared.ends, are_numbered=shared.are_shared)
@@ -121,7 +121,7 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
     for name in CURVES:
         lines = [cumulative(each, measured_lines(each, name), shared) for each in starts]
         floor = log_floor(lines) if name == "loss_new" else None
-        parts.append(_plot(lines, shared.ends, width, MEASURES[name].axis(runs), floor))
+        parts.append(_plot(lines, shared, width, MEASURES[name].axis(runs), floor))
     parts.append("Iterations; vertical lines: task switches.")
     if len(starts) > len(SIGNS):
         parts.append(f"The first {len(SIGNS)} of {len(starts)} starts; --html FILE has all.")
@@ -129,11 +129,7 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
 
 
 def _plot(
-    series: Sequence[Sequence[Line]],
-    ends: Sequence[int],
-    width: int,
-    title: str,
-    floor: float | None,
+    series: Sequence[Sequence[Line]], shared: Switches, width: int, title: str, floor: float | None
 ) -> str:
     """Return a plot of the lines; with a `floor`, of the logarithms of values raised to it."""
     import plotext
@@ -145,7 +141,7 @@ def _plot(
     drawn.plot_size(width, HEIGHT)
     drawn.title(shortened(title if floor is None else f"log10 of {title}", width))
     drawn.legend(False)
-    for end in ends[:-1]:
+    for end in shared.ends[:-1]:
         drawn.line(end, "vertical", pixel="gray")
     for sign, lines in zip(SIGNS, series, strict=False):
         for line in lines:

@@ -48,9 +48,7 @@ def figure_of(name: str, runs: Sequence[RunSummary]) -> Figure:
     if name == "efficiency":
         return efficiency(runs)
     (measure,) = measures_of([name])
-    if measure.name in VALUES:
-        return curves.figure(runs, [measure.name])
-    return _dots(runs, measure)
+    return curves.figure(runs, [measure.name]) if measure.name in VALUES else _dots(runs, measure)
 
 
 def _dots(runs: Sequence[RunSummary], measure: Measure) -> Figure:
@@ -136,7 +134,7 @@ def efficiency(runs: Sequence[RunSummary]) -> Figure:
     most = max(len(race.starts) for race in found)
     figure, panels = style.panels(len(found), 2, 2.55 + 0.175 * most)
     for axes, race in zip(panels, found, strict=True):
-        looks = style.looks_of(race.starts)
+        looks = [*style.looks_of(race.starts)]
         _panel(axes, race, looks)
         style.name_axes(axes, f"Iterations of task {race.task}", MEASURES["acc_new"].axis(runs))
         told = [(each.name, race.result(each)) for each in race.starts]

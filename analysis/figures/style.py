@@ -6,7 +6,7 @@ paper, 6.9 inches the whole text width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,22 +45,20 @@ class Look:
         return {"color": self.colour, "linestyle": self.line}
 
 
-def looks_of(starts: Sequence[StartRuns]) -> list[Look]:
-    """Return the look of each start: its own colour, or else the colour of its initialisation.
+def looks_of(starts: Sequence[StartRuns]) -> Iterator[Look]:
+    """Yield the look of each start: its own colour, or else the colour of its initialisation.
 
     Starts of one initialisation then have different strokes, until all strokes are used.
     """
     own = [start.runs[0].init for start in starts]
     inits = list(dict.fromkeys(own))
     few = len(starts) <= len(COLOURS)
-    looks = []
     for number, init in enumerate(own):
         colour, line = number, number // len(COLOURS)
         if len(inits) <= len(COLOURS) and max(map(own.count, inits)) <= len(LINES):
             colour, line = number if few else inits.index(init), own[:number].count(init)
         stroke, marker = LINES[line % len(LINES)], MARKERS[number % len(MARKERS)]
-        looks.append(Look(COLOURS[colour % len(COLOURS)], stroke, marker))
-    return looks
+        yield Look(COLOURS[colour % len(COLOURS)], stroke, marker)
 
 
 def panels(

@@ -106,8 +106,7 @@ def at_start(points: pl.DataFrame) -> pl.DataFrame:
 
 def at_end(points: pl.DataFrame) -> pl.DataFrame:
     """Return the last evaluation of each task."""
-    last = pl.col("iteration") == pl.col("iteration").max().over("task")
-    return points.filter(last)
+    return points.filter(pl.col("iteration") == pl.col("iteration").max().over("task"))
 
 
 def mean(values: pl.Series) -> float | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, Literal
@@ -107,7 +107,7 @@ def page_data(runs: Sequence[RunSummary], notes: Sequence[str]) -> dict[str, Any
     content = {
         "title": title(runs),
         "asked": facts_of(runs),
-        "tables": tables_of(runs),
+        "tables": [*tables_of(runs)],
         "terms": [["evaluation", counts]],
         "fields": [{"name": name, "values": values} for name, values in choices.items()],
         "looks": looks,
@@ -170,10 +170,9 @@ def matrix(row: Row) -> dict[str, Any]:
     return {"tasks": tasks, "on": on[first:], "cells": cells, **told}
 
 
-def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
-    """Return the tables of each data set, from top to bottom; lines contain indices of runs."""
+def tables_of(runs: Sequence[RunSummary]) -> Iterator[dict[str, Any]]:
+    """Yield the tables of each data set, from top to bottom; lines contain indices of runs."""
     places = {id(run): place for place, run in enumerate(runs)}
-    found = []
     for heading, part in by_data(runs).items():
         below = f". {heading}" if heading else ""
         tables = {"Runs": run_table(part)}
@@ -186,8 +185,7 @@ def tables_of(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
             pairs = zip(made.about, made.lines, strict=True)
             lines = [{"run": places[id(run)], "cells": [*map(_cell, own)]} for run, own in pairs]
             told = {"title": title + below, "of": title.lower(), "caption": made.below}
-            found.append({**told, "columns": [*map(_column, made.columns)], "lines": lines})
-    return found
+            yield {**told, "columns": [*map(_column, made.columns)], "lines": lines}
 
 
 def _column(column: Column) -> dict[str, Any]:
@@ -283,8 +281,7 @@ def _curve(table: pl.DataFrame, name: str, most: int, grids: dict[tuple[int, ...
     for (_,), part in table.sort("task", "iteration").group_by("task", maintain_order=True):
         values = part[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
         kept = thin(values, most)
-        iterations = tuple(part["iteration"].to_numpy()[kept].tolist())
-        place = grids.setdefault(iterations, len(grids))
+        place = grids.setdefault(tuple(part["iteration"].to_numpy()[kept].tolist()), len(grids))
         digits = [None if not np.isfinite(v) else _rounded(name, v) for v in values[kept]]
         found.append([place, digits])
     return found

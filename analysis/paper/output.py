@@ -96,8 +96,7 @@ def _parts(
 
 
 def _heading(found: Reproduction) -> str:
-    number = f"Table {found.table.number}: " if found.table.number else ""
-    return number + found.table.title
+    return (f"Table {found.table.number}: " if found.table.number else "") + found.table.title
 
 
 def _title(group: pl.DataFrame) -> str:

@@ -129,10 +129,7 @@ def reproduction(
 
 
 def _lines(
-    table: PaperTable,
-    paper: pl.DataFrame,
-    used: Sequence[tuple[RunSummary, Row]],
-    collapse: Collapse,
+    table: PaperTable, paper: pl.DataFrame, used: list[tuple[RunSummary, Row]], collapse: Collapse
 ) -> pl.DataFrame:
     rows: list[Row] = []
     places, on = paper.select(numbers.PLACE), [*numbers.PLACE, "metric"]

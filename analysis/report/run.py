@@ -268,9 +268,7 @@ class RunSummary:
         row |= {"initialisation_seconds": start, "initialisation_share": share}
         row["forward_transfer"] = sum(probes) / len(probes) if probes else None
         row |= {name: last.get(name) for name in COLLAPSE}
-        row["final"] = {
-            name: end[name].first() for name in (*accuracy.ACCURACIES, *accuracy.IN_TASK)
-        }
+        row["final"] = {n: end[n].first() for n in (*accuracy.ACCURACIES, *accuracy.IN_TASK)}
         row["tasks"] = [self._task_row(task) for task in tasks.to_dicts()]
         row |= {"config": self.config, "notes": [*info.get("notes", []), *self.remarks]}
         found: Row = finite(row)

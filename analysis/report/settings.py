@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -261,13 +261,12 @@ def cells_of(
     ]
 
 
-def means(data: ByData) -> list[Row]:
-    """Return one entry per group of seeds, by data, the best A_all first.
+def means(data: ByData) -> Iterator[Row]:
+    """Yield one entry per group of seeds, by data, the best A_all first.
 
     `values` contains mean, sample deviation (None for one value) and count of each number, or None
     if no run has the number.
     """
-    rows = []
     for group in (group for part in data.values() for group in seed_groups(part)):
         found = {name: group.spread(name) for name in MEANS}
         first, own = group.runs[0], {"seed", *_IDENTITY}
@@ -276,8 +275,7 @@ def means(data: ByData) -> list[Row]:
         row["values"] = {name: each and dataclasses.asdict(each) for name, each in found.items()}
         row["config"] = {k: v for k, v in first.config.items() if k != "seed"}
         row["settings"] = {k: v for k, v in first.settings.items() if k not in own}
-        rows.append({**row, "notes": list(first.remarks)})
-    return rows
+        yield {**row, "notes": list(first.remarks)}
 
 
 def means_table(runs: Sequence[RunSummary], data: ByData) -> pl.DataFrame:

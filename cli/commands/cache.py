@@ -90,8 +90,7 @@ def verify(cache: CacheArgument) -> None:
     damaged parts again.
     """
     from clinit.errors import CacheError, ClinitError
-    from clinit.extract.cache.verify import recorded_commands
-    from clinit.extract.cache.verify import verify as check
+    from clinit.extract.cache.verify import recorded_commands, verify as check
 
     found: dict[Path, ClinitError] = {}
     with counting() as count:

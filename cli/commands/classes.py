@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,12 +76,8 @@ def add(
     """
     model_source.check_file(html, "html")
     kind: ArrivalKind = "more" if more else "add"
-    with model_source.opened(paths, network, out, kind, overwrite=overwrite) as (
-        model,
-        inputs,
-        out,
-        observe,
-    ):
+    opened = model_source.opened(paths, network, out, kind, overwrite=overwrite)
+    with opened as (model, inputs, out, observe):
         from clinit.headtrain.model.add import add as added_to
 
         added = added_to(model, inputs, config, kind=kind, old=old, observe=observe)
@@ -118,12 +114,8 @@ def remember(
 
     clinit remember scenes/ photographs/ --out scenes-with-memory/
     """
-    with model_source.opened(paths, network, out, "remember", overwrite=overwrite) as (
-        model,
-        inputs,
-        out,
-        observe,
-    ):
+    opened = model_source.opened(paths, network, out, "remember", overwrite=overwrite)
+    with opened as (model, inputs, out, observe):
         from clinit.headtrain.model.inputs import remember
         from clinit.headtrain.model.storage import write_model
 
@@ -209,20 +201,16 @@ def rename(
 
 
 def _changed(
-    path: Path,
-    out: Path | None,
-    change: Callable[[Model, Mapping[str, Any]], Model],
-    *,
-    overwrite: bool,
+    path: Path, out: Path | None, edit: Callable[[Model, dict[str, Any]], Model], *, overwrite: bool
 ) -> Model:
-    """Open the model at `path`, apply `change` and write the result to `out`; return it."""
+    """Open the model at `path`, apply `edit` and write the result to `out`; return it."""
     model_source.check_model(path)
     from clinit.headtrain.model.model import load_model
 
     if path.suffix != ".onnx":  # wrong names are refused before the network is loaded
-        change(model_source.without_network(path), {})
+        edit(model_source.without_network(path), {})
     place = model_source.target(out, path, overwrite=overwrite)
     with claimed_file(place), doing(outcome.SAVING):
         before = load_model(path, device="cpu")
-        found = change(before, {**model_source.command_data(), "model": before.origin})
+        found = edit(before, {**model_source.command_data(), "model": before.origin})
         return found.save(place, overwrite=overwrite).model

@@ -109,11 +109,9 @@ def _places(records: list[Path]) -> list[Path]:
 
     infos = [read_info(path) for path in records]
     sides = [filter(None, (info["base"], info["new"])) for info in infos]
-    found = [
-        [Path(p) for s in own for p in (s["path"], *s.get("other_paths", ()))] for own in sides
-    ]
-    for path, each, info in zip(records, found, infos, strict=True):
-        if each != found[0]:
+    read = [[Path(p) for s in own for p in (s["path"], *s.get("other_paths", ()))] for own in sides]
+    for path, each, info in zip(records, read, infos, strict=True):
+        if each != read[0]:
             raise RecordError(
                 f"{path} read other caches than {records[0]}",
                 remedy="Give records of one command, or the caches to measure them on.",
@@ -123,7 +121,7 @@ def _places(records: list[Path]) -> list[Path]:
                 f"{path} trained blocks of the backbone, so its head is not for cached features",
                 remedy="Give records of `clinit train-head`.",
             )
-    return found[0]
+    return read[0]
 
 
 def _head(name: str, stored: Head | None, cache: Path) -> Head:

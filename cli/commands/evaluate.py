@@ -74,8 +74,7 @@ def evaluate(
     written = {"csv": csv, "html": html}
     for kind, file in written.items():
         model_source.check_file(file, kind)
-    from clinit.headtrain.model.evaluation import Questions
-    from clinit.headtrain.model.evaluation import evaluate as evaluated
+    from clinit.headtrain.model.evaluation import Questions, evaluate as evaluated
     from clinit.headtrain.model.model import load_model
     from clinit.headtrain.model.storage import parent_of
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from clinit.cli.frame.config import ConfigOption
-from clinit.cli.frame.console import note, say
-from clinit.cli.frame.console import out as terminal
+from clinit.cli.frame.console import note, out as terminal, say
 from clinit.cli.frame.model_source import check_file
 from clinit.cli.frame.options import AsJson, CacheArgument, MemoryOption, Overwrite, described
 from clinit.cli.frame.process import claimed_head, keeps

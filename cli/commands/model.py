@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -101,7 +101,7 @@ def show(
     _say_folded(lines)
     if facts.history:
         heads = ["change", "made of", "classes", f"{noun}s", "top-1: old, new"]
-        outcome.print_table(heads, _ancestors(facts))
+        outcome.print_table(heads, [*_ancestors(facts)])
         tested = (
             f"Tested on {noun}s held out (of new classes: a folder val), or on {noun}s of added"
         )
@@ -112,10 +112,8 @@ def show(
             pairs = examples([f"{a} to {b}" for a, b in new.items()])
             lines.append(f"{change.date[:10]}, renamed: {pairs}")
     for task in sorted(set(facts.tasks)):
-        names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
-        lines.append(
-            f"{facts.since(task)}, {number_of(len(names), 'class')}: {outcome.listed(names)}"
-        )
+        own = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
+        lines.append(f"{facts.since(task)}, {number_of(len(own), 'class')}: {outcome.listed(own)}")
     _say_folded(lines)
 
 
@@ -127,19 +125,17 @@ def _say_folded(lines: Sequence[str]) -> None:
         say(part)
 
 
-def _ancestors(facts: ModelFacts) -> list[list[str]]:
-    """Return a line for each change: its origin and its result."""
+def _ancestors(facts: ModelFacts) -> Iterator[list[str]]:
+    """Yield a line for each change: its origin and its result."""
     from clinit.headtrain.model.facts import accuracy_in_words
 
-    lines = []
     for change in facts.history:
         of = change.data.get("parents") or {"": change.data.get("model", "")}
         names = [f"{Path(path).name} {each[:DIGEST_LETTERS]}".strip() for each, path in of.items()]
         top1 = [accuracy_in_words(change.accuracy.get(group)) for group in ("old", "new")]
         made, total = f"{change.date[:10]} {change.action}", str(change.data.get("total", ""))
         images = f"{sum(change.images.values()):,}" if change.images else ""
-        lines.append([made, ", ".join(names), total, images, ", ".join(top1)])
-    return lines
+        yield [made, ", ".join(names), total, images, ", ".join(top1)]
 
 
 def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:

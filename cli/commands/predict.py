@@ -101,8 +101,7 @@ def predict(
     with loading():
         from clinit.headtrain.model.inputs import features_in, is_features
         from clinit.headtrain.model.model import load_model
-        from clinit.headtrain.model.predict import Rejection, find_images
-        from clinit.headtrain.model.predict import predict as predicted
+        from clinit.headtrain.model.predict import Rejection, find_images, predict as predicted
         from clinit.headtrain.model.storage import is_head_file
 
         kinds, of_features = [is_features(each) for each in images], is_features(images[0])
@@ -230,8 +229,7 @@ def _show(predictions: Sequence[Prediction], what: str, facts: ModelFacts) -> No
             image = "" if number else _shortened(_shown(prediction, folder))
             lines.append([image, *cells] if several else cells)
     columns = [Column("class", "setting"), Column("probability", "number"), Column("since")]
-    of_image = [Column(what, "setting")] if several else []
-    out.print(Table([*of_image, *columns], [lines]))
+    out.print(Table([*([Column(what, "setting")] if several else []), *columns], [lines]))
     if more := len(predictions) - len(shown):
         note(f"{number_of(more, 'more row')}: --csv FILE writes and --json prints all of them")
     if (warning := facts.caution) is not None:

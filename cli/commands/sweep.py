@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -151,11 +152,12 @@ def _sweep_top(
     A checkpoint is written after `every` updates.
     """
     from clinit.headtrain.protocol.record.format import check_free
-    from clinit.headtrain.protocol.sweep.plan import open_folder, run_digest, run_names
+    from clinit.headtrain.protocol.sweep.plan import open_folder, run_names
     from clinit.headtrain.top.experiment import train_top
 
     # Checkpoints are named by digests, which do not change when the grid grows.
-    checkpoints = {run: out / f"{run_digest(run)}.checkpoint" for run in runs}
+    digests = {run: sha256(run.identity.encode()).hexdigest()[:32] for run in runs}
+    checkpoints = {run: out / f"{name}.checkpoint" for run, name in digests.items()}
     data = run_data.read_images(images, run_data.heads_by_loss(heads))
     folder = open_folder(out, data, {run.training.loss for run in runs})
     named = zip(runs, run_names(runs, folder.configs), strict=True)

@@ -77,8 +77,7 @@ class ConfigFile:
     def options(self, command: str, method: str) -> dict[str, Any]:
         """Return the options of a command with a method; narrow sections override wide sections."""
         own = self.section(command)
-        wide = {} if command in APART else self.content
-        return {**wide, **own, **own.get(method, {})}
+        return {**({} if command in APART else self.content), **own, **own.get(method, {})}
 
     def grids(self) -> list[Mapping[str, Any]]:
         """Return the grids of a sweep, the tables of [[sweep.grid]]."""

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console as RichConsole
-from rich.console import ConsoleOptions, RenderableType
+from rich.console import Console as RichConsole, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
@@ -173,8 +172,7 @@ def print_json(text: str) -> None:
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     is_unicode = encoding.lower().startswith("utf")
-    escaped = (_JSON_UNSAFE if is_unicode else _NOT_ASCII).sub(_json_escape, text)
-    _write(escaped + "\n")
+    _write((_JSON_UNSAFE if is_unicode else _NOT_ASCII).sub(_json_escape, text) + "\n")
 
 
 def print_csv(text: str) -> None:

@@ -244,12 +244,7 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
 
 @contextmanager
 def opened(
-    paths: Sequence[Path],
-    network: GivenNetwork,
-    out: Path | None,
-    kind: ArrivalKind,
-    *,
-    overwrite: bool,
+    paths: list[Path], given: GivenNetwork, out: Path | None, kind: ArrivalKind, *, overwrite: bool
 ) -> Iterator[tuple[Model, Inputs, Path, Observer]]:
     """Claim `out`, and open the model in the arguments of a command.
 
@@ -259,14 +254,14 @@ def opened(
 
     Args:
         paths: The model and the images; with a timm network, only the images.
-        network: The timm network, if any, and how to compute features of the images.
+        given: The timm network, if any, and how to compute features of the images.
         out: Path of the new model, if given.
         kind: What is done with the images.
         overwrite: Whether to replace a model at `out`.
     """
-    if out is None and network.backbone is not None:
+    if out is None and given.backbone is not None:
         raise typer.BadParameter("--backbone needs --out: the name of the new model")
-    check_source(paths, network)
+    check_source(paths, given)
     choice, folders = list[str](), list[Path]()
     place = target(out, paths[0], choice.append, overwrite=overwrite)
     with kept(folders), claimed_file(place), training_progress() as observe:
@@ -275,29 +270,29 @@ def opened(
         from clinit.headtrain.model.model import load_model
         from clinit.headtrain.model.storage import check_apart, check_kind
 
-        inputs = _inputs(paths[-1], network, observe)
+        inputs = _inputs(paths[-1], given, observe)
         names = inputs.class_names
-        if network.backbone is None and paths[0].suffix != ".onnx":
+        if given.backbone is None and paths[0].suffix != ".onnx":
             check_names(without_network(paths[0]), names, kind)
         for text in choice:
             observe(Noted(text))
         observe(Doing("Loading the model …"))
-        if network.backbone is not None:
+        if given.backbone is not None:
             from clinit.extract.work.run import ExtractConfig
             from clinit.headtrain.model.network import stock_model
 
-            model: Model = stock_model(ExtractConfig.of(network))
+            model: Model = stock_model(ExtractConfig.of(given))
             if model.facts.assumed is not None:
                 observe(Noted(f"{model.facts.assumed}; for others, --head-classes FILE"))
         else:
-            model = load_model(paths[0], device=network.device)
+            model = load_model(paths[0], device=given.device)
         for reads in (paths[-1], Path(model.origin)):
             check_apart(place, reads)
         check_kind(model, place)
         if isinstance(inputs, ImageFolder):
             model.need_engine()
             known = kept_features(paths[-1], model, place) if out is None else None
-            if (features := network.features or known) is None:
+            if (features := given.features or known) is None:
                 features = place.with_name(f"{place.name}-features")
             inputs = inputs.kept_at(features)
             folders.append(features)

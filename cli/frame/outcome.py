@@ -29,18 +29,16 @@ SAVING = "Putting backbone and head together …"
 WHOLE = "No partial model is left: the model is written completely or not at all."
 
 
-def tell_added(
-    added: Addition, written: Written, html: Path | None = None, *, as_json: bool
-) -> None:
+def tell_added(added: Addition, saved: Written, html: Path | None = None, *, as_json: bool) -> None:
     """Print the answer, what to look at, and the next command; write a page if it is wanted."""
-    path = shlex.quote(str(written.path))
-    for line in [] if as_json else added.lines(str(written.path)):
+    path = shlex.quote(str(saved.path))
+    for line in [] if as_json else added.lines(str(saved.path)):
         say(line)
     for text in added.audit.lines:
         warn(text)
-    for text in added.notes(str(written.path)):
+    for text in added.notes(str(saved.path)):
         note(text)
-    write_page(html, str(written.path), added.model.facts)
+    write_page(html, str(saved.path), added.model.facts)
     if html is None and added.audit.misfits and "images" in added.change.data:
         page = f"clinit model show {path} --html PAGE.html"
         note(f"`{page}` shows odd photographs, and how to move them or leave them out")

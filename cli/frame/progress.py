@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from itertools import chain, repeat
-from threading import Event as Ending
-from threading import Thread
+from threading import Event as Ending, Thread
 from typing import TYPE_CHECKING
 
 from rich.text import Text

@@ -57,8 +57,7 @@ def takes_studies(*, top: bool) -> Callable[[Command], Command]:
         name: _option(each, words.get(name, each.words), SEVERAL.get(name, ()))
         for name, each in every.items()
     }
-    defaults = {key: _default(each) for key, each in every.items()}
-    return expand("studies", options, defaults | dict.fromkeys(SEVERAL), build)
+    return expand("studies", options, build)
 
 
 def takes(
@@ -83,18 +82,11 @@ def takes(
         except ValueError as error:
             raise typer.BadParameter(_with_options(error, every)) from error
 
-    options = {key: _option(each, each.words) for key, each in every.items()}
-    return expand(name, options, {key: _default(each) for key, each in every.items()}, build)
+    return expand(name, {key: _option(each, each.words) for key, each in every.items()}, build)
 
 
-def _default(each: Setting) -> Any:
-    if each.default is MISSING:
-        return inspect.Parameter.empty
-    return str(each.default) if _is_mixed(each) and each.default is not None else each.default
-
-
-def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) -> Any:
-    """Return the annotation of an option.
+def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) -> tuple[Any, Any]:
+    """Return the annotation of an option, and its default value.
 
     Args:
         each: The setting.
@@ -133,7 +125,10 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
     told: dict[str, Any] = {"metavar": metavar, "show_default": shown, "help": each.help + listed}
     told |= {"min": each.least, "max": each.most} if bounded else {}
     option = typer.Option(*names, rich_help_panel=each.panel, **told)
-    return Annotated[kind | None if several or type(None) in each.types else kind, option]
+    default = str(each.default) if _is_mixed(each) and each.default is not None else each.default
+    default = inspect.Parameter.empty if each.default is MISSING else default
+    kind = kind | None if several or type(None) in each.types else kind
+    return Annotated[kind, option], None if several else default
 
 
 def _is_mixed(each: Setting) -> bool:
@@ -207,10 +202,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def expand(
-    name: str,
-    options: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    build: Callable[[Mapping[str, Any]], Any],
+    name: str, options: Mapping[str, tuple[Any, Any]], build: Callable[[Mapping[str, Any]], Any]
 ) -> Callable[[Command], Command]:
     """Replace the parameter `name` of a command with options; `build` makes its value from all."""
 
@@ -227,8 +219,8 @@ def expand(
         for parameter in signature.parameters.values():
             if parameter.name == name:
                 parameters += [
-                    inspect.Parameter(key, kind, default=defaults[key], annotation=each)
-                    for key, each in options.items()
+                    inspect.Parameter(key, kind, default=default, annotation=annotation)
+                    for key, (annotation, default) in options.items()
                 ]
             else:
                 parameters.append(parameter.replace(kind=kind))

@@ -105,10 +105,6 @@ class FeatureSet:
         groups = None if self.groups is None else self.groups[chosen]
         return FeatureSet(features, self.labels[chosen], self.class_names, groups)
 
-    def rows(self, numbers: Int[np.ndarray, " chosen"] | Bool[np.ndarray, " rows"]) -> FeatureSet:
-        """Return some rows, in any order, as an array."""
-        return self._chosen(numbers, self.labels[numbers], self.class_names)
-
     def fresh(self, known: FeatureSet, *, in_class: bool = False) -> list[bool]:
         """Return which rows, as float16, are not among the features of `known`.
 
@@ -125,7 +121,7 @@ class FeatureSet:
 
     def without(self, known: FeatureSet, *, in_class: bool = False) -> FeatureSet:
         """Return the `fresh` rows."""
-        return self.rows(np.flatnonzero(self.fresh(known, in_class=in_class)))
+        return self.taken(np.flatnonzero(self.fresh(known, in_class=in_class)))
 
     def nothing(self, class_names: tuple[str, ...] | None = None) -> FeatureSet:
         """Return a set without rows and of the same width, by default of the same classes."""
@@ -138,8 +134,7 @@ class FeatureSet:
         order = np.argsort(self.labels, kind="stable")
         labels = self.labels[order]
         rank = np.arange(len(labels)) - np.searchsorted(labels, labels)
-        taken = order[rank < per_class]
-        return self._chosen(taken, labels[rank < per_class], self.class_names)
+        return self.taken(order[rank < per_class])
 
     def renumbered(self, place: Int[np.ndarray, " _"], class_names: tuple[str, ...]) -> FeatureSet:
         """Return the rows with other labels.
@@ -148,15 +143,13 @@ class FeatureSet:
             place: The new label of each class; -1 leaves the rows of the class out.
             class_names: The class names, indexed by the new labels.
         """
-        labels = place[self.labels]
-        kept = np.flatnonzero(labels >= 0)
-        return self._chosen(kept, labels[kept], class_names)
+        kept = self.taken(np.flatnonzero(place[self.labels] >= 0))
+        return FeatureSet(kept.features, place[kept.labels], class_names, kept.groups)
 
-    def _chosen(
-        self, rows: np.ndarray, labels: Int[np.ndarray, " _"], names: tuple[str, ...]
-    ) -> FeatureSet:
+    def taken(self, rows: Int[np.ndarray, " taken"]) -> FeatureSet:
+        """Return the rows of these numbers, in this order; stored features are read."""
         groups = None if self.groups is None else self.groups[rows]
-        return FeatureSet(self.features[rows], labels, names, groups)
+        return FeatureSet(self.features[rows], self.labels[rows], self.class_names, groups)
 
     def named(self, class_names: tuple[str, ...]) -> FeatureSet:
         """Return the rows of the classes in `class_names`; labels are indices in `class_names`."""

@@ -200,25 +200,23 @@ def joined_fingerprint(parts: Sequence[Fingerprint], widths: Sequence[int]) -> F
     )
 
 
-def check_view(
-    folder: Path, fingerprint: Fingerprint, plain: Fingerprint, first: Fingerprint
-) -> None:
+def check_view(folder: Path, view: Fingerprint, plain: Fingerprint, first: Fingerprint) -> None:
     """Check that `folder` contains the view of the train split that its name, a number, promises.
 
     Args:
         folder: Folder of the view.
-        fingerprint: Fingerprint of the view.
+        view: Fingerprint of the view.
         plain: Fingerprint of the train split.
         first: Fingerprint of the first view; all views must have its seed and augmentation.
 
     Raises:
         CacheError: If the folder does not contain that view.
     """
-    one, other = (each._without(_VIEW | {"features"}) for each in (plain, fingerprint))
+    one, other = (each._without(_VIEW | {"features"}) for each in (plain, view))
     wrong = [(each.name, each.other, each.one) for each in one.differences(other)]
     wanted = {"augmentation": first.augmentation, "view_seed": first.view_seed, "view": folder.name}
     for name, text in wanted.items():
-        given = fingerprint.fields.get(name, "nothing")
+        given = view.fields.get(name, "nothing")
         if given != text:
             wrong.append((name, given, text or "a text"))
         elif name != "augmentation" and not VIEW_NUMBER.fullmatch(given):

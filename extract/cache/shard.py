@@ -205,8 +205,7 @@ def _decode(file: h5py.File, plan: Plan, index: int, content: bytes) -> Shard:
     labels = _dataset(file, "labels", ("int64",), (rows,), size)
     valid = _dataset(file, "valid", ("bool",), (rows,), size)
     invalid = _dataset(file, "invalid_rows", ("int64",), None, size)
-    count = invalid.shape[0]
-    reasons = _dataset(file, "invalid_reasons", ("object",), (count,), size)
+    reasons = _dataset(file, "invalid_reasons", ("object",), (invalid.shape[0],), size)
     if h5py.check_string_dtype(reasons.dtype) is None:
         raise ValueError("`invalid_reasons` are not texts")
     place = _place(features, content)

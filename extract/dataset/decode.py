@@ -30,11 +30,12 @@ import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import UInt8
@@ -417,11 +418,39 @@ def check_pixels(width: int, height: int, max_pixels: int, what: str = "") -> No
         )
 
 
-def check_resized(transform: Any, size: Sequence[int], max_pixels: int) -> tuple[int, int]:
-    """Return height and width after resizing; refuse an image of too many pixels then."""
-    found: tuple[int, int] = transform.resized(*size)
-    check_pixels(found[1], found[0], max_pixels, " after resizing")
-    return found
+@dataclass(frozen=True, slots=True)
+class Preprocessing:
+    """Sizes and numbers of what a network is given: resize, centre crop, normalise."""
+
+    resize: int | tuple[int, int]
+    """Length of the shorter side, or (height, width) without keeping the aspect, in pixels."""
+    crop: tuple[int, int]
+    """(height, width) in pixels."""
+    interpolation: str
+    """nearest, bilinear or bicubic."""
+    mean: tuple[float, ...]
+    """Finite mean of each of the three channels, for pixels in [0, 1]."""
+    std: tuple[float, ...]
+    """Positive, finite standard deviation of each channel, for pixels in [0, 1]."""
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width after resizing; the longer side of a thin image can be huge."""
+        if not isinstance(self.resize, int):
+            return self.resize
+        shorter = min(height, width)
+        return self.resize * height // shorter, self.resize * width // shorter
+
+    def check_resized(self, size: Sequence[int], max_pixels: int) -> tuple[int, int]:
+        """Return height and width after resizing; refuse an image of too many pixels then."""
+        height, width = self.resized(*size)
+        check_pixels(width, height, max_pixels, " after resizing")
+        return height, width
+
+    def corner(self, resized: tuple[int, int]) -> tuple[int, int]:
+        """Return top and left of the crop in a resized image, negative if that is smaller."""
+        spare = [side - crop for side, crop in zip(resized, self.crop, strict=True)]
+        top, left = (round(each / 2) if each > 0 else -(-each // 2) for each in spare)
+        return top, left
 
 
 def _need_memory(pixels: int) -> None:

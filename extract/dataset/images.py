@@ -87,8 +87,7 @@ class ContainedImages:
             if container.column:
                 content = self._parquet.read(container, position)
             else:
-                member = path.removeprefix(f"{name}/")
-                content = read_member(container, member, position, size)
+                content = read_member(container, path.removeprefix(f"{name}/"), position, size)
         except FileNotFoundError as error:
             raise ManifestError(
                 f"there is no file {container.path}, which contains images of the manifest",

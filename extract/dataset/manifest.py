@@ -213,8 +213,7 @@ class Manifest:
             self.table["size_bytes"].to_numpy().astype("<i8").tobytes(),
         ]
         if self.is_contained:
-            containers = self.containers().rows()
-            parts.append(json.dumps(containers, ensure_ascii=False).encode())
+            parts.append(json.dumps(self.containers().rows(), ensure_ascii=False).encode())
             parts.append(self.table["position"].to_numpy().astype("<i8").tobytes())
         digest = hashlib.sha256()
         for part in parts:

@@ -202,9 +202,7 @@ def meant(word: str, names: Sequence[str]) -> list[str]:
     return [word] if word in near else [each for each in names if plain(word) in near[each]]
 
 
-def near_names(
-    names: Iterable[str], others: Iterable[str], of_names: str, of_others: str
-) -> str | None:
+def near_names(names: Iterable[str], others: Iterable[str], here: str, there: str) -> str | None:
     """Return a warning about names that are not in `others`, but are spelt like a name there.
 
     A word for a synset of ImageNet is near to the synset.
@@ -212,8 +210,8 @@ def near_names(
     Args:
         names: Names of classes.
         others: Names to compare with.
-        of_names: Owner of the first names, such as `val`.
-        of_others: Owner of the other names.
+        here: Owner of the first names, such as `val`.
+        there: Owner of the other names.
     """
     known, pairs = list(others), list[tuple[str, str]]()
     if missing := [name for name in dict.fromkeys(names) if name not in {*known}]:
@@ -223,7 +221,7 @@ def near_names(
             pairs += [(name, other) for other in found if other is not None][:1]
     if not pairs:
         return None
-    shown = [f"{of_names} has {one}, {of_others} has {other}" for one, other in pairs[:3]]
+    shown = [f"{here} has {one}, {there} has {other}" for one, other in pairs[:3]]
     more = f" and {len(pairs) - 3:,} more" if len(pairs) > 3 else ""
     which = number_of(len(pairs), "name")
     return f"{which} spelt in two ways, which count as different classes: {'; '.join(shown)}{more}"

@@ -289,15 +289,13 @@ def _manifest(dataset: Dataset, split: str, listing: layouts.Listing) -> Manifes
     return Manifest(dataset.name, "val" if split == TEST else split, dataset.classes, table)
 
 
-def _count_warnings(dataset: Dataset, manifest: Manifest, split: str) -> tuple[str, ...]:
+def _count_warnings(dataset: Dataset, manifest: Manifest, split: str) -> Iterator[str]:
     found, expected = len(manifest.table), dataset.images.get(split)
-    warnings: list[str] = []
     if expected is not None and found != expected:
         difference = f"{abs(expected - found):,} {'missing' if found < expected else 'too many'}"
-        warnings.append(f"{found:,} images in {split}, expected {expected:,} ({difference})")
+        yield f"{found:,} images in {split}, expected {expected:,} ({difference})"
     if empty := manifest.empty_classes:
-        warnings.append(
+        yield (
             f"{len(empty):,} of {len(dataset.classes):,} classes have no image in"
             f" {split} (for example {empty[0]})"
         )
-    return tuple(warnings)

@@ -31,6 +31,7 @@ from torch.nn.functional import interpolate
 from torchvision.transforms.v2 import functional
 
 from clinit.errors import BackboneError
+from clinit.extract.dataset.decode import Preprocessing
 from clinit.extract.network.resample import Span
 from clinit.words import cut_short
 
@@ -47,23 +48,12 @@ _DESCRIPTION = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Transform:
-    """Resize, centre crop, normalise.
+class Transform(Preprocessing):
+    """Resize, centre crop, normalise, with PyTorch.
 
     Raises:
         ValueError: If a side, the interpolation, the mean or the deviation is out of range.
     """
-
-    resize: int | tuple[int, int]
-    """Length of the shorter side, or (height, width) without keeping the aspect, in pixels."""
-    crop: tuple[int, int]
-    """(height, width) in pixels."""
-    interpolation: str
-    """One of INTERPOLATIONS."""
-    mean: tuple[float, ...]
-    """Finite mean of each of the three channels, for pixels in [0, 1]."""
-    std: tuple[float, ...]
-    """Positive, finite standard deviation of each channel, for pixels in [0, 1]."""
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -109,13 +99,6 @@ class Transform:
             std=tuple(map(float, match["std"].split("/"))),
         )
 
-    def resized(self, height: int, width: int) -> tuple[int, int]:
-        """Return height and width after resizing; the longer side of a thin image can be huge."""
-        if not isinstance(self.resize, int):
-            return self.resize
-        shorter = min(height, width)
-        return self.resize * height // shorter, self.resize * width // shorter
-
     def to_input(self, image: UInt8[Tensor, "3 _h _w"]) -> UInt8[Tensor, "3 height width"]:
         """Resize and crop an image; return uint8."""
         resized = resize(image, self.resized(*image.shape[1:]), self.interpolation)
@@ -125,8 +108,7 @@ class Transform:
     def spans(self, height: int, width: int, row: int) -> tuple[Span, Span]:
         """Return what `to_input` shows of an image of this size, for `resample`."""
         resized = self.resized(height, width)
-        spare = [side - crop for side, crop in zip(resized, self.crop, strict=True)]
-        top, left = (round(each / 2) if each > 0 else -(-each // 2) for each in spare)
+        top, left = self.corner(resized)
         return (0, height, resized[0], top, 1), (0, width, resized[1], left, 1)
 
     def normalise(

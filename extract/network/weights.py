@@ -148,8 +148,7 @@ def network_of_file(
     except Exception as error:
         what = f"timm cannot build {name} with {arguments}"
         raise failure(error, what, "Check `--backbone` and `--model-arg`.") from error
-    own = network.state_dict()
-    state, note = _renamed(checkpoint, own)
+    state, note = _renamed(checkpoint, network.state_dict())
     try:
         network.load_state_dict(state)
     except Exception as error:

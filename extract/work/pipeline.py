@@ -202,7 +202,7 @@ class Decoder:
                     if encoded is None:
                         image = decode.decode(content, max_pixels=self.max_pixels)
                         if self.view is None:
-                            decode.check_resized(self.transform, image.shape[1:], self.max_pixels)
+                            self.transform.check_resized(image.shape[1:], self.max_pixels)
                             target.copy_(self.transform.to_input(image))
                         else:
                             target.copy_(self.view.to_input(image, row))
@@ -237,7 +237,7 @@ class Decoder:
                                 self.retreats[REFUSED] += 1
                                 image = expected.to(pixels.device)
                         if self.view is None:
-                            decode.check_resized(self.transform, image.shape[1:], self.max_pixels)
+                            self.transform.check_resized(image.shape[1:], self.max_pixels)
                         ready[place] = image
                     except ImageError as error:
                         reasons[row] = str(error)

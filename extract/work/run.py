@@ -73,9 +73,7 @@ class Network:
     fingerprint: Fingerprint
 
     @classmethod
-    def of(
-        cls, backbone: Backbone, transform: Transform, dtype: str, decoder: str = "cpu"
-    ) -> Network:
+    def of(cls, backbone: Backbone, transform: Transform, dtype: str, decoder: str) -> Network:
         """Return the network with the fingerprint of its features, stored as `dtype`."""
         fingerprint = Fingerprint.of_network(
             backbone=backbone.config.name,

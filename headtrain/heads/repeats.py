@@ -77,8 +77,7 @@ def find_groups(features: FeatureRows, labels: Int[np.ndarray, " n"]) -> Int[np.
         labels: The class of each row.
     """
     groups, classes = np.arange(len(labels)), by_class(labels)
-    sample = _spaced(classes)
-    rows = np.concatenate([*sample, np.empty(0, dtype=np.int64)])
+    rows = np.concatenate([*_spaced(classes), np.empty(0, dtype=np.int64)])
     drawn = to_numpy(widen(take(features, rows))).astype(np.float64)
     spread = _Spread.of(drawn, labels[rows], rows, len(labels))
 

@@ -72,15 +72,11 @@ class AuditedImages:
 
     @classmethod
     def stored(
-        cls,
-        rows: FeatureSet,
-        held_out: FeatureSet,
-        names: Sequence[str] | None = None,
-        noun: str = "image",
+        cls, rows: FeatureSet, tested: FeatureSet, names: Sequence[str] | None = None, *, noun: str
     ) -> AuditedImages:
         """Return images of which only the features are known; without names, they get numbers."""
-        both = FeatureSet.joined([rows, held_out], rows.class_names)
-        splits = ["train"] * len(rows.labels) + ["val"] * len(held_out.labels)
+        both = FeatureSet.joined([rows, tested], rows.class_names)
+        splits = ["train"] * len(rows.labels) + ["val"] * len(tested.labels)
         number, paths = Counter[str](), []
         for label in both.labels:
             number[name := both.class_names[label]] += 1

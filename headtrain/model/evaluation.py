@@ -32,8 +32,7 @@ from clinit.extract.cache.head import Top1
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.known import FOLDER
 from clinit.extract.dataset.names import in_words
-from clinit.extract.dataset.scan import available_splits, scan
-from clinit.extract.dataset.scan import without as leave_out
+from clinit.extract.dataset.scan import available_splits, scan, without as leave_out
 from clinit.headtrain.heads.temperature import PROBABILITIES, calibration_error
 from clinit.headtrain.model import predict
 from clinit.headtrain.model.engine import AnsweredBatch, Logits
@@ -405,8 +404,7 @@ class _Judge:
         chances = PROBABILITIES[facts.activation](logits)
         trained = predict.as_trained(facts, logits)
         judged = predict.scores(self.rule, trained, facts.activation).tolist()
-        known = self._is_learnt(logits)
-        found = zip(numbers, best, chances, judged, known, strict=True)
+        found = zip(numbers, best, chances, judged, self._is_learnt(logits), strict=True)
         for number, rows, chance, score, is_learnt in found:
             line, truth = self.lines[number], row_of.get(self.lines[number]["class"])
             line["error"] = reasons.get(number)

@@ -80,7 +80,7 @@ class Growth:
         means = np.bincount(train.labels, places) / train.counts()
         order, rows = (np.argsort(each)[random.permutation(len(each))] for each in (means, places))
         names = tuple(train.class_names[k] for k in order)
-        train = train.rows(rows).named(names).first(len(rows))
+        train = train.taken(rows).named(names).first(len(rows))
         return Source(train, self.images.val.named(names))
 
     @cached_property

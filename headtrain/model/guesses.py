@@ -216,24 +216,15 @@ def _centre(
 ) -> Float[np.ndarray, " dim"]:
     """Return the point nearest to `near` at which no class is preferred."""
     preferred, fewer = bias - bias.mean() + offsets @ near, len(offsets) < len(near)
-    system = _gram(offsets)
-    system[np.diag_indices_from(system)] += _ridge(offsets)
+    system = offsets @ offsets.T if fewer else offsets.T @ offsets
+    ridge = RIDGE * float(np.square(offsets).sum()) / max(1, len(offsets)) or 1.0
+    system[np.diag_indices_from(system)] += ridge
     # (O'O + r I)^-1 O' p = O' (OO' + r I)^-1 p
     if fewer:
         step = offsets.T @ scipy.linalg.solve(system, preferred, assume_a="pos")
     else:
         step = scipy.linalg.solve(system, offsets.T @ preferred, assume_a="pos")
     return np.asarray(near - step)
-
-
-def _ridge(offsets: Float[np.ndarray, "classes dim"]) -> float:
-    return RIDGE * float(np.square(offsets).sum()) / max(1, len(offsets)) or 1.0
-
-
-def _gram(offsets: Float[np.ndarray, "classes dim"]) -> Float[np.ndarray, "less less"]:
-    """Return the smaller one of the products of the rows with themselves."""
-    fewer = len(offsets) < offsets.shape[1]
-    return np.asarray(offsets @ offsets.T if fewer else offsets.T @ offsets)
 
 
 def _surroundings(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], ShrunkCovariance]:

@@ -80,8 +80,7 @@ class ImageFolder(inputs.Inputs):
         scans = scans if self.without is None else without(scans, self.without)
         listing = {each.manifest.split: each for each in scans}
         if "train" not in listing:
-            first = listing["val"].manifest.table["path"][0]
-            aside = self.root / Path(first).parent.parent
+            aside = self.root / Path(listing["val"].manifest.table["path"][0]).parent.parent
             raise ManifestError(
                 f"{self.root} contains images to test, in {aside}, but none to learn from",
                 remedy=f"To learn from them, give `{aside}` as IMAGES, or name the folder train.",

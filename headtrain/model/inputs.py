@@ -37,7 +37,7 @@ from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, check_name
 from clinit.headtrain.model.settings import HELD_OUT, ArrivalKind, RememberConfig
-from clinit.observer import Noted, Observer, Warned, ignore
+from clinit.observer import Noted, Observer, Warned
 from clinit.words import examples, number_of
 
 LEAST_TO_MEASURE = 5
@@ -411,9 +411,7 @@ def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureS
     return rows(~aside), rows(aside)
 
 
-def remember(
-    model: Model, inputs: Inputs, config: RememberConfig, observe: Observer = ignore
-) -> Model:
+def remember(model: Model, inputs: Inputs, config: RememberConfig, observe: Observer) -> Model:
     """Return the model with a memory of images of its classes.
 
     The memory of other classes stays. The shared covariance becomes the average of two covariances,

@@ -130,7 +130,7 @@ class Memory:
         """
         count = len(rows.class_names)
         statistics = ClassStatistics.of(rows.features, rows.labels, num_classes=count)
-        learnt = (rows.counts() <= MOST_LEARNT)[rows.labels] & added
+        learnt = np.flatnonzero((rows.counts() <= MOST_LEARNT)[rows.labels] & added)
         return cls(
             class_names=rows.class_names,
             counts=statistics.totals,
@@ -140,7 +140,7 @@ class Memory:
             exact=True,
             freedom=statistics.freedom,
             held_out=rows.nothing() if held_out is None else held_out,
-            learnt=rows.rows(learnt),
+            learnt=rows.taken(learnt),
             left_out=owing_nothing(rows.nothing()) if left_out is None else left_out,
             backbone=dict(backbone),
         )

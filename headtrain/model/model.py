@@ -28,7 +28,7 @@ from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.reading import Reading
 from clinit.headtrain.model.settings import AddConfig, ArrivalKind, RememberConfig
-from clinit.observer import Event, Warned
+from clinit.observer import Event, Warned, ignore
 from clinit.words import examples, number_of, visible
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ class Model:
         from clinit.headtrain.model.inputs import remember
 
         inputs = _inputs_of(self, given, labels, features)
-        return remember(self, inputs, RememberConfig.by_name(settings))
+        return remember(self, inputs, RememberConfig.by_name(settings), ignore)
 
     def merge(self, other: Model | AnyPath, **settings: Any) -> Addition:
         """Return this model with the classes of another, as `clinit model merge`.

@@ -106,7 +106,7 @@ class TimmEngine:
                 pixels = decode.decode(given, max_pixels=reading.max_pixels)
             else:
                 pixels = torch.from_numpy(given).permute(2, 0, 1)
-            decode.check_resized(transform, pixels.shape[1:], reading.max_pixels)
+            transform.check_resized(pixels.shape[1:], reading.max_pixels)
             return transform.to_input(pixels)
 
         if len(images) == 1 or not all(isinstance(each, Path) for each in images):
@@ -178,7 +178,7 @@ class TimmEngine:
         """
         config = replace(self.backbone.config, model_args=model_args(self.backbone))
         body = replace(self.backbone, config=config, weights_sha256=self.depends_on["body"])
-        return replace(Network.of(body, self.transform, dtype), backbone=self.backbone)
+        return replace(Network.of(body, self.transform, dtype, "cpu"), backbone=self.backbone)
 
     def fingerprint(self, dtype: str) -> Fingerprint:
         """Return the fingerprint of the features of this network."""

@@ -113,11 +113,6 @@ class OldRows:
         """The classes without real features."""
         return [each for each in (self.remembered, self.guess) if each is not None]
 
-    @property
-    def is_guess(self) -> bool:
-        """Whether statistics were guessed, of some classes."""
-        return self.guess is not None
-
     def anew(self, data: NewClasses, kept: Mask) -> NewClasses:
         """Return some rows of data, with guessed rows from a guess by the new images among them.
 
@@ -177,11 +172,7 @@ class OldRows:
 
 
 def old_rows(
-    head: Head,
-    memory: Memory | None,
-    new: FeatureSet,
-    given: FeatureSet | None = None,
-    came_with: int | None = None,
+    head: Head, memory: Memory | None, new: FeatureSet, given: FeatureSet, came_with: int | None
 ) -> OldRows:
     """Return rows of the old classes: real or drawn features.
 
@@ -197,7 +188,7 @@ def old_rows(
     """
     names = head.class_names
     assert names is not None
-    given = new.nothing(names) if given is None else given.named(names)
+    given = given.named(names)
     given = replace(given, features=given.features[:].astype(np.float32), groups=None)
     # Nothing stands in for a class that must not win.
     missing = (given.counts() == 0) & may_win(Rows.of_head(head), new.features)

@@ -27,7 +27,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 from clinit.errors import BackboneError, DeviceError, ModelError
-from clinit.extract.dataset.decode import check_resized, decode_with_pillow
+from clinit.extract.dataset.decode import Preprocessing, decode_with_pillow
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable, instead_of, is_file
 from clinit.headtrain.model.engine import AnsweredBatch, Logits, refused_size
@@ -206,36 +206,20 @@ def _compare(network: nn.Module, content: bytes, transform: Transform) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Preparation:
+class Preparation(Preprocessing):
     """Resize, centre crop and normalise with Pillow: a `Transform` without PyTorch.
 
     The pixels of both differ by rounding.
     """
 
-    resize: int | tuple[int, int]
-    crop: tuple[int, int]
-    interpolation: str
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def resized(self, height: int, width: int) -> tuple[int, int]:
-        """Return height and width after resizing."""
-        if not isinstance(self.resize, int):
-            return self.resize
-        shorter = min(height, width)
-        return self.resize * height // shorter, self.resize * width // shorter
-
     def to_input(
         self, pixels: UInt8[np.ndarray, "_ _ 3"], max_pixels: int
     ) -> Float[np.ndarray, "3 height width"]:
         """Return the input of the graph for an image."""
-        height, width = check_resized(self, pixels.shape[:2], max_pixels)
+        height, width = self.check_resized(pixels.shape[:2], max_pixels)
         filter_ = Image.Resampling[self.interpolation.upper()]
         image = Image.fromarray(pixels).resize((width, height), filter_)
-        top, left = (
-            round((whole - part) / 2) if whole >= part else -((part - whole) // 2)
-            for whole, part in zip((height, width), self.crop, strict=True)
-        )
+        top, left = self.corner((height, width))
         cropped = image.crop((left, top, left + self.crop[1], top + self.crop[0]))
         mean, std = (np.array(each, np.float32) for each in (self.mean, self.std))
         scaled = np.asarray(cropped, np.float32) / 255

@@ -157,9 +157,7 @@ def read_facts(path: Path) -> ModelFacts:
         ModelError: If there is no model at `path`, or it is damaged.
         HeadError: As in `read_model`.
     """
-    if is_head_file(path):
-        return facts_of(read_head(_file_of(path)), path)
-    return _read(path, {})[0]
+    return facts_of(read_head(_file_of(path)), path) if is_head_file(path) else _read(path, {})[0]
 
 
 def parent_of(path: Path) -> tuple[Path | None, str]:

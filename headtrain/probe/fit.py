@@ -84,8 +84,7 @@ class Standard:
     def folded(self, weight: Weight, bias: Bias) -> Rows:
         """Convert a head on standardised features to a head on the features as stored."""
         own = weight.double() / self.deviation
-        shifted = bias.double() - own @ self.mean
-        return Rows(own.cpu().numpy(), shifted.cpu().numpy())
+        return Rows(own.cpu().numpy(), (bias.double() - own @ self.mean).cpu().numpy())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,8 +41,11 @@ from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head, leave_one_out_curve
-from clinit.headtrain.heads.temperature import Temperature, fit_temperature
-from clinit.headtrain.heads.temperature import logits_of as head_logits
+from clinit.headtrain.heads.temperature import (
+    Temperature,
+    fit_temperature,
+    logits_of as head_logits,
+)
 from clinit.headtrain.probe.fit import Fitted, Tell, fit
 from clinit.headtrain.probe.settings import HELD_OUT, ProbeConfig
 from clinit.headtrain.protocol.record.info import provenance

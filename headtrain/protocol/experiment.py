@@ -7,7 +7,7 @@ during training. `clinit.headtrain.top.experiment` does the same with trained bl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -210,7 +210,7 @@ def run_experiment(
         "timings_s": {"load": load_s, **phases, "total": load_s + learner.watch.total},
         "optimizer": {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"},
     }
-    return records_of(learner, data, notes, facts)
+    return [*records_of(learner, data, notes, facts)]
 
 
 def started_heads(
@@ -250,8 +250,8 @@ def started_heads(
 
 def records_of(
     learner: Learner, data: RunData, notes: Sequence[str], facts: Mapping[str, Any]
-) -> list[RunRecord]:
-    """Return the records of a learner, one per study.
+) -> Iterator[RunRecord]:
+    """Yield the records of a learner, one per study.
 
     Args:
         learner: The learner, after the last task.
@@ -264,7 +264,6 @@ def records_of(
     seen = [scenario.val_counts[: task.stop] for task in scenario.learnt]
     loss = bank[0].training.loss
     first = {"path": None, "digest": head_digest(data.head_for(loss)), **data.facts_for(loss)}
-    records = []
     for index, (name, study) in enumerate(zip(learner.ids, bank, strict=True)):
         head = learner.head(index)
         info: dict[str, Any] = {
@@ -289,18 +288,15 @@ def records_of(
         if head.feature_map is not None:
             info["feature_map"] = dict(head.feature_map)
         counts = zip(entries, seen, strict=True)
-        records.append(
-            RunRecord(
-                path=None,
-                info=cast(RunInfo, {**info, **facts}),
-                classes=class_table(scenario),
-                steps=pl.concat(entry.steps(index) for entry in entries),
-                evaluations=pl.concat(entry.evaluations(index, each) for entry, each in counts),
-                points=pl.concat(entry.point_table(index) for entry in entries),
-                mistakes=pl.concat(entry.mistake_table(index) for entry in entries),
-                head=head,
-                top=learner.method.changed,
-                study=study,
-            )
+        yield RunRecord(
+            path=None,
+            info=cast(RunInfo, {**info, **facts}),
+            classes=class_table(scenario),
+            steps=pl.concat(entry.steps(index) for entry in entries),
+            evaluations=pl.concat(entry.evaluations(index, each) for entry, each in counts),
+            points=pl.concat(entry.point_table(index) for entry in entries),
+            mistakes=pl.concat(entry.mistake_table(index) for entry in entries),
+            head=head,
+            top=learner.method.changed,
+            study=study,
         )
-    return records

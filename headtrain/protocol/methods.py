@@ -168,19 +168,17 @@ class GradientHeads(Method):
     def _anchors(
         self, lesson: Lesson, data: LabelledRows, old: OldClasses | None, before: Mapping[int, Rows]
     ) -> Generator[Fact, None, list[Anchor | None]]:
-        found: list[Anchor | None] = []
-        told: list[dict[str, Any]] = []
-        for index, study in enumerate(self._experiment.studies):
-            if old is None or not study.is_held:
-                found.append(None)
-                told.append({})
-                continue
-            facts: dict[str, Any] = {"strength": study.training.anchor_strength}
-            if facts["strength"] == "auto":
-                facts = self._chosen(lesson, data, index, old, before[index])
-                yield Done("initialise")
-            found.append(Anchor(facts["strength"], old))
-            told.append({"anchor": {**facts, "numbers": old.numbers}})
+        studies = self._experiment.studies
+        found: list[Anchor | None] = [None] * len(studies)
+        told: list[dict[str, Any]] = [{} for _ in studies]
+        for index, study in enumerate(studies):
+            if old is not None and study.is_held:
+                facts: dict[str, Any] = {"strength": study.training.anchor_strength}
+                if facts["strength"] == "auto":
+                    facts = self._chosen(lesson, data, index, old, before[index])
+                    yield Done("initialise")
+                found[index] = Anchor(facts["strength"], old)
+                told[index] = {"anchor": {**facts, "numbers": old.numbers}}
         yield Done("prepare", of_heads=told)
         return found
 
@@ -309,8 +307,7 @@ class ClosedHeads(Method):
             bank = FormBank(self._form, lesson.task.stop, trainings, self.device)
             tested, ends = experiment.seen_tests(lesson.task), experiment.scenario.ends
             found = evaluate(bank, tested, ends, list_mistakes=True)
-            sample = data.take(torch.from_numpy(chosen))
-            return Tested(0, found, mean_losses(bank, sample))
+            return Tested(0, found, mean_losses(bank, data.take(torch.from_numpy(chosen))))
 
     def _diagnosis(self, task: Task, diagnose: Diagnose) -> dict[str, Any]:
         """Measure the linear layer on all rows seen."""

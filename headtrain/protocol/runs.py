@@ -183,8 +183,7 @@ def train_heads(
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
     wanted = {*studies} if left is None else left.keys()
-    streams = by_stream(studies, data.heads)
-    banks = [bank for bank in streams if not wanted.isdisjoint(bank)]
+    banks = [bank for bank in by_stream(studies, data.heads) if not wanted.isdisjoint(bank)]
     records: dict[Study, RunRecord] = {}
     for bank, made in train_banks(data, banks, observer, diagnose):
         for study, record in zip(bank, made, strict=True):

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from clinit.errors import CheckpointError
+from clinit.errors import CheckpointError, ClinitError
 from clinit.extract.network.backbone import state_sha256
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
@@ -28,7 +28,6 @@ from clinit.files.paths import check_readable, is_file
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.scale import Initialisation
 from clinit.headtrain.heads.statistics.solve import LambdaCurve
-from clinit.headtrain.protocol.events import FINISHED
 from clinit.headtrain.protocol.learner import Log
 from clinit.headtrain.protocol.record.task_log import Point, TaskEntry
 from clinit.headtrain.top.methods import Quadratic
@@ -91,18 +90,10 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
     if content["tensors"] != state_sha256(tensors):
         raise damaged(path, "its tensors have changed since they were written")
     if content["run"] != run:
-        raise CheckpointError(
-            f"{path} is the checkpoint of a run with other settings, data or weights",
-            remedy=_remedy(path),
-        )
+        why = "is the checkpoint of a run with other settings, data or weights"
+        raise _document(path).refusal(f"{path} {why}")
     parts = {name: _unpacked(content[name], tensors, device) for name in _PARTS}
     return Checkpoint(path, run, content["iteration"], **parts)
-
-
-def resumed_from(found: Checkpoint, name: str) -> str:
-    """Return the note that a run resumes."""
-    inside = f" and {found.iteration:,} updates" if found.iteration != FINISHED else ""
-    return f"{name} resumes from its checkpoint, after {found.log.finished} tasks{inside}"
 
 
 def _document(path: Path) -> DocumentKind:
@@ -110,17 +101,13 @@ def _document(path: Path) -> DocumentKind:
         title="the checkpoint of a run",
         format="clinit-checkpoint/6",
         error=CheckpointError,
-        remedy=_remedy(path),
+        remedy=f"Remove {path} to start the run again, or choose another --out.",
     )
 
 
-def _remedy(path: Path) -> str:
-    return f"Remove {path} to start the run again, or choose another --out."
-
-
-def damaged(path: Path, why: object) -> CheckpointError:
+def damaged(path: Path, why: object) -> ClinitError:
     """Return the error of a checkpoint that a run cannot resume from."""
-    return CheckpointError(f"{path} is damaged: {why}", remedy=_remedy(path))
+    return _document(path).refusal(f"{path} is damaged: {why}")
 
 
 def _packed(value: Any, tensors: dict[str, Tensor]) -> Any:

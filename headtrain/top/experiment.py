@@ -56,7 +56,7 @@ from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.step import Updates
 from clinit.headtrain.protocol.train.task_start import TaskStart
 from clinit.headtrain.top.activations import Index, PoolActivations, TaskReader, cut
-from clinit.headtrain.top.checkpoint import Checkpoint, damaged, read_checkpoint, resumed_from
+from clinit.headtrain.top.checkpoint import Checkpoint, damaged, read_checkpoint
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.methods import Derpp, Ewc
 from clinit.headtrain.top.network import PlasticModel, cut_network
@@ -235,9 +235,7 @@ class TopBlocks(Method):
             seed, classes = self._study.stream.seed, len(task.classes)
             self.model.grow(random_task_rows(seed, task.number, classes, self.model.dim))
 
-    def _update(
-        self, lesson: Lesson, reader: TaskReader, found: Checkpoint | None
-    ) -> Iterator[Fact]:
+    def _update(self, lesson: Lesson, rows: TaskReader, found: Checkpoint | None) -> Iterator[Fact]:
         """Train, evaluate and pause, from the update on that a checkpoint has reached."""
         stream = self._study.stream
         first = 0 if found is None else found.iteration
@@ -256,7 +254,7 @@ class TopBlocks(Method):
         stops = sorted(stop for stop in points | saves if stop > first)
         drawn = [lesson.rows.rows[batch] for batch in lesson.schedule.batches[first:]]
         num_new = lesson.schedule.num_new[first:].tolist()
-        with closing(reader.stream(drawn, num_new)) as batches:
+        with closing(rows.stream(drawn, num_new)) as batches:
             for start, stop in pairwise((first, *stops)):
                 losses = []
                 for each in train_steps(
@@ -360,7 +358,9 @@ def run_top(
     experiment = replace(inputs.experiment, studies=(study,))
     if found is not None:
         log = found.log
-        observer(Noted(resumed_from(found, *names_of([study]))))
+        inside = f" and {found.iteration:,} updates" if found.iteration != events.FINISHED else ""
+        after = f"after {log.finished} tasks{inside}"
+        observer(Noted(f"{names_of([study])[0]} resumes from its checkpoint, {after}"))
         observer(events.Stepped(log.finished * study.stream.iterations))
     learner = Learner(experiment, blocks, observer, log, store)
     learner.learn()

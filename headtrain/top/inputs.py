@@ -18,7 +18,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -340,7 +340,7 @@ def prepare_runs(
         check_cut(halves, backbone.network, noise.to(backbone.config.device))
     cache = TrunkCache(storage, Trunk(backbone.config, halves, transform))
     random_only = all(each.start.init == "random" for each in studies)
-    wanted = _parts(sides, experiment, random_only=random_only)
+    wanted = [*_parts(sides, experiment, random_only=random_only)]
     keep = cache.chosen(wanted)
     for kept, where in (
         (True, f"Activations in {storage.folder}, float16"),
@@ -370,8 +370,8 @@ def prepare_runs(
 
 def _parts(
     sides: tuple[Side, Side], experiment: Experiment, *, random_only: bool
-) -> list[PoolPart]:
-    """Return the rows that the runs read; the most frequently read rows are first."""
+) -> Iterator[PoolPart]:
+    """Yield the rows that the runs read; the most frequently read rows are first."""
     scenario, plan, study, train = experiment.scenario, experiment.plan, experiment.study, []
     for task in scenario.learnt:
         trained = plan.rows(task)
@@ -382,7 +382,6 @@ def _parts(
         train.append(plan.base_sample(study.top.ewc.samples))
     tested = scenario.val.rows_between(0, scenario.num_classes)
     used = {"val": tested, "train": np.concatenate(train)}
-    found = []
     for split, rows in used.items():
         start, rows = 0, np.unique(rows)
         for name, side in zip(("base", "new"), sides, strict=True):
@@ -390,10 +389,8 @@ def _parts(
             local = rows[(rows >= start) & (rows < start + len(stored))] - start
             start += len(stored)
             if split in side.cache.splits:
-                found.append(
-                    PoolPart(f"{name} {split}", side.cache.splits[split], side.root, local, stored)
-                )
-    return found
+                opened = side.cache.splits[split]
+                yield PoolPart(f"{name} {split}", opened, side.root, local, stored)
 
 
 def open_side(cache: Path, root: Path | None, *, option: str) -> Side:

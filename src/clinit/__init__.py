@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clinit.analysis.metrics.diagnosis import Diagnosis as Diagnosis
-    from clinit.analysis.runs import Runs as Runs
-    from clinit.analysis.runs import load_runs as load_runs
-    from clinit.api import diagnose as diagnose
-    from clinit.api import probe as probe
-    from clinit.api import train as train
-    from clinit.arrays import Features as Features
-    from clinit.arrays import extract_features as extract_features
-    from clinit.arrays import load_cache as load_cache
-    from clinit.arrays import load_head as load_head
-    from clinit.arrays import save_head as save_head
+    from clinit.analysis.runs import Runs as Runs, load_runs as load_runs
+    from clinit.api import diagnose as diagnose, probe as probe, train as train
+    from clinit.arrays import (
+        Features as Features,
+        extract_features as extract_features,
+        load_cache as load_cache,
+        load_head as load_head,
+        save_head as save_head,
+    )
     from clinit.errors import ClinitError as ClinitError
     from clinit.extract.cache.features import FeatureSet as FeatureSet
     from clinit.extract.cache.head import Head as Head
@@ -35,10 +34,8 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.addition import Addition as Addition
     from clinit.headtrain.model.estimator import AddedClassesClassifier as AddedClassesClassifier
     from clinit.headtrain.model.evaluation import Evaluation as Evaluation
-    from clinit.headtrain.model.model import Model as Model
-    from clinit.headtrain.model.model import load as load
-    from clinit.headtrain.model.predict import Prediction as Prediction
-    from clinit.headtrain.model.predict import Rejection as Rejection
+    from clinit.headtrain.model.model import Model as Model, load as load
+    from clinit.headtrain.model.predict import Prediction as Prediction, Rejection as Rejection
     from clinit.headtrain.probe.protocol import Probe as Probe
     from clinit.headtrain.protocol.stream.source import Source as Source
 

@@ -23,8 +23,7 @@ from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
 from clinit.files.lock import claim_folder
 from clinit.headtrain.heads.start.settings import PAPER_INITS, Init, NewShare, Scale, Weighting
-from clinit.headtrain.probe.protocol import Probe
-from clinit.headtrain.probe.protocol import probe as probe_source
+from clinit.headtrain.probe.protocol import Probe, probe as probe_source
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.protocol import runs
 from clinit.headtrain.protocol.experiment import RunData
@@ -158,9 +157,7 @@ def _studies(
     Raises:
         ValueError: If there is none, a setting is wrong or none reads it.
     """
-    flat: list[Variant] = []
-    for each in variants:
-        flat += [each] if isinstance(each, Mapping) else each
+    flat = [one for each in variants for one in ([each] if isinstance(each, Mapping) else each)]
     if variants and not flat:
         raise ValueError("there is no study: give at least one")
     inits = {} if "init" in settings or flat else {"init": PAPER_INITS}

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clinit.cli.frame import console
-from clinit.cli.frame import progress as progress_module
+from clinit.cli.frame import console, progress as progress_module
 from clinit.cli.frame.progress import ProgressLine, ProgressLog, counting, doing, progress
 from tests.cli.calls import call
 from tests.cli.screen import on_terminal

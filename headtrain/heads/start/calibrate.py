@@ -59,9 +59,7 @@ from clinit.headtrain.heads.start.calibration_set import (
 from clinit.headtrain.heads.start.new_rows import NewClasses
 
 
-def affine(
-    raw: Rows, factors: float | Float[np.ndarray, " new"], shift: float, kept: Any | None
-) -> Rows:
+def affine(raw: Rows, factors: float | Float[np.ndarray, " new"], shift: float, kept: Any) -> Rows:
     """Return rows times factors, with shifted biases or, if given, the kept ones."""
     each = beside(raw.weight, np.full(raw.bias.shape, factors))
     bias = each * raw.bias + shift if kept is None else kept
@@ -291,6 +289,5 @@ def newton_step(
     diagonal = np.sqrt(np.maximum(np.diag(hessian), 0.0))
     scale = np.divide(1.0, diagonal, out=np.zeros(2), where=diagonal > 1e-150)
     eigenvalues, basis = np.linalg.eigh(hessian * np.outer(scale, scale))
-    usable = eigenvalues > 1e-12
-    inverse = np.divide(1.0, eigenvalues, out=np.zeros(2), where=usable)
+    inverse = np.divide(1.0, eigenvalues, out=np.zeros(2), where=eigenvalues > 1e-12)
     return np.asarray(-scale * (basis @ (inverse * (basis.T @ (scale * gradient)))))

@@ -158,8 +158,7 @@ def terms_of(
     first, fixed = samples[0], zip(*(each.fixed for each in samples), strict=True)
     parts = FixedPart(*(torch.cat([each[rows] for each in of_heads]) for of_heads in fixed))
     target = first.target[rows].expand(len(samples), -1).flatten()
-    classes = first.data.head.weight.shape[0]
-    return first.loss.local_terms(logits, target, parts, classes)
+    return first.loss.local_terms(logits, target, parts, first.data.head.weight.shape[0])
 
 
 def joined(found: Iterable[Any], places: Int[np.ndarray, " rows"]) -> Float[Tensor, "rows new"]:

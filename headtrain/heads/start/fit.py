@@ -38,7 +38,7 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet, terms_of
 from clinit.headtrain.heads.start.new_rows import NewClasses, new_class_means
 
-FIT_STEPS = 30
+STEPS = 30
 EVENED = 1 / 3
 """Next to four classes of eight images, a class of one then gains 14 to 21 points on photographs
 and text and 5 on audio, at 0 to 1 point of old classes."""
@@ -55,13 +55,7 @@ class Fit(NamedTuple):
 
 
 def fit(
-    sample: CalibrationSet,
-    begin: Rows,
-    ridge: float,
-    *,
-    fits_bias: bool = True,
-    evens: bool = False,
-    max_steps: int = FIT_STEPS,
+    sample: CalibrationSet, begin: Rows, ridge: float, *, fits_bias: bool, max_steps: int = STEPS
 ) -> Fit:
     """Minimise G from rows (V_0, b_0).
 
@@ -69,8 +63,7 @@ def fit(
         sample: The data, and all fixed logits.
         begin: Rows that the search starts from; the ridge holds the result near them.
         ridge: Strength of the ridge, in rows of data.
-        fits_bias: Whether the biases may move.
-        evens: Whether they are evened then, if they may move.
+        fits_bias: Whether the biases may move. If they may, they are evened.
         max_steps: Bound on the steps of L-BFGS.
     """
     data, features = sample.data, sample.wide_features()
@@ -103,7 +96,7 @@ def fit(
     found = rows.detach()
     weight, bias = (found[:, :-1] / size).cpu().numpy(), found[:, -1].cpu().numpy()
     end = Rows(beside(begin.weight, weight), beside(begin.weight, bias))
-    if evens and fits_bias:
+    if fits_bias:
         end = evened(end, data)
         found[:, -1] = as_tensor(end.bias)
     after, _ = _loss(sample, features, found, size)

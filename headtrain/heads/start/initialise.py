@@ -105,32 +105,28 @@ def initialising(
         known = {}
     if start.looks_around:
         with watch.phase("calibrate"):
-            judge = LOSSES.get(loss, LOSSES["ce"])
-            sample = CalibrationSet.of(data, judge, start.new_share)
+            sample = CalibrationSet.of(data, LOSSES.get(loss, LOSSES["ce"]), start.new_share)
     lam, curve, around, without = None, None, sample, list[Rows]()
-    if start.chooses_lambda and data.guessed is not None:
+    if start.chooses_lambda:
         assert sample is not None
         assert statistics is not None
         with watch.phase("lambda"):
             judges = judges_of(start, sample, statistics)
-            chosen = yield from lambda_beside_guesses(start, judges, statistics, known)
-            lam, curve, without = chosen
-    elif start.chooses_lambda:
-        assert sample is not None
-        assert statistics is not None
-        with watch.phase("lambda"):
-            path = path or LambdaPath.of(statistics)
-            judges = compared(judges_of(start, sample, statistics))
-            if bool((judges.target >= 0).any()):
-                curve = yield from loss_curve(judges, path, start, near=near)
-            # If no row can judge, or rows of zeros beat every lambda, there is no curve.
-            lam = curve.best if curve is not None else safe_lambda(path)
-            leaves_out = start.calibration == "leave-one-out"
-            if curve is not None and lam not in known and leaves_out:
-                kept = logits_of(judges, path, start, lam)
-                known |= {} if kept is None else {lam: kept}
-            if start.init == "fitted" and leaves_out:
-                around = judges  # calibrated rows are only where the fit begins
+            if data.guessed is not None:
+                chosen = yield from lambda_beside_guesses(start, judges, statistics, known)
+                lam, curve, without = chosen
+            else:
+                path, judges = path or LambdaPath.of(statistics), compared(judges)
+                if bool((judges.target >= 0).any()):
+                    curve = yield from loss_curve(judges, path, start, near=near)
+                # If no row can judge, or rows of zeros beat every lambda, there is no curve.
+                lam = curve.best if curve is not None else safe_lambda(path)
+                leaves_out = start.calibration == "leave-one-out"
+                if curve is not None and lam not in known and leaves_out:
+                    kept = logits_of(judges, path, start, lam)
+                    known |= {} if kept is None else {lam: kept}
+                if start.init == "fitted" and leaves_out:
+                    around = judges  # calibrated rows are only where the fit begins
     elif start.reads_lambda:
         lam = float(start.ridge_parameter)
     with watch.phase("solve"):
@@ -142,8 +138,7 @@ def initialising(
         return found
     assert sample is not None
     with watch.phase("fit"):
-        writes = start.bias == "write"
-        end = fit(sample, found.rows, start.fit_ridge, fits_bias=writes, evens=True)
+        end = fit(sample, found.rows, start.fit_ridge, fits_bias=start.bias == "write")
 
     def again(part: Fold) -> Rows:
         fewer = part.data
@@ -154,7 +149,7 @@ def initialising(
             raw = raw_rows(start, fewer, fewer.statistics(start.weighting), lam)
         kept = fewer.stale.bias if start.bias == "keep" else None
         begin = affine(raw, found.factor, found.shift, kept)
-        return fit(around, begin, start.fit_ridge, fits_bias=kept is None, evens=True).rows
+        return fit(around, begin, start.fit_ridge, fits_bias=kept is None).rows
 
     def left_out() -> LeftOut:
         logits = computed_again(sample, without_parts(sample, PARTS), again)

@@ -58,8 +58,8 @@ class Drawn(Protocol):
     """How rows of old classes came about that were drawn from statistics, known or guessed."""
 
     @property
-    def is_guess(self) -> bool:
-        """Whether statistics were guessed, of some classes."""
+    def guess(self) -> object | None:
+        """The classes whose statistics were guessed, if any."""
 
     def anew(self, data: NewClasses, kept: Mask) -> NewClasses:
         """Return some rows of data, with guessed rows from a guess by the new images among them."""
@@ -110,7 +110,7 @@ class NewClasses:
     @property
     def guessed(self) -> Drawn | None:
         """`drawn`, if it contains guesses."""
-        return self.drawn if self.drawn is not None and self.drawn.is_guess else None
+        return self.drawn if self.drawn is not None and self.drawn.guess is not None else None
 
     @property
     def stale(self) -> Rows:
@@ -143,8 +143,7 @@ SHRINKAGE = 1e-4
 
 def discriminants(statistics: ClassStatistics, classes: slice = slice(None)) -> Rows:
     """Return the discriminants of `classes`, for equal priors."""
-    covariance = shrunk(statistics)
-    return discriminants_of(statistics.class_means[classes, :], covariance)
+    return discriminants_of(statistics.class_means[classes, :], shrunk(statistics))
 
 
 def discriminants_of(means: Float[Any, "classes dim"], covariance: Float[Any, "dim dim"]) -> Rows:
@@ -171,10 +170,7 @@ def towards_identity(
 
 
 def raw_rows(
-    start: Start,
-    data: NewClasses,
-    statistics: ClassStatistics | None = None,
-    lam: float | None = None,
+    start: Start, data: NewClasses, statistics: ClassStatistics | None, lam: float | None = None
 ) -> Rows:
     """Compute the rows [start, stop) of the head, before scaling.
 

@@ -191,24 +191,16 @@ class Initialisation:
             shift: Change of the biases.
             balance: Relative to the present rows, if any.
         """
-        before = self.left_out
-
-        def left_out() -> LeftOut:
-            assert before is not None
-            found = before()
-            return found._replace(logits=found.logits + shift)
-
         rows = Rows(self.rows.weight, self.rows.bias + shift)
-        found, moved = before and left_out, balance and balance.moved(shift)
+        found = self._left_out(lambda found: found._replace(logits=found.logits + shift))
+        moved = balance and balance.moved(shift)
         return replace(self, rows=rows, shift=self.shift + shift, left_out=found, balance=moved)
 
     def next_to(self, scale: float, shared: Rows) -> Initialisation:
         """Return the same next to old rows that are larger by a factor and then by one row."""
-        before, balance = self.left_out, self.balance
+        balance = self.balance
 
-        def left_out() -> LeftOut:
-            assert before is not None
-            found = before()
+        def changed(found: LeftOut) -> LeftOut:
             features = to_numpy(take(found.data.features, found.drawn)).astype(np.float64)
             more = torch.from_numpy(features @ shared.weight.T + shared.bias)
             return found._replace(logits=scale * found.logits + more.to(found.logits))
@@ -219,8 +211,13 @@ class Initialisation:
             room, needed = scale * balance.room, scale * balance.needed
             balance = balance._replace(room=room, needed=needed, fitted=scale * balance.fitted)
         factor, shift = scale * self.factor, scale * self.shift
-        found = before and left_out
+        found = self._left_out(changed)
         return replace(self, rows=rows, factor=factor, shift=shift, left_out=found, balance=balance)
+
+    def _left_out(self, changed: Callable[[LeftOut], LeftOut]) -> Callable[[], LeftOut] | None:
+        """Return what computes the left-out logits and changes them; None if nothing does."""
+        before = self.left_out
+        return None if before is None else lambda: changed(before())
 
     def facts(self) -> Initialisation:
         """Return all facts without the rows and logits, which occupy device memory."""

@@ -144,5 +144,4 @@ class Start(SettingGroup):
     @property
     def reads_statistics(self) -> bool:
         """Whether the rows are a function of class statistics."""
-        means = self.init == "class-mean" and self.class_mean == "raw"
-        return means or self.reads_weighting
+        return (self.init == "class-mean" and self.class_mean == "raw") or self.reads_weighting

@@ -205,8 +205,7 @@ class ClassStatistics:
         if shift is self.shift or bool(xp.all(shift == self.shift)):
             return self
         offset = self.shift - shift
-        weights = beside(self.gram, self.weights)
-        cross = xp.linalg.outer(weights @ self.sums, offset)
+        cross = xp.linalg.outer(beside(self.gram, self.weights) @ self.sums, offset)
         mass = float(self.weights @ self.counts)
         return replace(
             self,
@@ -307,8 +306,7 @@ class ClassStatistics:
         return beside(self.gram, self.shares)[:, None] * self.centred_class_means
 
     def _of_present(self, rows: Float[Any, "classes dim"]) -> Float[Any, "classes dim"]:
-        present = beside(rows, self.totals > 0)[:, None]
-        return namespace(rows).where(present, rows, 0.0)
+        return namespace(rows).where(beside(rows, self.totals > 0)[:, None], rows, 0.0)
 
     def _shifted_mean(self) -> Any:
         return beside(self.gram, self.weights) @ self.sums

@@ -36,10 +36,10 @@ import polars as pl
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from clinit.errors import ClinitError, RecordError
+from clinit.errors import ClinitError, RecordError, unreadable
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.files import paths as occupied
-from clinit.files.arrays import row_count
+from clinit.files.arrays import DAMAGE, row_count
 from clinit.files.commit import commit_folder
 from clinit.files.paths import check_readable, exists, instead_of, is_file, is_folder, obstacle
 from clinit.headtrain.protocol.record.info import DOCUMENT, RunInfo, SideInfo, check_info, damaged
@@ -80,12 +80,7 @@ def read_table(name: str, folder: Path, digests: Mapping[str, str] | None) -> pl
     try:
         row_count(pl.scan_parquet(io.BytesIO(content)), len(content))
         table = pl.read_parquet(io.BytesIO(content))
-    except (
-        ValueError,
-        pl.exceptions.PolarsError,
-        pl.exceptions.PanicException,
-        MemoryError,
-    ) as error:
+    except (*DAMAGE, MemoryError) as error:
         raise damaged(path, f"it is no table ({str(error).splitlines()[0]})") from error
     columns = TABLES[name]
     later = LATER_COLUMNS.get(name)
@@ -103,17 +98,13 @@ def read_table(name: str, folder: Path, digests: Mapping[str, str] | None) -> pl
 def content_of(folder: Path, name: str, digests: Mapping[str, str] | None) -> bytes:
     """Return the content of one file of a record, compared with its digest."""
     path = folder / name
-    if exists(path):
-        check_readable(path, RecordError)  # reading a pipe would block
+    if not exists(path):
+        raise damaged(folder, f"it lacks {name}")
+    check_readable(path, RecordError)  # reading a pipe would block
     try:
         content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise damaged(folder, f"it lacks {name}") from error
     except OSError as error:
-        raise RecordError(
-            f"cannot read {path}: {error.strerror or error}",
-            remedy="Check its permissions and the disk, then run the same command again.",
-        ) from error
+        raise unreadable(path, error) from error
     if digests is not None and digests.get(name) != sha256(content):
         raise damaged(path, "it has changed since it was written")
     return content

@@ -17,8 +17,7 @@ from typing import Any, Required, TypedDict
 
 from clinit.errors import RecordError
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds
-from clinit.headtrain.protocol.study.rules import EARLIER
-from clinit.headtrain.protocol.study.rules import settings_of as all_settings
+from clinit.headtrain.protocol.study.rules import EARLIER, settings_of as all_settings
 from clinit.headtrain.protocol.study.study import Study, study_of
 
 DOCUMENT = DocumentKind(

@@ -200,8 +200,7 @@ class TaskRows:
     def loss_sample(self, seed: int) -> Int[np.ndarray, " sample"]:
         """Choose the new rows on which the new-task loss is measured, sorted."""
         random = generator(seed, Draw.LOSS_SAMPLE, self.number)
-        chosen = random.permutation(self.num_new)[:LOSS_SAMPLE_ROWS]
-        return np.sort(chosen) + self.num_old
+        return np.sort(random.permutation(self.num_new)[:LOSS_SAMPLE_ROWS]) + self.num_old
 
 
 def level(counts: PerClass, size: int, ranks: Float[np.ndarray, " classes"]) -> PerClass:
@@ -249,7 +248,6 @@ class Buffer:
         if not seen:
             return np.empty(0, dtype=np.int64)
         ranks, orders = zip(*(self._ordered(row) for row in range(seen)), strict=True)
-        counts = np.array([len(order) for order in orders])
-        kept = level(counts, self._size, np.array(ranks))
+        kept = level(np.array([*map(len, orders)]), self._size, np.array(ranks))
         parts = [order[:quota] for order, quota in zip(orders, kept, strict=True)]
         return np.concatenate(parts)

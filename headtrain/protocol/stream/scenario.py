@@ -358,8 +358,7 @@ def _more_than_there_is(scenario: Scenario, new: Source, stream: Stream) -> Iter
             f" images, {counts.min():,} or more, and give all of them"
         )
     last = scenario.learnt[-1].start if len(scenario.learnt) else 0
-    old = scenario.train_counts[:last]
-    classes = np.count_nonzero(old)
+    classes = np.count_nonzero(scenario.train_counts[:last])
     if stream.buffer is not None and 0 < stream.buffer < classes:
         yield (
             f"--buffer {stream.buffer:,} is less than one image for each of the {classes:,}"

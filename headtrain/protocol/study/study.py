@@ -147,8 +147,7 @@ def _replaced(owner: Any, path: Sequence[str], changes: Mapping[str, Any]) -> An
     """Return a copy of a frozen value with other attributes, in the part that `path` leads to."""
     if not path:
         return replace(owner, **changes)
-    inner = _replaced(getattr(owner, path[0]), path[1:], changes)
-    return replace(owner, **{path[0]: inner})
+    return replace(owner, **{path[0]: _replaced(getattr(owner, path[0]), path[1:], changes)})
 
 
 @cache

@@ -308,9 +308,7 @@ def refuse_idle(grids: Iterable[Grid], asked: Iterable[str], *, top: bool = Fals
     """
     studies: list[Study] = []
     for grid in grids:
-        deciding = {
-            name: values for name in DECIDING if (values := values_in(grid, name)) is not None
-        }
+        deciding = {n: values for n in DECIDING if (values := values_in(grid, n)) is not None}
         studies += [Study.of(settings, top=top) for settings in _combinations(deciding)]
     if found := refusals(asked, studies):
         raise ExperimentError(found[0], remedy="Leave it out of the grid.")

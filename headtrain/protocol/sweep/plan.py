@@ -6,8 +6,7 @@ runs again, and refuses records of other data.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,17 +43,12 @@ StudyBank = Sequence[Study]
 """Runs that are trained together: they share stream, seed, batches and pretrained head."""
 
 
-def head_bytes(*, num_classes: int, dim: int, batch_size: int) -> int:
-    """Estimate the memory that one more head of a bank takes while it is trained."""
-    parameters = _PARAMETER_COPIES * num_classes * (dim + 1)
-    return 4 * (parameters + _LOGIT_COPIES * batch_size * num_classes)
-
-
 def bank_limit(study: Study, *, num_classes: int, dim: int, asked: int | None = None) -> int:
     """Return the largest size of a bank that fits into memory, at most `asked`."""
-    each = head_bytes(num_classes=num_classes, dim=dim, batch_size=study.stream.rows_per_batch)
+    logits = _LOGIT_COPIES * study.stream.rows_per_batch * num_classes
+    of_head = 4 * (_PARAMETER_COPIES * num_classes * (dim + 1) + logits)
     device = choose_device(study.training.device)
-    fitting = max(1, int(MEMORY_SHARE * free_memory(device)) // each)
+    fitting = max(1, int(MEMORY_SHARE * free_memory(device)) // of_head)
     if asked is None and device.type == "cpu":
         asked = CPU_BANK_SIZE
     return min(fitting, asked or fitting)
@@ -80,8 +74,8 @@ def compile_banks(
     return banks
 
 
-def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[StudyBank]:
-    """Return the banks of which some runs are recorded and some are left.
+def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> Iterator[StudyBank]:
+    """Yield the banks of which some runs are recorded and some are left.
 
     Such banks are trained again as a whole, because last bits of a loss depend on the whole bank.
     """
@@ -90,15 +84,13 @@ def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[StudyBank]:
     for run in runs:
         if told := folder.banks.get(run.identity):
             recorded.setdefault((run.shared, str(told)), []).append(run)
-    banks: list[StudyBank] = []
     for first, *others in recorded.values():
         told = folder.banks[first.identity]
         if 1 + len(others) < len(told):
             names = (first.changed(each).identity for each in told)
             bank = [by_identity[name] for name in names if name in by_identity]
             if len(bank) == len(told):
-                banks.append(bank)
-    return banks
+                yield bank
 
 
 def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ()) -> list[str]:
@@ -145,7 +137,7 @@ def plan_sweep(
     runs: Sequence[Study], folder: SweepFolder, data: RunData, *, bank_size: int | None = None
 ) -> SweepPlan:
     """Group the runs that the folder lacks into banks."""
-    begun = begun_banks(runs, folder)
+    begun = [*begun_banks(runs, folder)]
     again = {run for bank in begun for run in bank}
     left = [run for run in runs if run.identity not in folder.recorded and run not in again]
     banks = [*begun, *compile_banks(left, data, asked=bank_size)]
@@ -188,11 +180,6 @@ class SweepFolder:
     """The settings of all recorded runs."""
     banks: dict[str, Sequence[Mapping[str, Any]]]
     """Differing settings of all heads in the bank of each recorded run, by its identity."""
-
-
-def run_digest(run: Study) -> str:
-    """Return the digest that names the checkpoint of a run."""
-    return hashlib.sha256(run.identity.encode()).hexdigest()[:32]
 
 
 def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:

@@ -116,7 +116,7 @@ def evaluate(
     return BankEvaluation(
         correct=_counts(right, test.labels, bank.num_classes),
         correct_in_task=_counts(in_task, test.labels, bank.num_classes),
-        mistakes=_mistakes(bank, test, right) if list_mistakes else (),
+        mistakes=tuple(_mistakes(bank, test, right)) if list_mistakes else (),
     )
 
 
@@ -212,14 +212,12 @@ def _listed(close: Bool[Tensor, "rows heads"]) -> tuple[Int[Tensor, " _"], ...]:
 
 
 def _answers(
-    logits: Float[Tensor, "rows classes"],
-    label: Int[Tensor, "rows 1"],
-    spans: Int[Tensor, "2 rows"],
+    logits: Float[Tensor, "rows classes"], label: Int[Tensor, "rows 1"], span: Int[Tensor, "2 rows"]
 ) -> tuple[Bool[Tensor, " rows"], Bool[Tensor, " rows"]]:
     """Return whether each label wins among all classes, and among those of its span."""
     column, own = torch.arange(logits.shape[1], device=logits.device), logits.gather(1, label)
     wins = torch.where(column < label, own > logits, own >= logits)  # the first of equals
-    first, stop = spans[..., None]
+    first, stop = span[..., None]
     return wins.all(1), (wins | (column < first) | (column >= stop)).all(1)
 
 
@@ -251,10 +249,9 @@ def _counts(
 
 def _mistakes(
     bank: Bank, test: LabelledRows, right: Bool[Tensor, "rows heads"]
-) -> tuple[Mistakes, ...]:
+) -> Iterator[Mistakes]:
     first = torch.searchsorted(test.labels, test.labels)  # of the same class
     number = torch.arange(len(test), device=test.labels.device) - first
-    found = []
     for head in range(bank.num_heads):
         wrong = (~right[:, head]).nonzero()[:, 0]
         rivals = torch.empty_like(wrong)  # the largest logits besides the labels
@@ -264,5 +261,4 @@ def _mistakes(
             logits.scatter_(1, block.labels[:, None], -torch.inf)
             rivals[part] = logits.argmax(dim=1)
         columns = torch.stack([test.labels[wrong], number[wrong], rivals])
-        found.append(columns.to("cpu", torch.int32).numpy())
-    return tuple(found)
+        yield columns.to("cpu", torch.int32).numpy()

@@ -212,9 +212,7 @@ def rate_shares(schedule: RateSchedule, steps: int) -> RateShares:
 class TaskSteps:
     """The updates of one task, done in order; captured on a CUDA device, plain on a CPU."""
 
-    def __init__(
-        self, updates: Updates, feed: Feed, schedule: Schedule, shares: RateShares
-    ) -> None:
+    def __init__(self, updates: Updates, feed: Feed, schedule: Schedule, rates: RateShares) -> None:
         device = updates.labels.device
         iterations, batch = schedule.batches.shape
         heads = updates.losses.shape[1]
@@ -226,7 +224,7 @@ class TaskSteps:
         self._kind_rows = self._kinds.sum(2, dtype=torch.float32)
         self._zero = torch.zeros((), device=device)
         self._losses = torch.zeros(iterations, 2, heads, device=device)
-        self._shares = None if shares is None else shares.to(device)
+        self._shares = None if rates is None else rates.to(device)
         is_captured = device.type == "cuda" and not updates.runs_own_code
         self._replayed = Replayed() if is_captured else None
 
@@ -237,12 +235,7 @@ class TaskSteps:
 
     @classmethod
     def of(
-        cls,
-        bank: Bank,
-        rows: LabelledRows,
-        lesson: Lesson,
-        anchors: Anchors,
-        drawn: OldClasses | None,
+        cls, bank: Bank, rows: LabelledRows, lesson: Lesson, holds: Anchors, old: OldClasses | None
     ) -> TaskSteps:
         """Return the updates of a bank on a task.
 
@@ -250,20 +243,20 @@ class TaskSteps:
             bank: Heads with the rows of the new classes initialised.
             rows: Features and labels of old and new rows; only of new rows if old rows are drawn.
             lesson: Numbers and labels of these rows, and the batches.
-            anchors: The penalty that holds each head near its present state.
-            drawn: Statistics that old rows are drawn from; None: old rows are stored.
+            holds: The penalty that holds each head near its present state.
+            old: Statistics that old rows are drawn from; None: old rows are stored.
         """
         schedule, stream = lesson.schedule, lesson.stream
         batches, number = torch.from_numpy(schedule.batches), lesson.task.number
         feed: Feed
-        if drawn is not None:
+        if old is not None:
             seed = int(generator(stream.seed, Draw.OLD_ROWS, number).integers(2**63))
-            feed = DrawnFeed(rows, batches, REPORT_STEPS, drawn, seed)
+            feed = DrawnFeed(rows, batches, REPORT_STEPS, old, seed)
         elif rows.is_resident:
             feed = ResidentFeed(rows, batches)
         else:
             feed = StreamedFeed(rows, batches, REPORT_STEPS)
-        updates = Updates(bank, stream.rows_per_batch, anchors, lesson.task)
+        updates = Updates(bank, stream.rows_per_batch, holds, lesson.task)
         shares = rate_shares(bank.heads[0].schedule or "constant", stream.iterations)
         return cls(updates, feed, schedule, shares)
 
@@ -292,12 +285,9 @@ class TaskSteps:
         updates.features.copy_(self._stored)
         shares = self._shares
         updates.update(1.0 if shares is None else torch.index_select(shares, 0, number)[0])
-        self._record(updates.losses, number)
-        number.add_(1)
-
-    def _record(self, losses: Float[Tensor, "batch heads"], number: Tensor) -> None:
-        """Record the mean loss of new and of old rows; NaN (0 / 0) without rows."""
+        # The mean loss of new and of old rows is recorded; NaN (0 / 0) without rows.
         kinds = torch.index_select(self._kinds, 0, number)[0]
-        sums = torch.where(kinds, losses, self._zero).sum(1)
+        sums = torch.where(kinds, updates.losses, self._zero).sum(1)
         means = sums / torch.index_select(self._kind_rows, 0, number)[0]
         self._losses.index_copy_(0, number, means[None])
+        number.add_(1)

@@ -217,9 +217,7 @@ class RunningStatistics:
 class Past:
     """Statistics and rows of the classes seen so far, read at their first use."""
 
-    def __init__(
-        self, scenario: Scenario, plan: TaskPlan, device: torch.device, *, seed: int
-    ) -> None:
+    def __init__(self, scenario: Scenario, plan: TaskPlan, device: torch.device, seed: int) -> None:
         self._scenario, self._plan, self._device, self._seed = scenario, plan, device, seed
         self._sums = RunningStatistics()
         self._found: tuple[int, OldClasses | None] = (-1, None)
@@ -235,8 +233,7 @@ class Past:
         """Return the statistics of the classes before a task; None if they have no rows."""
         if self._found[0] != number:
             statistics = self.statistics(number - 1)
-            known = statistics.totals.any()
-            self._found = number, OldClasses.of(statistics) if known else None
+            self._found = number, OldClasses.of(statistics) if statistics.totals.any() else None
         return self._found[1]
 
     def rows(self, seen: TaskRows) -> LabelledRows:

@@ -186,8 +186,7 @@ class TaskStart:
                 "lambda cannot be chosen: no class has two rows, one to fit and one to leave out",
                 remedy="Give a number (the paper: 0.05) instead of `auto`.",
             )
-        statistics = self.statistics(weighting)
-        return leave_one_out_curve(features, labels, statistics, groups=groups)
+        return leave_one_out_curve(features, labels, self.statistics(weighting), groups=groups)
 
     def _solved(self, study: Study, solve: Solve) -> tuple[Initialisation, Spent]:
         idle = study.idle("method")

@@ -70,13 +70,11 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
-def commit_folder(
-    folder: Path, write: Callable[[Path], object], *, overwrite: bool = False
-) -> None:
-    """Create `folder`; `write` gets the path of the empty draft folder and fills it.
+def commit_folder(place: Path, write: Callable[[Path], object], *, overwrite: bool = False) -> None:
+    """Create the folder `place`; `write` gets the path of the empty draft folder and fills it.
 
     Args:
-        folder: The folder; without `overwrite`, it must not exist.
+        place: The folder; without `overwrite`, it must not exist.
         write: Writes files into the draft folder.
         overwrite: Whether to replace an existing folder.
 
@@ -84,18 +82,18 @@ def commit_folder(
         ClinitError: If the folder cannot be written. Then no draft is left, and an existing folder
             is unchanged.
     """
-    draft = draft_of(folder)
+    draft = draft_of(place)
     try:
         draft.mkdir(parents=True)
         write(draft)
         for path in draft.iterdir():
             flush_file(path)
         flush_folder(draft)
-        take_place(draft, folder, overwrite=overwrite)
+        take_place(draft, place, overwrite=overwrite)
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
         if isinstance(error, OSError):
-            raise unwritable(folder, error) from error
+            raise unwritable(place, error) from error
         raise
 
 

@@ -45,9 +45,7 @@ def obstacle(path: Path) -> str | None:
         room = os.statvfs(nearest)
     except OSError as error:
         return f"{nearest}: {reason(error)}"
-    if room.f_blocks and not room.f_bavail:
-        return "no space is left on its storage"
-    return None
+    return "no space is left on its storage" if room.f_blocks and not room.f_bavail else None
 
 
 Kind = Literal["file", "folder", "other"]

@@ -3,8 +3,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from clinit.analysis.metrics import accuracy
 from clinit.analysis.report.run import RunSummary

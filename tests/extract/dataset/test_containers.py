@@ -2,8 +2,7 @@
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset.containers import classes_of, labels_of, split_files

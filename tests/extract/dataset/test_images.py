@@ -11,8 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from clinit.errors import ClinitError, ImageError, MachineError, ManifestError
 from clinit.extract.dataset import parquet as parquet_images

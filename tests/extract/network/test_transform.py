@@ -6,8 +6,7 @@ import pytest
 import timm.data
 import torch
 from PIL import Image
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms import functional as pil_functional
+from torchvision.transforms import InterpolationMode, functional as pil_functional
 
 from clinit.extract.network.transform import Transform, make_transform, resize
 

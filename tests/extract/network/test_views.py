@@ -9,8 +9,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms import functional as pil_functional
+from torchvision.transforms import InterpolationMode, functional as pil_functional
 
 from clinit.errors import CacheError, ManifestError
 from clinit.extract.cache.read import open_cache

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.heads import groups as groups_module
-from clinit.headtrain.heads import repeats
+from clinit.headtrain.heads import groups as groups_module, repeats
 from clinit.headtrain.heads.closed.ranpac import HELD_OUT, RidgePath
 from clinit.headtrain.heads.groups import draw_per_class, held_out_rows, order_by_class, water_level
 from clinit.headtrain.heads.repeats import find_groups, groups_of

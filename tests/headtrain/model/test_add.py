@@ -56,7 +56,7 @@ def test_the_best_rows_of_each_class_are_taken() -> None:
     """Class a is in the cache, of b and c there are statistics, of d the head alone."""
     memory = Memory.of(features_of((0, 14, 5, 0), NAMES), {})
     given = features_of((3, 4), ("other", "a"), seed=2)
-    old = old_rows(HEAD, memory, NEW, given)
+    old = old_rows(HEAD, memory, NEW, given, None)
     rows = old.rows
     a, b, c, d = (rows.features[rows.labels == row] for row in range(4))
     np.testing.assert_array_equal(a, given.features[given.labels == 1])
@@ -139,7 +139,10 @@ def test_the_class_means_behind_a_collapsed_head_are_found() -> None:
         FeatureSet(new.features[rows], new.labels[rows], new.class_names, rows)
         for rows in (each, np.append(each, [0] * 9))
     )
-    one, other = (old_rows(head, None, images).rows.features for images in (once, copied))
+    one, other = (
+        old_rows(head, None, images, images.nothing(), None).rows.features
+        for images in (once, copied)
+    )
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
@@ -202,7 +205,7 @@ def test_statistics_are_those_that_rows_were_drawn_from(weighting: Weighting) ->
     head, new, _ = collapsed()
     given = FeatureSet(new.features[:40], np.zeros(40, dtype=np.int64), ("c0",))
     memory = Memory.of(FeatureSet(new.features[40:80], np.full(40, 3), head.class_names or ()), {})
-    old = old_rows(head, memory, new, given)
+    old = old_rows(head, memory, new, given, None)
     rows, stop = old.rows, CLASSES + 58
     features = np.concatenate([rows.features, new.features[80:90], new.features[100:]])
     labels = np.append(rows.labels, np.append(new.labels[80:90], new.labels[100:]) + CLASSES - 2)
@@ -234,7 +237,8 @@ def test_statistics_are_those_that_rows_were_drawn_from(weighting: Weighting) ->
 
 
 def beside_guesses(head: Head, images: np.ndarray, labels: np.ndarray) -> NewClasses:
-    old = old_rows(head, None, FeatureSet(images, labels, ("v", "w", "x", "y", "z")))
+    new = FeatureSet(images, labels, ("v", "w", "x", "y", "z"))
+    old = old_rows(head, None, new, new.nothing(), None)
     both = np.append(old.rows.features, images, 0), np.append(old.rows.labels, CLASSES + labels)
     grown = Rows(np.pad(head.weight, ((0, 5), (0, 0))), np.pad(head.bias, (0, 5)))
     return NewClasses(*both, grown, CLASSES, CLASSES + 5, drawn=old)

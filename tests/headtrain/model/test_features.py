@@ -340,7 +340,8 @@ def test_single_rows_beside_unknown_old_ones_take_at_most_half_of_what_stands_in
 
     eager: Any = lambda head, start: (head, start.shifted(100.0))  # noqa: E731
     monkeypatch.setattr(growth, "_started", lambda *given: eager(*started(*given)))
-    added, stand_ins = model.add(rows), old_rows(model.head, None, rows.train).rows.features
+    added, none = model.add(rows), rows.train.nothing()
+    stand_ins = old_rows(model.head, None, rows.train, none, None).rows.features
     assert 0.4 < (added.model.logits(stand_ins).argmax(axis=1) >= 10).mean() < 0.52
     assert "what they lose is not known" in "\n".join(map(str, added.lines()))
 

@@ -26,8 +26,7 @@ from clinit.headtrain.model.engine import MODEL_FILE
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.facts import METADATA, Change, ModelFacts
 from clinit.headtrain.model.model import Model, load_model
-from clinit.headtrain.model.network import data_config, engine_of
-from clinit.headtrain.model.network import described as description_of
+from clinit.headtrain.model.network import data_config, described as description_of, engine_of
 from clinit.headtrain.model.storage import read_facts, write_model
 from tests.snapshots import check_snapshot
 

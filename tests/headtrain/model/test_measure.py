@@ -70,7 +70,7 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
     added = addition(model, Source(new, new.nothing()), AddConfig(init="least-square"))
     new = given[0].train  # in another order
     assert new.groups is not None
-    (old,) = old_rows(model.head, model.memory, new).drawn
+    (old,) = old_rows(model.head, model.memory, new, new.nothing(), None).drawn
     assert len(old.classes) == 5  # the model remembers all of its classes
     # Two rows on either side of each mean for each direction have the very covariance.
     root = np.linalg.cholesky(model.head.dim * old.covariance)

@@ -17,8 +17,7 @@ from clinit.headtrain.protocol.stream import buffer as residency
 from clinit.headtrain.protocol.stream.buffer import Pool
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.protocol.train import heads as precision
-from clinit.headtrain.protocol.train import task_start
+from clinit.headtrain.protocol.train import heads as precision, task_start
 
 DIM, BASE, NEW = 24, 8, 7
 STEPS = {"iterations": 30, "batch_size": 16, "eval_every": 20}

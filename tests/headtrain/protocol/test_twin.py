@@ -10,8 +10,7 @@ from torch import Tensor
 
 from clinit.headtrain.protocol.methods import FormBank
 from clinit.headtrain.protocol.stream import buffer as ram
-from clinit.headtrain.protocol.train import evaluate
-from clinit.headtrain.protocol.train import heads as heads_module
+from clinit.headtrain.protocol.train import evaluate, heads as heads_module
 from clinit.headtrain.protocol.train.heads import LabelledRows
 from tests.headtrain.protocol.test_experiment import run
 from tests.headtrain.protocol.train.test_evaluate import close_bank, close_batch

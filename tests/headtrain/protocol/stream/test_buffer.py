@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from clinit.headtrain.protocol.stream import buffer as buffer_module
 from clinit.headtrain.protocol.stream.buffer import Buffer, Pool, TaskRows, level

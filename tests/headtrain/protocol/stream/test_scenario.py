@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError
 from clinit.extract.cache.fingerprint import Fingerprint

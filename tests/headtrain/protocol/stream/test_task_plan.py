@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from clinit.headtrain.protocol.stream.buffer import Pool, TaskRows
 from clinit.headtrain.protocol.stream.scenario import Scenario, Task

@@ -6,7 +6,7 @@ from clinit.headtrain.protocol.experiment import RunData
 from clinit.headtrain.protocol.study.study import Study, identity_of
 from clinit.headtrain.protocol.sweep import plan as plan_module
 from clinit.headtrain.protocol.sweep.grid import distinct, parse_grid, runs_of
-from clinit.headtrain.protocol.sweep.plan import bank_limit, compile_banks, head_bytes, run_names
+from clinit.headtrain.protocol.sweep.plan import bank_limit, compile_banks, run_names
 
 
 def runs(*words: str) -> list[Study]:
@@ -80,8 +80,7 @@ def test_runs_of_another_pretrained_head_have_a_bank_of_their_own(data: RunData)
 
 
 def test_a_bank_is_no_larger_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    each = head_bytes(num_classes=1365, dim=384, batch_size=256)
-    assert each == 4 * (4 * 1365 * 385 + 5 * 256 * 1365)
+    each = 4 * (4 * 1365 * 385 + 5 * 256 * 1365)
     monkeypatch.setattr(plan_module, "free_memory", lambda device: 2 * 5 * each)
     config = Study.of({"device": "cpu"}).resolved()
     assert bank_limit(config, num_classes=1365, dim=384) == 5

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from clinit.errors import DeviceError
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.protocol.study.parts import Training
-from clinit.headtrain.protocol.train import heads as heads_module
-from clinit.headtrain.protocol.train import step as step_module
+from clinit.headtrain.protocol.train import heads as heads_module, step as step_module
 from clinit.headtrain.protocol.train.heads import Bank, check_precision
 from clinit.headtrain.protocol.train.step import BETAS, EPS, AdamW, Bf16Products, Products, Updates
 
