@@ -13,7 +13,7 @@ import torch
 
 import clinit
 from clinit.api import HeadSettings
-from clinit.errors import ExperimentError, HeadError
+from clinit.errors import CacheError, ExperimentError, HeadError
 from clinit.headtrain.protocol import runs as runs_module
 from clinit.headtrain.protocol.study.rules import settings_of
 from tests.cli.calls import call
@@ -140,6 +140,10 @@ def test_wrong_calls_are_refused(caches: tuple[Path, Path]) -> None:
             clinit.train(*caches, study)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="init is an empty list"):
         clinit.train(*caches, init=[])
+    with pytest.raises(ValueError, match="seeds is empty"):
+        clinit.train(*caches, seeds=[])
+    with pytest.raises(CacheError, match="more than one of the caches"):
+        clinit.train(caches[0], caches[0], STUDY)
     with pytest.raises(ExperimentError, match="holds no pretrained head"):
         clinit.train(replace(clinit.load_cache(caches[0]), head=None), caches[1], STUDY)
 

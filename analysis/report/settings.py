@@ -173,7 +173,9 @@ class Spread:
         """Return the spread of `values`; None without values."""
         if not values:
             return None
-        deviation = statistics.stdev(values) if len(values) > 1 else None
+        deviation = None
+        if len(values) > 1:  # of equal values, rounding would be left
+            deviation = 0.0 if min(values) == max(values) else statistics.stdev(values)
         return cls(statistics.fmean(values), deviation, len(values))
 
 

@@ -137,14 +137,12 @@ def import_(
     with counting("rows") as count:
         written = import_features(features, labels, out, config, on_rows=partial(count, "Writing"))
     say(
-        f"{written.num_rows:,} rows of {len(set(written.labels.tolist())):,} classes,"
+        f"{number_of(written.num_rows, 'row')} of"
+        f" {number_of(len(set(written.labels.tolist())), 'class')},"
         f" {written.dim} x {written.dtype}, at {written.path}"
     )
-    if written.num_valid < written.num_rows:
-        warn(
-            f"{written.num_rows - written.num_valid:,} rows were marked invalid, because they are"
-            " not finite or beyond the range of float32"
-        )
+    if lost := written.num_rows - written.num_valid:
+        warn(f"{number_of(lost, 'row')} left out: not finite, or beyond the range of float32")
     if config.stored == "train":
         tell_headless(out)
 

@@ -58,7 +58,7 @@ def record_table(
     if len(absent):
         raise CacheError(
             f"{len(absent):,} of {len(paths):,} images of {folder} are not in {source} (for example"
-            f" {absent[0]!r}; the file has {table['path'].head(1).to_list()})",
+            f" {absent[0]!r}; the file has {table['path'][0] if len(table) else 'no row'})",
             remedy="Give a file whose column `path` contains the paths that `clinit manifest show"
             f" {folder / 'manifest.parquet'}` prints.",
         )

@@ -86,6 +86,8 @@ def _followed(run: SplitRun) -> CacheSplit:
         now, why = f" ({_difference(*tables)})", ""
         if is_file(run.folder / GROUPS_FILE):
             why = "its rows are grouped"
+        elif not len(tables[0].join(tables[1], on=["path", "size_bytes"], how="semi")):
+            why = "no image stayed"
         elif any(map(is_contained, tables)):
             why = "its images are in containers"
         elif run.part != WHOLE or views_in(run.folder.parent):

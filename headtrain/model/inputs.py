@@ -404,11 +404,8 @@ def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureS
 
     from clinit.headtrain.heads.repeats import groups_of
 
-    def rows(chosen: np.ndarray) -> FeatureSet:
-        return FeatureSet(train.features[chosen], train.labels[chosen], train.class_names)
-
     aside = in_whole_groups(groups_of(train), choose)
-    return rows(~aside), rows(aside)
+    return train.taken(np.flatnonzero(~aside)), train.taken(np.flatnonzero(aside))
 
 
 def remember(model: Model, inputs: Inputs, config: RememberConfig, observe: Observer) -> Model:

@@ -86,10 +86,15 @@ class RunData:
 
         Raises:
             ExperimentError: If neither `given[""]` nor the base cache provides a head, or if a
-                head is given without base classes.
+                head is given without base classes, or if base and new classes are the same.
             HeadError: If a file is missing or damaged.
         """
         base = no_base(new) if base is None else base
+        if base.fingerprint.features and base.fingerprint == new.fingerprint:
+            raise ExperimentError(
+                "the base and the new classes are the same features",
+                remedy="Give features of other classes as new ones.",
+            )
         by_loss = {"": None, **(given or {})}
         found = {loss: starting_head(base, head, observer) for loss, head in by_loss.items()}
         facts = {loss: each for loss, (_, each) in found.items()}

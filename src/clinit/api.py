@@ -176,6 +176,8 @@ def _studies(
             asked |= dict.fromkeys(variant)
             for values in product(*lists):
                 found.append(Study.of({**dict(zip(grid, values, strict=True)), **variant, **seed}))
+    if not found:
+        raise ValueError("seeds is empty: give at least one")
     if asked and (unread := refusals(asked, found)):
         raise ValueError(unread[0])
     return list(dict.fromkeys(study.resolved() for study in found))
@@ -185,6 +187,8 @@ def _opened(
     base: Caches | None, new: Caches, memory: int | str | None
 ) -> tuple[Source | None, Source]:
     """Open those caches that are folders, so that together they need at most `memory`."""
+    if new is None:
+        raise ValueError("new is None: give the classes that arrive")
     if isinstance(base, tuple) and np.ndim(base[0]):  # features and labels
         base = Features(*base)
     if isinstance(new, tuple) and np.ndim(new[0]):

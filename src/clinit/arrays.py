@@ -83,7 +83,9 @@ def Features(  # noqa: N802 (used as the constructor of a `Source`)
 
 def _matrix(given: Any, name: str, dim: int | None = None) -> Float[np.ndarray, "rows dim"]:
     array = _on_host(given)
-    if array.ndim != 2 or array.dtype.kind not in "fiu" or dim not in (None, array.shape[1]):
+    is_empty = dim is None and not len(array)
+    is_wide = array.ndim == 2 and dim in (None, array.shape[1])
+    if is_empty or not is_wide or array.dtype.kind not in "fiu":
         shape = "(rows, dim)" if dim is None else f"(rows, {dim})"
         raise ValueError(f"{name} is {array.dtype} {array.shape}, expected numbers {shape}")
     found: np.ndarray = array.astype(np.float32)
@@ -96,8 +98,9 @@ def _matrix(given: Any, name: str, dim: int | None = None) -> Float[np.ndarray, 
 
 def _labels(given: Any, rows: int, name: str) -> np.ndarray:
     array = _on_host(given)
-    if array.shape != (rows,) or array.dtype.kind not in "iuUSO":
-        expected = f"integers or texts ({rows},)"
+    is_negative = name != "groups" and array.dtype.kind == "i" and (array < 0).any()
+    if array.shape != (rows,) or array.dtype.kind not in "iuUSO" or is_negative:
+        expected = f"integers from 0 or texts ({rows},)"
         raise ValueError(f"{name} is {array.dtype} {array.shape}, expected {expected}")
     return array.astype(str) if array.dtype.kind in "SO" else array
 

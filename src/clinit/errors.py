@@ -56,8 +56,10 @@ def unreadable(path: object, error: OSError) -> StorageError:
 
 def unwritable(path: object, error: OSError) -> ClinitError:
     """Return the error for a path that cannot be written."""
+    is_file = isinstance(error, FileExistsError | NotADirectoryError)
+    why = "a file is where a folder is needed" if is_file else reason(error)
     return ClinitError(
-        f"cannot write {path}: {reason(error)}",
+        f"cannot write {path}: {why}",
         remedy="Free space or choose a place that you can write to, then run the same command"
         " again.",
     )

@@ -122,7 +122,7 @@ def test_a_network_is_exported_whose_classes_all_arrived(tiny_run: Path, tmp_pat
     [
         (("train-head", "--head", "x.safetensors"), "--head needs base classes"),
         (("train-head", "--head-width", "full"), "--head-width full needs base classes"),
-        (("train-head", "--tasks", "5"), "5 tasks were asked for, but only 4"),
+        (("train-head", "--tasks", "5"), "5 tasks, but 4 new classes"),
         (("train-top",), "--base"),
         (("sweep", "--top", "init=random"), "--top takes only one cache each"),
         (("sweep", "--head", "x.safetensors", "init=random"), "--head needs base classes"),

@@ -58,7 +58,7 @@ def test_a_draft_is_never_written_through_a_link(
     guessed = tmp_path / ".a.json.tmp-00"
     guessed.symlink_to(victim)
     monkeypatch.setattr("clinit.files.commit.draft_of", lambda path: guessed)
-    with pytest.raises(ClinitError, match="File exists"):
+    with pytest.raises(ClinitError, match="a folder is needed"):
         commit_file(tmp_path / "a.json", lambda draft: draft.write_text("new"))
     assert victim.read_text() == "dear"
 
@@ -99,8 +99,8 @@ def test_a_name_that_cannot_be_is_refused_in_a_sentence_before_anything_is_writt
     (tmp_path / "file").touch()
     for path, reason in (
         (tmp_path / ("n" * 256), "File name too long"),
-        (tmp_path / "file" / "a", "File exists"),
-        (tmp_path / "file" / "b" / "a", "Not a directory"),
+        (tmp_path / "file" / "a", "a folder is needed"),
+        (tmp_path / "file" / "b" / "a", "a folder is needed"),
     ):
         with pytest.raises(ClinitError) as caught:
             commit_file(path, lambda draft: pytest.fail("written"))

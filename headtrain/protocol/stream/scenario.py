@@ -72,8 +72,8 @@ def split_into_tasks(order: Classes, *, tasks: int, first_row: int) -> tuple[Tas
     """
     if tasks > len(order):
         raise ExperimentError(
-            f"{tasks} tasks were asked for, but only {len(order)} new classes have training rows",
-            remedy=f"Ask for at most {len(order)} tasks with --tasks.",
+            f"{number_of(tasks, 'task')}, but {number_of(len(order), 'new class')} with images",
+            remedy=f"Ask for at most {number_of(len(order), 'task')} with --tasks.",
         )
     stream: list[Task] = []
     for number, part in enumerate(np.array_split(order, tasks), start=1):
@@ -122,7 +122,8 @@ def named_order(names: Sequence[str], class_names: Sequence[str], arriving: Clas
                 f"the class order does not fit: {number_of(len(found), 'class')} {problem}"
                 f" ({examples(found)})"
                 + _hint(near_names(found, class_names, "the order", "the new data")),
-                remedy="Name every new class once, one per line, as `clinit cache show` does.",
+                remedy="Name every new class once, one per line, as `clinit manifest show"
+                " CACHE/train/manifest.parquet --classes` does.",
             )
     return np.array([label_of[name] for name in names if name in expected], dtype=np.int64)
 

@@ -129,6 +129,7 @@ def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tu
     most = free_memory() if memory is None else memory
     stored = left_on_disk(splits, most)
     limit = most if stored else None
+    refuse_shared_images([cache for caches in opened for cache in caches])
     read = [[_source(cache, stored, limit) for cache in caches] for caches in opened]
     return tuple(
         sources[0] if len(sources) == 1 else _joined(caches, sources)
@@ -140,7 +141,6 @@ def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
     first, *others = sources
     widths = [each.train.dim for each in sources]
     fingerprint = joined_fingerprint([each.fingerprint for each in sources], widths)
-    refuse_shared_images(caches)
     return Source(
         train=_concatenated([each.train for each in sources]),
         val=_concatenated([each.val for each in sources]),

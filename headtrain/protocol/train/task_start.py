@@ -180,8 +180,7 @@ class TaskStart:
     def _curve(self, weighting: Weighting) -> LambdaCurve:
         features, groups = self._read
         labels = self.seen.labels
-        distinct = labels if groups is None else labels[one_of_each(labels, groups)]
-        if not (np.bincount(distinct) > 1).any():
+        if not (np.bincount(one_of_each(labels, groups)) > 1).any():
             raise StatisticsError(
                 "lambda cannot be chosen: no class has two rows, one to fit and one to leave out",
                 remedy="Give a number (the paper: 0.05) instead of `auto`.",

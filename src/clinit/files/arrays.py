@@ -251,7 +251,7 @@ class ArrayFile:
         if array.ndim != 2 or 0 in array.shape or kind not in floats:
             raise CacheError(
                 f"{self.origin(name)} contains {kind} of shape {array.shape}, expected floats"
-                " (rows, dim)",
+                " (rows, dim), one row or more",
                 remedy="Save one feature vector per row: `numpy.save(path, features)`.",
             )
         return array

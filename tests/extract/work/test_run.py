@@ -308,6 +308,10 @@ def test_a_folder_that_has_changed_is_followed_and_only_new_images_are_computed(
         train.split.load().features, fresh.split.load().features, rtol=1e-3, atol=1e-3
     )
     assert sorted(each.name for each in out.iterdir()) == ["head.safetensors", "train", "val"]
+    for image in (other := make_tree("other", train=1)).glob("train/*/*.png"):
+        image.rename(image.with_name("own.png"))
+    with pytest.raises(CacheError, match="no image stayed"):
+        extracted(other, out, config)
     shutil.rmtree(root / "train" / "aa")
     with pytest.raises(CacheError, match=r"1 image gone .* needs one process"):
         extracted(root, out, config, Part(1, 2))

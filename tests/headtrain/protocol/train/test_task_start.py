@@ -8,7 +8,7 @@ import torch
 from sklearn.neighbors import NearestCentroid
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.heads.closed.methods import SOLVED, Solve
+from clinit.headtrain.heads.closed.methods import SOLVED
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start import calibrate
 from clinit.headtrain.heads.start.calibrate import expansions
@@ -51,7 +51,12 @@ class Reader:
     """Counts how often the features are asked for."""
 
     def __init__(
-        self, solved: Solve | None = None, kept: Any = slice(None), *, alike: bool = False
+        self,
+        solved: Any = None,
+        kept: Any = slice(None),
+        *,
+        alike: bool = False,
+        groups: Any = None,
     ) -> None:
         self.reads = 0
         features, labels = sample()
@@ -65,7 +70,7 @@ class Reader:
         seen = TaskRows(2, np.arange(len(labels)), labels, 0, 0)
         cpu = torch.device("cpu")
         self.start = TaskStart(
-            TASK, OLD, seen, read, lambda: None, solved, cpu, starts={} if alike else None
+            TASK, OLD, seen, read, lambda: groups, solved, cpu, starts={} if alike else None
         )
 
 
@@ -87,6 +92,8 @@ def test_lambda_of_a_solved_head_is_chosen_by_all_rows() -> None:
     found, _ = Reader(SOLVED["ridge"]).start.start(study(method="ridge", lam="auto"), head())
     statistics = ClassStatistics.of(features, labels, num_classes=OLD + NEW)
     assert found.curve == leave_one_out_curve(features, labels, statistics)
+    ends, ridge = np.flatnonzero(labels == OLD + NEW - 1)[:3], study(method="ridge", lam="auto")
+    Reader(SOLVED["ridge"], ends, groups=np.array([0, 1, 1])).start.start(ridge, head())
     single = Reader(SOLVED["ridge"], np.unique(labels, return_index=True)[1])
     with pytest.raises(StatisticsError, match="no class has two rows") as caught:
         single.start.start(study(method="ridge", lam="auto"), head())
