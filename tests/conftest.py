@@ -235,8 +235,7 @@ def write_images(
             folder.mkdir(parents=True)
             for number in range(count):
                 pixels = (colour + rng.integers(-50, 50, (36, 40, 3))).astype(np.uint8)
-                ending = endings[number % len(endings)]
-                Image.fromarray(pixels).save(folder / f"{number}.{ending}")
+                Image.fromarray(pixels).save(folder / f"{number}.{endings[number % len(endings)]}")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typing import Any
 import timm
 import torch
 
-from clinit.errors import ClusterError, DeviceError, ManifestError
+from clinit.errors import CacheError, ClusterError, DeviceError, ManifestError
 from clinit.extract.cache import plan
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.summary import NamedHead
@@ -148,6 +148,9 @@ def extract(
     """
     if not is_folder(root):
         raise ManifestError(f"no folder at {root}", remedy="Give the folder of the images.")
+    if out.resolve() == root.resolve():
+        why = f"{out} is the folder of the images, which is only read"
+        raise CacheError(why, remedy="Give another folder for the features.")
     for split, manifest in manifests.items():
         if manifest.table.is_empty():
             raise ManifestError(

@@ -24,8 +24,7 @@ def parsed(command: str, words: Sequence[str]) -> Any:
     """Return the context of a command with these words; it is not run."""
     root: Any = typer.main.get_command(app)
     group = root.commands["head"] if command == "align" else root
-    parent = root.context_class(root)
-    return group.commands[command].make_context(command, [*words], parent=parent)
+    return group.commands[command].make_context(command, [*words], parent=root.context_class(root))
 
 
 def call(*words: object) -> Result:

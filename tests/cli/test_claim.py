@@ -34,8 +34,7 @@ def test_what_another_process_writes_is_refused_before_anything_is_read(
     tmp_path: Path, name: str
 ) -> None:
     """What a killed command was writing is removed by the next one."""
-    into_file = name in ("align", "export")
-    out = tmp_path / "head.safetensors"
+    into_file, out = name in ("align", "export"), tmp_path / "head.safetensors"
     words = (*COMMANDS[name], "--out", out)
     with (claim_file if into_file else claim_folder)(out):
         error = refused(call(*words))

@@ -18,8 +18,7 @@ TRAIN = ("--init", "least-square", "--tasks", "2", "--iterations", "3", "--buffe
 def write(folder: Path, name: str, classes: tuple[str, ...], count: int, seed: int) -> list[Path]:
     """Write features and text labels, rows in any order."""
     rng = np.random.default_rng(seed)
-    every = BASE + NEW
-    names = rng.permutation(np.repeat(classes, count))
+    every, names = BASE + NEW, rng.permutation(np.repeat(classes, count))
     centres = 2 * np.eye(8)[[every.index(each) for each in names]]
     files = [folder / f"{name}.npy", folder / f"{name}-labels.npy"]
     np.save(files[0], (centres + rng.standard_normal((len(names), 8))).astype(np.float32))

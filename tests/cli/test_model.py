@@ -242,8 +242,7 @@ def test_given_rows_that_the_model_holds_out_are_not_trained_on(
 def test_python_gives_the_same_model(
     remembering: Path, grown: tuple[Path, str], images: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
-    model = clinit.load(remembering, device="cpu")
+    out, model = tmp_path / "out", clinit.load(remembering, device="cpu")
     added = model.add(images)
     written = added.save(out)
     one, two = head_of(grown[0]), head_of(out)
@@ -283,8 +282,7 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
     for each in (own / "f").iterdir():
         each.write_bytes(b"no image")
     assert "can be read (f)" in refused(CacheError, "add", model, own, "--out", tmp_path / "no")
-    single = draw(tmp_path / "single", "f", 1)
-    out = tmp_path / "one.safetensors"
+    single, out = draw(tmp_path / "single", "f", 1), tmp_path / "one.safetensors"
     printed = done("add", model, single, "--out", out)
     assert f"{out} knows 6 classes. Your photograph could not be tested." in printed
 

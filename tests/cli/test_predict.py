@@ -56,8 +56,7 @@ def test_a_table_has_a_line_for_each_class(
     rows = [seen("x.npy", 0.75, row=row) for row in range(22)]
     facts = ModelFacts(class_names=(), tasks=())
     predict_output._show(images, "image", facts)
-    squared = replace(facts, record={"config": {"loss": "mse"}})
-    predict_output._show(images[:1], "image", squared)
+    predict_output._show(images[:1], "image", replace(facts, record={"config": {"loss": "mse"}}))
     predict_output._show(rows, "row", facts)
     shown = capsys.readouterr()
     check_snapshot("predict", shown.out)

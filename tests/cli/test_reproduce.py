@@ -95,8 +95,7 @@ def test_all_tables_and_figures_are_made_of_the_digits_in_a_reduced_setting(tmp_
 def test_records_and_heads_of_other_caches_are_refused(
     reproduce: Callable[..., Result], tmp_path: Path, tiny_run: Path
 ) -> None:
-    base = tiny_run.parent / "caches" / "base"
-    caches = sides(tiny_run)
+    base, caches = tiny_run.parent / "caches" / "base", sides(tiny_run)
     small = ["--scale-down", "--seeds", "1", "--set", "tasks=2", "--set", "batch_size=6"]
     assert reproduce("first-task", *small, *caches).exit_code == 0
     swapped = [caches[0], f"--new={base}"]  # the base classes as new ones

@@ -108,14 +108,12 @@ def test_what_is_in_the_way_or_not_computed_is_refused_before_anything_is_read(
 def test_records_of_every_method_are_found_again(
     train: Train, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solved = method in ("ncm", "ridge", "lda")
-    file = tmp_path / "options.toml"
+    solved, file = method in ("ncm", "ridge", "lda"), tmp_path / "options.toml"
     sizes = "" if solved else "iterations = 12\nbatch-size = 8\neval-every = 5\n"
     file.write_text(f'method = "{method}"\n{sizes}tasks = 2\ndevice = "cpu"\n')
     sides = [f"--{side}={tmp_path / side}" for side in ("base", "new")]
     words = ["train-head", *sides, f"--out={tmp_path / 'runs'}", f"--config={file}", "--diagnose"]
-    text = done(*words)
-    start = "" if method == "rehearsal" else f"{method}-"
+    text, start = done(*words), "" if method == "rehearsal" else f"{method}-"
     names = [path.name for path in find_records(tmp_path / "runs")]
     assert (method if solved else f"{start}least-square-calibrated") in names
     assert read_info(tmp_path / "runs" / names[0])["tasks"][1]["diagnosis"]

@@ -19,8 +19,7 @@ def train_top(tiny_run: Path, tmp_path: Path) -> Command:
     """Run the command on the tiny caches; later arguments win."""
 
     def run(*arguments: object, out: str = "runs", fast: list[str] = FAST) -> Result:
-        places = [*sides(tiny_run), f"--out={tmp_path / out}"]
-        return call("train-top", *places, *fast, *arguments)
+        return call("train-top", *[*sides(tiny_run), f"--out={tmp_path / out}"], *fast, *arguments)
 
     return run
 

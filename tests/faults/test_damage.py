@@ -236,8 +236,7 @@ def whole(once: Once, another: Callable[[str], Scene]) -> Callable[[str], Any]:
     def given(reader: str) -> Any:
         def make(folder: Path) -> None:
             scene = another("whole")
-            checkpoint = (scene.original / "kept" / "random.checkpoint").read_bytes()
-            done = read(scene, reader, checkpoint)
+            done = read(scene, reader, (scene.original / "kept" / "random.checkpoint").read_bytes())
             assert done.code == 0, done.err
             (folder / "given.json").write_text(json.dumps(reading(done, scene, reader)))
             shutil.rmtree(scene.folder)

@@ -70,8 +70,7 @@ def first_run(scene: Scene, words: list[str], mode: str, share: float, whole: Pa
         # The limit holds for what it prints too, which goes into a file here.
         size = max(1000 + facts["said"], int(share * facts["size"]))
         return run(words, scene.folder, limits=Limits(file_size=size))
-    fault = Fault(mode, 1 + round(share * (facts["operations"] - 1)))
-    return run(words, scene.folder, fault=fault)
+    return run(words, scene.folder, fault=Fault(mode, 1 + round(share * (facts["operations"] - 1))))
 
 
 @pytest.mark.parametrize(("command", "mode", "share"), [*QUICK, *SLOW])

@@ -99,8 +99,8 @@ def test_a_name_that_cannot_be_is_refused_in_a_sentence_before_anything_is_writt
     (tmp_path / "file").touch()
     for path, reason in (
         (tmp_path / ("n" * 256), "File name too long"),
-        (tmp_path / "file" / "a", "a folder is needed"),
-        (tmp_path / "file" / "b" / "a", "a folder is needed"),
+        (tmp_path / "file" / "a", "a file is where a folder is needed"),
+        (tmp_path / "file" / "b" / "a", "a file is where a folder is needed"),
     ):
         with pytest.raises(ClinitError) as caught:
             commit_file(path, lambda draft: pytest.fail("written"))

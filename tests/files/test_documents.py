@@ -60,8 +60,7 @@ def test_no_flipped_bit_changes_what_is_read(tmp_path: Path) -> None:
     path = tmp_path / "note.json"
     KIND.write(path, CONTENT)
     written, expected = path.read_bytes(), KIND.read(path, Note)
-    generator = np.random.default_rng(0)
-    accepted = 0
+    generator, accepted = np.random.default_rng(0), 0
     for place in range(len(written)):
         changed = bytearray(written)
         changed[place] ^= 1 << int(generator.integers(8))

@@ -141,8 +141,7 @@ def test_new_rows_are_those_of_numpy(init: Any, scale: Any, loss: str, place: Pl
         lam="auto" if variant == "auto" else 0.05,
         bias="keep" if scale == "row-norm" else "write",
     )
-    here = NewClasses(features, labels, head_rows(), OLD, OLD + NEW)
-    near = initialise(config, here, loss=loss)
+    near = initialise(config, NewClasses(features, labels, head_rows(), OLD, OLD + NEW), loss=loss)
     data = NewClasses(place(features), labels, head_rows(on_device), OLD, OLD + NEW)
     far = initialise(config, data, loss=loss)
     tolerance = 1e-6 if scale == "calibrated" else 1e-10  # Newton ends at a promise of 1e-10

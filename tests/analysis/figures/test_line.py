@@ -19,8 +19,7 @@ def naive_lines(tables: list[pl.DataFrame]) -> dict[int, list[tuple[int, float, 
 
 
 def test_lines_over_seeds_agree_with_loops_over_rows() -> None:
-    rng = np.random.default_rng(0)
-    tables = []
+    rng, tables = np.random.default_rng(0), []
     for _ in range(3):
         points = [(task, it, float(rng.normal())) for task in (2, 1) for it in range(0, 30, 10)]
         points[int(rng.integers(6))] = (1, 20, None)  # type: ignore[assignment]

@@ -98,8 +98,7 @@ def test_the_metrics_are_those_of_the_transcription(
     classes: int, dim: int, rows: int, behind: Any, dtype: type, grouped: bool
 ) -> None:
     features, labels = sample(classes, dim, rows)
-    rounded = behind(features).astype(dtype)
-    groups = None
+    rounded, groups = behind(features).astype(dtype), None
     if grouped:  # the first row of each class three times
         chosen = np.r_[np.arange(len(labels)), np.arange(classes), np.arange(classes)]
         rounded, labels, groups = rounded[chosen], labels[chosen], chosen

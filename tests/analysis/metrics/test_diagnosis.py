@@ -61,8 +61,7 @@ def split(cache: Path) -> CacheSplit:
 
 
 def test_rows_of_the_head_are_found_by_class_name(split: CacheSplit) -> None:
-    head = make_head()
-    order = [3, 0, 4, 2, 1]
+    head, order = make_head(), [3, 0, 4, 2, 1]
     shuffled = Head(head.weight[order], head.bias[order], tuple(NAMES[i] for i in order))
     found, expected = (diagnose_splits([split], h, lam=0.1) for h in (shuffled, head))
     assert found.library == expected.library == "numpy"
@@ -72,8 +71,7 @@ def test_rows_of_the_head_are_found_by_class_name(split: CacheSplit) -> None:
 
 
 def test_classes_that_only_one_side_knows_do_not_count(split: CacheSplit) -> None:
-    head = make_head()
-    kept = [0, 1, 3]
+    head, kept = make_head(), [0, 1, 3]
     names = (*(NAMES[i] for i in kept), "fox")
     weight = np.r_[head.weight[kept], np.ones((1, DIM), dtype=np.float32)]
     found = diagnose_splits([split], Head(weight, np.r_[head.bias[kept], 1], names), lam=0.1)

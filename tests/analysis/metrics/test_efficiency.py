@@ -31,8 +31,7 @@ def naive(run: Sequence[float], random: Sequence[float]) -> float | None:
 
 
 def test_the_gain_of_any_curves_is_the_formula() -> None:
-    draw = np.random.default_rng(0)
-    found = []
+    draw, found = np.random.default_rng(0), []
     for _ in range(200):
         counts = np.sort(draw.integers(1, 60, (2, 8))) + draw.integers(0, 8, (2, 8))
         run, random = (100 * counts / 67).tolist()

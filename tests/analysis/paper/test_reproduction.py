@@ -177,8 +177,7 @@ def test_each_recipe_is_the_paper_to_the_letter(name: str, runs: Make) -> None:
 
 
 def test_each_setting_of_ewc_and_der_is_next_to_the_papers_own(runs: Make) -> None:
-    der = {"rank": 48, "alpha": 1.0}
-    blocks = {"top_blocks": 2, "seeds": (0,)}
+    der, blocks = {"rank": 48, "alpha": 1.0}, {"top_blocks": 2, "seeds": (0,)}
     made = [
         *runs(method="derpp", full_rank=False, **der, **blocks),
         *runs(

@@ -83,8 +83,7 @@ def latex_cells(text: str) -> list[list[str]]:
         for name, letter in (("pm", "±"), ("geq", "≥"), ("lambda", "λ"), ("times", "×")):
             cell = cell.replace(f"$\\{name}$", letter)
         cell = cell.replace(r"$\uparrow$", "↑").replace(r"$\downarrow$", "↓")
-        pattern = r"\\(text\w+\{\}|.)"
-        return re.sub(pattern, lambda found: commands.get(found[1], found[1]), cell)
+        return re.sub(r"\\(text\w+\{\}|.)", lambda found: commands.get(found[1], found[1]), cell)
 
     return [[printed(cell) for cell in line] for line in cells]
 

@@ -92,8 +92,7 @@ def test_a_shard_that_changes_or_goes_later_is_refused_when_a_row_of_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split = made(tmp_path / "a")
-    found = stored_features(split).features
-    path = split.path / "shard-00001.h5"
+    found, path = stored_features(split).features, split.path / "shard-00001.h5"
 
     class Broken(BufferedReader):
         def readinto(self, buffer: Any) -> int:

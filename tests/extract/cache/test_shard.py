@@ -78,8 +78,7 @@ def _fits(features: np.ndarray) -> bool:
 
 
 def test_the_rule_is_that_of_a_slow_loop() -> None:
-    rng = np.random.default_rng(0)
-    found = []
+    rng, found = np.random.default_rng(0), []
     for _ in range(300):
         scale = 2.0 ** rng.integers(-30, 18, (4, 1))
         features = (rng.normal(size=(4, 3)) * scale).astype(np.float32)

@@ -80,8 +80,7 @@ def test_parquet_rows_are_read_block_by_block(
     count = 3 * parquet_images.BLOCK_ROWS + 5
     content = [str(row).encode() for row in range(count)]
     make_parquet(tmp_path / "x.parquet", content, [0] * count, row_group_size=50)
-    asked = []
-    read = parquet_images.read_images
+    asked, read = [], parquet_images.read_images
 
     def spy(path: Path, column: str, first: int, rows: int) -> list[bytes | None]:
         asked.append((first, rows))

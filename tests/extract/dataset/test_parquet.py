@@ -71,8 +71,7 @@ def test_the_metadata_of_hugging_face_say_columns_and_classes(tmp_path: Path) ->
     "told", ["{", "[]", '{"info": 1}', '{"info": {"features": []}}', "[" * 9_999]
 )
 def test_a_description_that_is_none_is_not_taken(tmp_path: Path, told: str) -> None:
-    path = tmp_path / "x.parquet"
-    metadata = {"huggingface": told}
+    path, metadata = tmp_path / "x.parquet", {"huggingface": told}
     pl.DataFrame({"image": [b"1"], "label": [0]}).write_parquet(path, metadata=metadata)
     assert index_parquet(path, AS_TOLD).class_names is None
 

@@ -143,7 +143,6 @@ def test_a_tar_that_is_not_whole_is_refused(
 @pytest.mark.parametrize("factor", [1, 7, 20, 128, 2048])
 def test_zeros_to_the_end_of_a_record_are_part_of_an_archive(tmp_path: Path, factor: int) -> None:
     content = make_tar(tmp_path / "x.tar", MANY).read_bytes().rstrip(b"\0")
-    members = -len(content) % 512 + len(content)
-    record = factor * 512
+    members, record = -len(content) % 512 + len(content), factor * 512
     (tmp_path / "x.tar").write_bytes(content.ljust(-(-(members + 1024) // record) * record, b"\0"))
     assert len(index_tar(tmp_path / "x.tar").table) == len(MANY)

@@ -229,8 +229,7 @@ def compute() -> Compute:
 
 def arrive(sizes: list[int]) -> Iterator[ImageBatch]:
     """Yield batches of noise, each in memory of its own."""
-    generator = torch.Generator().manual_seed(0)
-    start = 0
+    generator, start = torch.Generator().manual_seed(0), 0
     for size in sizes:
         pixels = torch.randint(0, 256, (size, 3, 32, 32), generator=generator, dtype=torch.uint8)
         yield ImageBatch(range(start, start + size), pixels, {}, 0.0, 0.0)
@@ -335,8 +334,7 @@ def test_a_gpu_gives_the_same_bits_when_copies_overlap(tiny_weights: Path, autoc
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_forward_pass_is_launched_without_waiting_for_the_gpu(tiny_weights: Path) -> None:
-    config = tiny_backbone(tiny_weights, device="cuda")
-    backbone, cuda = load_backbone(config), torch.device("cuda")
+    backbone, cuda = load_backbone(tiny_backbone(tiny_weights, device="cuda")), torch.device("cuda")
     normalise = TRANSFORM.normalise
     backbone.features(normalise(torch.zeros(8, 3, 32, 32, dtype=torch.uint8, device=cuda)))
 

@@ -312,6 +312,8 @@ def test_a_folder_that_has_changed_is_followed_and_only_new_images_are_computed(
         image.rename(image.with_name("own.png"))
     with pytest.raises(CacheError, match="no image stayed"):
         extracted(other, out, config)
+    with pytest.raises(CacheError, match="only read"):
+        extracted(root, root, config)
     shutil.rmtree(root / "train" / "aa")
     with pytest.raises(CacheError, match=r"1 image gone .* needs one process"):
         extracted(root, out, config, Part(1, 2))

@@ -81,8 +81,7 @@ def test_the_device_notices_a_stream_that_nobody_waits_for(
     twin: Machine, monkeypatch: pytest.MonkeyPatch, where: type, name: str
 ) -> None:
     monkeypatch.setattr(where, name, lambda *args: None)
-    right = [torch.equal(one, two) for one, two in zip(found(twin), EXPECTED, strict=True)]
-    assert not all(right)
+    assert not all(torch.equal(one, two) for one, two in zip(found(twin), EXPECTED, strict=True))
 
 
 def test_a_batch_that_does_not_fit_is_computed_in_halves_and_counted(twin: Machine) -> None:

@@ -301,8 +301,7 @@ def test_every_number_of_images_and_classes_makes_rows(
     assert added.model.facts.class_names == (*before.facts.class_names, *names)
     assert np.isfinite(added.model.head.weight).all()
     assert (added.new.total > 0) == (count > 1 and not copies)
-    again = add(added.model, images("w", 0, count), AddConfig()).model
-    assert np.isfinite(again.head.weight).all()
+    assert np.isfinite(add(added.model, images("w", 0, count), AddConfig()).model.head.weight).all()
 
 
 def test_what_would_not_be_exact_is_refused(model: Model) -> None:

@@ -40,8 +40,7 @@ def test_measures_are_those_of_their_definitions() -> None:
     for k, name in ((1, "top1"), (5, "top5")):
         expected = top_k_accuracy_score(truth, logits[known], k=k)
         assert content[name] == pytest.approx(100 * expected)
-    right = answers[known] == truth
-    expected = naive_error(logits[known], truth)
+    right, expected = answers[known] == truth, naive_error(logits[known], truth)
     assert content["calibration_error"] == pytest.approx(expected)
     per_class = {each["class"]: each["top1"] for each in content["classes"]}
     assert per_class == {

@@ -18,7 +18,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, read_head
 from clinit.headtrain.heads.linear import NEVER
 from clinit.headtrain.model import growth
-from clinit.headtrain.model.inputs import similar_names
+from clinit.headtrain.model.inputs import held_out, similar_names
 from clinit.headtrain.model.model import Model, load_model
 from clinit.headtrain.model.old_rows import old_rows
 from tests.cli.calls import call, done, refused, unframed
@@ -311,13 +311,19 @@ def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
     assert "not added, without a finite row: 1 class (fox)" in lost.notes()
 
 
+def test_held_out_rows_keep_their_groups() -> None:
+    given = replace(drawn(NEW, 15, 2), groups=np.arange(30) // 3)
+    for part, number in zip(held_out(given, given.nothing(), 0.2), (8, 2), strict=True):
+        assert part.groups is not None
+        assert len(np.unique(part.groups)) == number
+
+
 def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:
     first, fresh = drawn(NEW, 20, 2), drawn(NEW, 5, 7)
     model = load_model("head.npz").add(first).model
     both = FeatureSet.joined([first, fresh], NEW)
     rounded = replace(both, features=both.features.astype(np.float16))
-    other = model.rename({"dog": "wolf"})
-    told = model.evaluate(rounded, against=other)
+    told = model.evaluate(rounded, against=model.rename({"dog": "wolf"}))
     assert told.content["learnt"] == 40
     assert told.content["against"]["both"] == told.top1().correct
     found = model.remember(both)

@@ -120,8 +120,7 @@ def test_a_network_for_any_size_of_image_has_its_own_position_embedding_in_timm(
     args: dict[str, Any] = {"dynamic_img_size": True, "depth": 1, "embed_dim": 12, "num_heads": 2}
     name = "vit_small_patch14_dinov2"  # for 518 pixels
     network = timm.create_model(name, num_classes=5, **args).eval()
-    other = altered(model, name, args, crop=(28, 28), resize=28)
-    write_network(network, other, tmp_path / "model")
+    write_network(network, altered(model, name, args, crop=(28, 28), resize=28), tmp_path / "model")
     built = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True)
     assert built.state_dict()["pos_embed"].equal(network.state_dict()["pos_embed"])
 

@@ -26,8 +26,7 @@ from tests.files.test_paths import without_rights
 def test_a_cached_image_gets_the_logits_of_its_features(model: Model, tiny_run: Path) -> None:
     split = open_cache(tiny_run.parent / "caches" / "new").split("val")
     head = read_head(tiny_run / "head.safetensors")
-    features = split.load().features.astype(np.float32)
-    logits = torch.from_numpy(features @ head.weight.T + head.bias)
+    logits = torch.from_numpy(split.load().features.astype(np.float32) @ head.weight.T + head.bias)
     paths = [tiny_run.parent / "new" / path for path in split.manifest.table["path"]]
     tasks = dict(read_record(tiny_run).classes.select("name", "task").iter_rows())
     for prediction, expected in zip(model.predict(paths), logits.softmax(1), strict=True):

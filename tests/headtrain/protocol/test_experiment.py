@@ -97,8 +97,7 @@ def test_mistakes_are_those_of_the_head_on_test_images_at_the_end(records: list[
     found, end = [], CONFIG["iterations"]
     for side in (make_base().val, make_new().val):
         for name in side.class_names:
-            label = side.class_names.index(name)
-            features = side.features[side.labels == label].astype(np.float64)
+            features = side.features[side.labels == side.class_names.index(name)].astype(np.float64)
             chosen = (features @ record.head.weight.T + record.head.bias).argmax(axis=1)
             row = row_of[name]
             found += [(3, end, row, n, int(c)) for n, c in enumerate(chosen) if c != row]

@@ -33,8 +33,7 @@ class Transcribed:
             self.means[label] = features[labels == label].mean(0)
             self.counts[label] = (labels == label).sum()
         self.updates = len(labels)
-        found = OAS(assume_centered=True).fit(features - self.means[labels])
-        self.covariance = found.covariance_
+        self.covariance = OAS(assume_centered=True).fit(features - self.means[labels]).covariance_
 
     def scores(self, features: np.ndarray) -> np.ndarray:
         eye = np.eye(DIM)

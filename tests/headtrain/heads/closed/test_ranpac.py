@@ -35,8 +35,7 @@ def naive_curve(start: int, stop: int, task: int, width: int) -> list[float]:
     features, labels = rows_of(start, stop)
     order = generator(SEED, Draw.RIDGE, task).permutation(len(labels))
     rows, targets = mapped(features[order], width), np.eye(len(COUNTS))[labels[order]]
-    fitted = int(len(rows) * 0.8)
-    errors = []
+    fitted, errors = int(len(rows) * 0.8), []
     for lam in LAMBDAS:
         gram = rows[:fitted].T @ rows[:fitted] + lam * np.eye(width)
         head = np.linalg.lstsq(gram, rows[:fitted].T @ targets[:fitted], rcond=1e-14)[0]

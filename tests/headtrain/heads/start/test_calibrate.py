@@ -48,8 +48,7 @@ def calibrated(
     rows = raw if kept_bias is None else Rows(raw.weight, 0 * raw.bias)
     kept = None if kept_bias is None else torch.from_numpy(kept_bias)
     starts = [np.array([factor, 0.0]) for factor in (1.0, norm_factor(raw, data))]
-    search = calibrate(around, around.logits(in_sample(rows)), starts, kept_bias=kept)
-    return together([search])[0]
+    return together([calibrate(around, around.logits(in_sample(rows)), starts, kept_bias=kept)])[0]
 
 
 def naive_loss(name: str, point: np.ndarray, raw: Rows, data: NewClasses) -> float:

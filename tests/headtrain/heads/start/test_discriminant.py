@@ -18,8 +18,7 @@ OLD, DIM = 6, 5
 
 def made(images: list[int], seed: int = 0, old_images: int = 12, spread: float = 1.0) -> NewClasses:
     """Return Gaussian classes: six old classes, whose head is their discriminants, and new ones."""
-    random = np.random.default_rng(seed)
-    counts = [old_images] * OLD + images
+    random, counts = np.random.default_rng(seed), [old_images] * OLD + images
     labels = np.repeat(np.arange(len(counts)), counts)
     means = 2 * random.standard_normal((len(counts), DIM))
     features = means[labels] + spread * random.standard_normal((len(labels), DIM))

@@ -76,8 +76,7 @@ def naive_least_squares(start: Start, data: NewClasses, lam: float, most_rows: i
     counts = counts_of(data)
     z = np.column_stack([data.features, np.ones(len(data.features))])
     z[:, -1] = start.init != "fitted"  # the bias is 0
-    truth = np.eye(STOP)[labels]
-    logits = []
+    truth, logits = np.eye(STOP)[labels], []
     for row in range(len(z)):
         weights = naive_weights(data, start.weighting)
         weights[groups == groups[row]] = 0.0

@@ -57,8 +57,7 @@ def test_a_task_sees_all_rows_of_its_classes_behind_old_ones(
     assert rows.number == task.number
     np.testing.assert_array_equal(rows.labels, train.labels[rows.rows])
     assert len(set(rows.rows.tolist())) == len(rows.rows)
-    new = rows.rows[rows.num_old :]
-    assert new.tolist() == train.rows_between(task.start, task.stop).tolist()
+    assert rows.rows[rows.num_old :].tolist() == train.rows_between(task.start, task.stop).tolist()
     assert (rows.labels[: rows.num_base] < BASE).all()
     assert (rows.labels[rows.num_base : rows.num_old] >= BASE).all()
     assert (rows.labels[: rows.num_old] < task.start).all()
