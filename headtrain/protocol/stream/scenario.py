@@ -353,6 +353,9 @@ def _more_than_there_is(scenario: Scenario, new: Source, stream: Stream) -> Iter
             f"--eval-every {every:,} is more than the {stream.iterations:,} updates of a task: only"
             " its start and its end are evaluated"
         )
+    size, rows = stream.batch_size or 0, len(scenario.train.labels)
+    if stream.iterations and size > rows:
+        yield f"--batch-size {size:,}: an update reads each of {rows:,} training images repeatedly"
     if asked is not None and (fewer := np.count_nonzero(counts < asked)):
         yield (
             f"--shots {asked:,}: {fewer:,} of {len(counts):,} new classes have fewer training"

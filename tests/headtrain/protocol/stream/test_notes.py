@@ -40,6 +40,7 @@ LACKING = "classes have no validation image: not evaluated"
         ({"facts": {"alignment": {"loss": "mse"}}}, ["aligned with mse, not with ce"]),
         ({"shots": 5}, []),
         ({"shots": 6}, ["--shots 6: 4 of 4 new classes have fewer training images, 5 or more"]),
+        ({"batch_size": 9999}, ["--batch-size 9,999: an update reads each of"]),
         ({"buffer": 5}, ["--buffer 5 is less than one image for each of the 6 classes"]),
         ({"anchor": "moments"}, ["C d + d^2 = 40 numbers for the 6 classes before the last task"]),
         ({"eval_every": 7, "iterations": 7}, []),
