@@ -354,7 +354,7 @@ def _more_than_there_is(scenario: Scenario, new: Source, stream: Stream) -> Iter
             " its start and its end are evaluated"
         )
     size, rows = stream.batch_size or 0, len(scenario.train.labels)
-    if stream.iterations and size > rows:
+    if stream.iterations and size > max(256, rows):  # the default may exceed small data
         yield f"--batch-size {size:,}: an update reads each of {rows:,} training images repeatedly"
     if asked is not None and (fewer := np.count_nonzero(counts < asked)):
         yield (
