@@ -73,13 +73,13 @@ def test_groups_of_arrays_are_groups_of_rows() -> None:
 ROWS, NAMES = drawn(["a", "b"])
 REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     ((ROWS[0], NAMES), {}, r"X is float64 \(6,\), expected numbers \(rows, dim\)"),
-    ((ROWS, NAMES[1:]), {}, r"y is <U1 \(23,\), expected integers or texts \(24,\)"),
+    ((ROWS, NAMES[1:]), {}, r"y is <U1 \(23,\), expected integers from 0 or texts \(24,\)"),
     ((ROWS, NAMES, ROWS[:, 1:], NAMES), {}, r"X_val is float64 \(24, 5\), expected numbers"),
     ((ROWS * np.nan, NAMES), {}, "X contains values that are not finite in float32, in rows 0, 1"),
     ((ROWS, NAMES), {"class_names": ["a"]}, "labels without a name in class_names: b"),
-    ((ROWS, NAMES), {"class_names": ["a", "a"]}, "class_names has 1 names twice"),
+    ((ROWS, NAMES), {"class_names": ["a", "a"]}, "names more than once: a"),
     ((ROWS, NAMES, ROWS, np.zeros(24, int)), {}, "one has texts, the other integers"),
-    ((ROWS, ROWS[:, 0]), {}, r"y is float64 \(24,\), expected integers or texts"),
+    ((ROWS, ROWS[:, 0]), {}, r"y is float64 \(24,\), expected integers from 0 or texts"),
 ]
 
 

@@ -73,7 +73,7 @@ FOREIGN = {"base": OF_BACKBONE, "new": LIKE_BASE, "head": head_of("abcd", finger
         ({"head": head_of("abcdaa")}, HeadError, r"the same name \(a\)", "--head-classes"),
         ({"head": head_of("abcd", dim=5)}, HeadError, "of width 5, .* of width 4", "base cache"),
         ({"new": WIDE}, CacheError, r"width \(4 / 5\)", "backbone"),
-        ({"config": replace(CONFIG, tasks=5)}, ExperimentError, "5 tasks were", "--tasks"),
+        ({"config": replace(CONFIG, tasks=5)}, ExperimentError, "5 tasks, but", "--tasks"),
         (FOREIGN, HeadError, "the head is for features of x", "clinit extract"),
         ({"base": OF_BACKBONE, "new": OTHER}, CacheError, r"weights \(1 / 2\)", "same options"),
         ({"base": NEW, "new": BASE}, ExperimentError, "--base and --new swapped", "base cache"),
