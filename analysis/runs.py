@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 SCALES = {"none": 0, "norm": 1, "row-norm": 2, "calibrated": 3}
 MOST_NOTES = 2
 """Number of notes in the terminal; the page contains all notes."""
+MOST_NAMED = 5
+"""Number of runs that are named in a command; more are named by the folder of all."""
 Render = Callable[[Sequence[RunSummary]], RenderableType]
 _FIRST = ("init", "acc_all", "acc_new", "acc_old", "seed", "method", "scale", "loss", "id")
 
@@ -186,8 +188,9 @@ class Runs:
             more = number_of(len(notes) - MOST_NOTES, "more note")
             how = ".save_html(FILE)"  # runs that were never written
             if all(run.record.path for run in self.runs):
-                above = os.path.commonpath([run.path.absolute() for run in self.runs])
-                how = f"clinit report {shlex.quote(os.path.relpath(above))} --html FILE"
+                paths = [run.path.absolute() for run in self.runs]
+                few = paths if len(paths) <= MOST_NAMED else [os.path.commonpath(paths)]
+                how = f"clinit report {shlex.join(map(os.path.relpath, few))} --html FILE"
             yield Text(f"{more}: {how}", style="dim")
 
     def as_text(self, view: ReportView) -> str:
