@@ -60,8 +60,8 @@ def unwritable(path: object, error: OSError) -> ClinitError:
     why = "a file is where a folder is needed" if is_file else reason(error)
     return ClinitError(
         f"cannot write {path}: {why}",
-        remedy="Free space or choose a place that you can write to, then run the same command"
-        " again.",
+        remedy=f"{'C' if is_file else 'Free space or c'}hoose a place that you can write to, then run"
+        " the same command again.",
     )
 
 
