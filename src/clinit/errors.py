@@ -57,12 +57,11 @@ def unreadable(path: object, error: OSError) -> StorageError:
 def unwritable(path: object, error: OSError) -> ClinitError:
     """Return the error for a path that cannot be written."""
     is_file = isinstance(error, FileExistsError | NotADirectoryError)
-    why = "a file is where a folder is needed" if is_file else reason(error)
-    return ClinitError(
-        f"cannot write {path}: {why}",
-        remedy=f"{'C' if is_file else 'Free space or c'}hoose a place that you can write to, then run"
-        " the same command again.",
-    )
+    why, remedy = reason(error), "Free space or choose a place that you can write to"
+    if is_file:
+        why, remedy = "a file is where a folder is needed", "Choose another place"
+    remedy += ", then run the same command again."
+    return ClinitError(f"cannot write {path}: {why}", remedy=remedy)
 
 
 class ManifestError(ClinitError):

@@ -65,8 +65,7 @@ def sample(dtype: type = np.float64) -> tuple[np.ndarray, np.ndarray]:
 
 
 def head_rows(place: Place = np.asarray) -> Rows:
-    rng = np.random.default_rng(4)
-    classes = OLD + NEW + UNSEEN
+    rng, classes = np.random.default_rng(4), OLD + NEW + UNSEEN
     return Rows(place(rng.normal(size=(classes, DIM))), place(rng.normal(size=classes)))
 
 

@@ -31,8 +31,7 @@ class Recording:
         self.__name__ = space.__name__
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._space, name)
-        dotted = f"{self._prefix}{name}"
+        found, dotted = getattr(self._space, name), f"{self._prefix}{name}"
         if inspect.ismodule(found):
             return Recording(found, self._calls, f"{dotted}.")
         if isinstance(found, type) or not callable(found):

@@ -34,8 +34,7 @@ def test_measures_are_those_of_their_definitions() -> None:
     logits, classes, found = made(0)
     known = np.arange(48)
     truth = np.array([NAMES.index(name) for name in [*classes.values()][:48]])
-    answers = logits.argmax(axis=1)
-    content = found.content
+    answers, content = logits.argmax(axis=1), found.content
     assert content["images"] == {"known": 48, "strangers": 11}
     for k, name in ((1, "top1"), (5, "top5")):
         expected = top_k_accuracy_score(truth, logits[known], k=k)

@@ -176,8 +176,7 @@ def test_the_score_that_tells_added_classes_without_their_row_is_recorded() -> N
     known = Examined(head, rows.part(labels < 2), rows.part(labels == 2)).known()
     assert known.images == 150
     assert known.rule in known.levels
-    logits = rows.features @ head.weight.T
-    model = Model(head)
+    logits, model = rows.features @ head.weight.T, Model(head)
     model = replace(model, facts=replace(model.facts, known=known))
     found = Rejection.at_rate(model, "max-logit", 0.05)
     assert np.mean(logits.max(axis=1) < found.threshold) == pytest.approx(0.05, abs=0.01)

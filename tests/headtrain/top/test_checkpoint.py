@@ -60,8 +60,7 @@ def plain(found: Checkpoint | None) -> object:
         [(name, str(t.dtype), t.shape, t.float().tolist()) for name, t in sorted(part.items())]
         for part in (found.model, found.optimizer)
     ]
-    fields = TaskEntry.__dataclass_fields__
-    log = found.log
+    fields, log = TaskEntry.__dataclass_fields__, found.log
     entries = [[str(getattr(each, name)) for name in fields] for each in log.entries]
     told = log.diverged, dict(log.seconds), log.finished, found.groups
     return found.run, found.iteration, parts, str(found.method), entries, told

@@ -165,8 +165,7 @@ def test_classes_come_equally_often_in_uniform_batches_and_so_do_their_rows(
 
 def test_every_class_is_equally_likely_at_every_place_of_uniform_batches() -> None:
     labels = np.repeat([0, 1, 2], [1, 30, 2])
-    draws = 3000
-    seen = np.zeros((4, 3))
+    draws, seen = 3000, np.zeros((4, 3))
     for seed in range(draws):
         schedule = draw_uniform(
             np.random.default_rng(seed), labels, first_new=33, iterations=2, batch_size=2
