@@ -352,14 +352,17 @@ def evaluate(
 ) -> Evaluation:
     """Compare the predictions of a model, and perhaps of another one, with the classes of images.
 
-    Images pass only once through a network that both models share. Classes that were renamed since
-    one became the other are the same.
+    Images pass only once through a network that both models share. A class that was renamed since
+    one became the other has the name of the images.
     """
     is_shared = against is not None and against.depends_on == model.depends_on
     if against is not None and is_shared and against.head.dim == model.head.dim:
         from clinit.headtrain.model.again import with_names_of
 
-        against = with_names_of(model, against, [])
+        asked_for, names = {*asked.classes.values()}, with_names_of(model, against, []).class_names
+        pairs = zip(against.class_names, names, strict=True)
+        free = asked_for - {*against.class_names}
+        against = against.rename({w: n for w, n in pairs if n in free and w not in asked_for})
     judges = [_Judge.of(each, asked) for each in (model, against) if each is not None]
     if against is not None and is_shared and asked.rows is None and model.depends_on:
         joint = model.with_rows_of(against)

@@ -106,9 +106,7 @@ def test_features_without_a_head_become_a_model(folder: Path, tmp_path: Path, ti
     cache = open_cache(tmp_path / "first")
     assert (cache.head, cache.split("train").dim) == (None, 12)
     assert "no pretrained head" in str(
-        refused(
-            call("train-head", "--base", cache.path, "--new", cache.path, "--out", tmp_path / "no")
-        )
+        refused(call("train-head", "--base", cache.path, "--new", tmp_path / "later", "--out=no"))
     )
     done("export", trained(tmp_path), "--out", tmp_path / "exported")
     assert right(tmp_path / "exported", folder / "first" / "val") > 0.5
@@ -165,7 +163,7 @@ def test_top_blocks_of_a_network_without_a_classifier_learn(folder: Path, tmp_pa
         ("extract --dataset folder --root first --head-classes dataset", "in its pooled features"),
         ("add alone", "its only class"),
         ("add first --init fitted", "has no classifier"),
-        ("remember first", "new to the model: 3 of these 3 classes"),
+        ("remember first", "new to the model: 3 of 3 classes"),
     ],
 )
 def test_what_a_network_without_a_classifier_lacks_is_refused(

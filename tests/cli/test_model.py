@@ -169,7 +169,7 @@ def test_without_out_the_new_model_goes_next_to_its_parent(
     monkeypatch.setattr("clinit.headtrain.model.storage.read_model", lambda *_, **__: 1 / 0)
     assert "no class nope" in refused(ModelError, "rename", parent, "nope=x")  # before it is read
     result = call("add", parent, images)
-    assert "already classes of the model: 2 of these" in str(result.exception)
+    assert "already classes of the model: 2 of 2" in str(result.exception)
     assert "goes to" not in result.output
     assert next_to(tmp_path / "resnet-50").name == "resnet-50-2"
     names = [next_to(tmp_path / "head.npz", form).name for form in ("", ONNX_FORM)]
@@ -389,7 +389,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
 @pytest.mark.parametrize(
     ("words", "kind", "message"),
     [
-        ("add MODEL b1h1", ModelError, "already classes of the model: 1 of these 2 classes (b)"),
+        ("add MODEL b1h1", ModelError, "already classes of the model: 1 of 2 classes (b)"),
         ("add MODEL h3 --old IMAGES-CACHE", ModelError, "-CACHE (f, g) is a class that"),
         ("add MODEL f3g0", ManifestError, "1 of 2 classes in"),
         ("add MODEL 0", ManifestError, "0 is empty"),
@@ -401,14 +401,14 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL IMAGES --without nowhere", ManifestError, "cannot read nowhere: No such file"),
         ("add MODEL IMAGES --without LIST", ManifestError, "1 line of LIST not the path of an"),
         ("add MODEL IMAGES --html x.csv", None, "--html needs a file that ends in .html, got x"),
-        ("add MODEL IMAGES --more", ModelError, "new to the model: 2 of these 2 classes (f, g)"),
+        ("add MODEL IMAGES --more", ModelError, "new to the model: 2 of 2 classes (f, g)"),
         ("add MODEL A1 --more", ModelError, "the folder has A, the model has a"),
         ("add MODEL a1 --more", ModelError, "of all training images of 1 class (a)"),
         ("add MODEL f1 --out= --overwrite", None, "--overwrite needs --out"),
         ("add --backbone=resnet18 IMAGES --out=", None, "--backbone needs --out"),
         ("model merge MODEL MODEL", ModelError, "has all classes of the other"),
         ("model merge MODEL IMAGES", ModelError, "it is not a model"),
-        ("remember MODEL f1", ModelError, "new to the model: 1 of these 1 class (f)"),
+        ("remember MODEL f1", ModelError, "new to the model: 1 of 1 class (f)"),
         ("remember MODEL a1 --out x.safetensors", None, "a file has no memory"),
         ("remove MODEL d8", ModelError, "no class d8; its classes of similar names: d"),
         ("remove MODEL a b c d e", ModelError, "without 5 classes, none would be left"),
