@@ -103,8 +103,12 @@ def as_array(source: Any) -> Any:
     they are copied to the host. bfloat16, which NumPy lacks, is widened to float32. Call this
     function, and all code that uses its result, inside `torch_stream(source)`.
     """
-    if isinstance(source, np.ma.MaskedArray) and source.mask.any():
-        return np.where(np.ma.getmaskarray(source), np.nan, source.data)
+    if isinstance(source, np.ma.MaskedArray):
+        if not (mask := np.ma.getmaskarray(source)).any():
+            return source.data
+        filled = source.data.astype(float if source.dtype.kind in "fiu" else object)
+        filled[mask] = None  # NaN of numbers
+        return filled
     if isinstance(source, np.ndarray) or array_api_compat.is_cupy_array(source):
         return source
     if array_api_compat.is_torch_array(source):

@@ -76,9 +76,14 @@ class Growth:
         Folds and draws go by order; rows of classes shall depend on no names and no order of files.
         """
         train, random = self.images.train, generator(0, Draw.OWN_ORDER)
-        places = train.features[:].astype(np.float64) @ random.standard_normal(train.dim)
-        means = np.bincount(train.labels, places) / train.counts()
-        order, rows = (np.argsort(each)[random.permutation(len(each))] for each in (means, places))
+        # Equal rows have equal sums wherever they stand, which a product of matrices does not give.
+        products = train.features[:].astype(np.float64) * random.standard_normal(train.dim)
+        places, labels = products.sum(axis=1), train.labels
+        rising = np.argsort(places)
+        means = np.bincount(labels[rising], places[rising]) / train.counts()
+        order = np.argsort(means)
+        rows = np.lexsort((np.argsort(order)[labels], places))
+        order, rows = (each[random.permutation(len(each))] for each in (order, rows))
         names = tuple(train.class_names[k] for k in order)
         train = train.taken(rows).named(names).first(len(rows))
         return Source(train, self.images.val.named(names))

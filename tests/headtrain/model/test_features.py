@@ -306,6 +306,9 @@ def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
         model.add((rows, NEW), max_oldloss=2)
     with pytest.raises(HeadError, match="not finite"):
         Model(Head(np.full((2, DIM), np.nan, np.float32), np.zeros(2, np.float32), ("a", "b")))
+    assert model.add((np.ma.masked_invalid(rows), NEW)).model.class_names == (*OLD, *NEW)
+    with pytest.raises(ClinitError, match="contains object"):
+        model.add((rows, np.ma.masked_equal(np.array(NEW), NEW[0])))
     three = np.ma.masked_equal(np.append(rows, np.full((1, DIM), 7), axis=0), 7)
     lost = model.add((three, [*NEW, "fox"]))
     assert "not added, without a finite row: 1 class (fox)" in lost.notes()
