@@ -254,7 +254,8 @@ def with_names_of(model: Model, other: Model, notes: list[str]) -> Model:
             is_known = nearest in stored and name in others
             if distances.min() <= SAME * np.abs(row).max() and not is_known:
                 same = nearest
-        if same not in (None, name):
+        # Several classes may have equal rows.
+        if same is not None and same not in (name, *new.values()):
             new[name] = same
             told = f"{same} of {model.origin} and {name} of {other.origin}"
             notes.append(f"{told} are one class: {same}")

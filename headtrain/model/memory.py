@@ -176,7 +176,9 @@ class Memory:
         plain = {name: getattr(self, name) for name in ARRAYS}
         for name in ROWS:
             rows: FeatureSet = getattr(self, name)
-            plain |= {name: rows.features, f"{name}_labels": rows.labels}
+            half = rows.features.dtype == np.float16
+            features = rows.features if half else rows.features.astype(np.float32)
+            plain |= {name: features, f"{name}_labels": rows.labels}
         if self.learnt.groups is not None:
             plain["learnt_groups"] = np.unique(self.learnt.groups, return_inverse=True)[1]
         return plain

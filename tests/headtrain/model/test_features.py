@@ -293,6 +293,8 @@ def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
     model, rows = load_model("head.npz"), drawn(NEW, 1, 2).features
     assert model.add([rows, np.array([40, 7])]).model.class_names == (*OLD, "7", "40")
     assert model.remove([]) is model
+    model.add((rows.astype(float), NEW)).model.save("wide")
+    assert load_model("wide").class_names == (*OLD, *NEW)
     wrong: list[Any] = [(rows + 1j, NEW, "complex"), (rows[None], NEW, "(1, 2, 6)")]
     wrong += [(1e16 * rows, NEW, "1e+15"), (rows, ["a", "b\n"], "printable")]
     wrong += [(rows, np.array([b"a", b"b"]), "or text"), (rows, np.array([-1, 3]), "-1 to 3")]

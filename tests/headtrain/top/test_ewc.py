@@ -85,8 +85,7 @@ def naive_penalty(model: Any, fisher: dict[str, Tensor], anchor: dict[str, Tenso
 
 @pytest.mark.parametrize("name", ["ce", "mse", "sqen"])
 def test_loss_and_gradient_are_those_of_equation_3(make_top: Make, images: Any, name: str) -> None:
-    lam = 30.0
-    model = make_top(BASE)
+    lam, model = 30.0, make_top(BASE)
     method = Ewc(EwcConfig(lam=lam, samples=100), loss_name=name)
     base = naive_fisher(model, images, range(30), BASE, name)
     at_base = anchor_of(model, base)
