@@ -31,6 +31,7 @@ from clinit.analysis.report.run import VALUES, RunSummary
 from clinit.analysis.report.settings import ByData, SeedGroup
 from clinit.errors import RecordError
 from clinit.files.lock import write_in_turn
+from clinit.files.paths import check_writable
 
 NAMES = ("curves", "efficiency")
 
@@ -123,8 +124,7 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
     words = "; ".join(sorted(gains["reason"].drop_nulls().unique()) or [NO_STEP])
     raise RecordError(
         f"random rows set no level in any task, so starts cannot be timed: {words}",
-        remedy="Run `clinit train-head` with test images of the new classes and --iterations above"
-        " 0.",
+        remedy="Train with test images of the new classes, and with more `--iterations`.",
     )
 
 
@@ -180,6 +180,7 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
             f"cannot plot to {path}: its ending is {path.suffix or 'missing'!r}",
             remedy=f"Give a file name that ends in one of {', '.join(FORMATS)}.",
         )
+    check_writable(path)
     content = picture(runs, name, path.suffix.lower()[1:])
     write_in_turn(path, lambda draft: draft.write_bytes(content))
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from clinit.errors import RecordError
 from clinit.files.lock import write_in_turn
+from clinit.files.paths import check_writable
 
 FORMATS = (".html", ".htm")
 SCRIPTS = ("text", "look", "table", "decode", "chart", "hover", "curves", "matrix", "runs", "page")
@@ -38,6 +39,7 @@ def save_page(path: Path, make: Callable[[], str]) -> None:
             f"cannot write a page to {path}: its ending is {path.suffix or 'missing'!r}",
             remedy="Give a file name that ends in .html.",
         )
+    check_writable(path)
     content = make().encode()
     write_in_turn(path, lambda draft: draft.write_bytes(content))
 

@@ -150,7 +150,8 @@ def _from_lines(lines: _Lines, first: str, *, is_table: bool) -> _Lines:
                 return _without_paths(ordered, first)
             counted = [int(each["number"]) for each in told]
             are_bare = all(each["sign"].strip() in ("", ".") for each in told)  # `boeing 707`
-            are_rows = pattern is _NUMBERED[0] and are_several and len(counted) > 2
+            is_near = counted[0] in (0, 1) and counted[-1] <= 2 * len(counted)
+            are_rows = (pattern is _NUMBERED[0] or is_near) and are_several and len(counted) > 2
             if are_bare and not (are_rows and counted == sorted({*counted})):
                 continue
             raise TextFileError(f"{first}: the numbers of the lines do not count from 0 or 1")

@@ -422,7 +422,8 @@ class _Judge:
         """Return whether images have the logits of stored features, which are rounded."""
         if not len(self.learnt):
             return [False] * len(logits)
-        middle = self.learnt.mean(axis=0)
+        # Equal images have no spread that a difference could be compared with.
+        middle = self.learnt.mean(axis=0) * np.ptp(self.learnt, axis=0).any()
         one, other = self.learnt - middle, logits.astype(np.float64) - middle
         squares = (one**2).sum(axis=1) - 2 * other @ one.T
         near = one[squares.argmin(axis=1)]

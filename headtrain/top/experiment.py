@@ -68,7 +68,7 @@ from clinit.headtrain.top.training import (
     train_steps,
 )
 from clinit.machine import now
-from clinit.observer import Noted, Observer, ignore
+from clinit.observer import Noted, Observer, Progressed, ignore
 
 FORWARD_ROWS = {"cpu": 32, "cuda": 256}
 """Rows per forward pass if no gradient is needed, by device.
@@ -356,6 +356,8 @@ def run_top(
             Checkpoint(checkpoint, digest, paused.iteration, log, **paused.state).write()
 
     experiment = replace(inputs.experiment, studies=(study,))
+    if study.method == "ewc":
+        observer(Progressed("measuring the Fisher information", 0, 1))
     if found is not None:
         log = found.log
         inside = f" and {found.iteration:,} updates" if found.iteration != events.FINISHED else ""

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.work.options import CPUS, MOST_THREADS, NetworkOptions
+from clinit.files.paths import check_writable
 from clinit.machine import cpu_count
 from clinit.setting import SettingGroup, fields_of, setting
 from clinit.words import byte_count
@@ -91,6 +92,8 @@ class ImageOptions(SettingGroup):
 
     def of(self, base: Path, new: Path, out: Path) -> TopImages:
         """Return the images of two caches for runs that are recorded in `out`."""
+        if self.trunk_cache is not None:
+            check_writable(self.trunk_cache / "train", "--trunk-cache")
         storage = Storage(
             folder=self.trunk_cache or out / "trunk-cache",
             budget=byte_count(self.trunk_budget),

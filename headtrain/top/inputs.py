@@ -33,7 +33,13 @@ from torch import Tensor, nn
 from clinit.errors import CacheError, ExperimentError
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.plan import Plan
-from clinit.extract.cache.read import Cache, CacheSplit, open_cache, open_split
+from clinit.extract.cache.read import (
+    Cache,
+    CacheSplit,
+    open_cache,
+    open_split,
+    refuse_shared_images,
+)
 from clinit.extract.cache.summary import NamedHead
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.work.options import Settings
@@ -262,6 +268,7 @@ class ImageData(RunData):
         """Return the data with their images; `given` and `rest` as in `RunData.of`."""
         base = open_side(images.base, images.base_root, option="--base-root")
         new = open_side(images.new, images.new_root, option="--new-root")
+        refuse_shared_images([base.cache, new.cache])
         return cls.of(base.source, new.source, given, images=images, sides=(base, new), **rest)
 
 

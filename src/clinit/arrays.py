@@ -17,6 +17,7 @@ from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.dataset.scan import scan_splits
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
+from clinit.files.paths import check_writable
 from clinit.files.text import is_text
 from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.heads.statistics.classifier import row_per_class
@@ -232,6 +233,7 @@ def save_head(path: str | Path, weight: Any, bias: Any, class_names: Sequence[st
     if place.suffix not in (".safetensors", ".npz"):
         raise ValueError(f"a head is written as .safetensors or .npz, got {place.name!r}")
     head = head_of(weight, bias, class_names)
+    check_writable(place)
     write_head(head, place)
     return head
 

@@ -29,9 +29,7 @@ more moves the sum by the share of one image, and with few images the priors dec
 g_0 / (1 - g_0) = 1 + 5 d / f, rho_0 = n / (n + 2) with n images per new class, and s_0, with which
 the new logits of old images vary as much as their old logits.
 
-From there, the rows are refined: with x = L^-1 (h - m), rows w minimise the same cross
-entropy plus `KEPT` / 2 |w - w_0|^2 per new image. This is the maximum a posteriori of a logistic
-model whose prior has the discriminants as mean and A^-1 as shape of its covariance.
+From there, the rows are refined (`clinit.headtrain.heads.start.refinement`).
 
 CE is the loss of `clinit.headtrain.heads.start.judges`, the logistic one for sigmoids.
 
@@ -41,7 +39,7 @@ images that the rows were refined without. It is not raised further than left-ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -49,7 +47,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 from scipy.special import logit
 
@@ -71,13 +68,11 @@ from clinit.headtrain.heads.start.judges import (
     logits_by,
 )
 from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.refinement import Refinement, climbed_down
 from clinit.headtrain.heads.start.scale import Balance, Initialisation, LeftOut
 
 SHRINKAGES = (0.95, 0.9, 0.7, 0.5, 0.3, 0.1, 0.03)
 QUADRATICS = (0.0, 0.25, 0.5, 0.75, 1.0)
-KEPT = 10.0
-"""Weight of the prior in the refinement, in images; 1 to 60 differ by less than a point."""
-MOST_STEPS = 60
 
 
 class Optimum(NamedTuple):
@@ -113,7 +108,7 @@ def discriminant_rows(
         rows = Rows(factor * found.weight, factor * found.bias)
         return _started(rows, data, Optimum(0.0, shrinkage, quadratic, factor, 0.0, 0.0))
     choice = problem.chosen()
-    refined = dict(problem.refined(choice))
+    refined = problem.refinement(choice).best()
     rows, sides = refined[ALL], (problem.old, problem.new)
     # The only image of a class is judged by the rows themselves; `Balance` does not use it.
     old, new = (left_out_logits(refined, side, side.fold) for side in sides)
@@ -240,16 +235,7 @@ class Problem:
         """Return the least value of the objective, climbing down from g_0 in both directions."""
         usual = logit(self.usual[0])
         costs = [((logit(each) - usual) / 1.5) ** 2 / 2 for each in SHRINKAGES]
-        first = int(np.argmin(costs))
-        found = {first: self._best(SHRINKAGES[first], costs[first])}
-        for step in (-1, 1):
-            index = first + step
-            while 0 <= index < len(costs):
-                found[index] = self._best(SHRINKAGES[index], costs[index])
-                if found[index] > found[index - step]:
-                    break
-                index += step
-        return min(found.values())
+        return climbed_down(costs, lambda index: self._best(SHRINKAGES[index], costs[index]))
 
     def _best(self, shrinkage: float, cost: float) -> Optimum:
         """Return the least value of the objective at one shrinkage, the cost of which is given."""
@@ -327,44 +313,15 @@ class Problem:
         scale, shift, apart = end.x
         return float(end.fun), float(np.exp(scale)), float(shift), float(apart * size)
 
-    def refined(self, choice: Optimum) -> Iterator[tuple[int, Rows]]:
-        """Yield the maximum a posteriori of all rows, and without the rows of each fold.
-
-        The shape of the prior is the same for all folds, its mean is not.
-        """
-        whole = self.whole(choice.shrinkage)
-        inputs = [whole.whitened(side.features) for side in (self.old, self.new)]
+    def refinement(self, choice: Optimum) -> Refinement:
+        """Return what refines the chosen rows, of all images and without those of each fold."""
+        whole, begin = self.whole(choice.shrinkage), {}
         for left in (ALL, *range(FOLDS)):
-            moments, apart = self.remaining.get(left, whole.moments), self.apart[left]
+            apart, moments = self.apart[left], self.remaining.get(left, whole.moments)
             raw = whole.rows(moments, choice.quadratic)
             weight = choice.scale * (raw.weight + choice.apart * apart.weight)
             bias = choice.scale * (raw.bias + choice.apart * apart.bias) + choice.shift
-            bias += weight @ whole.moments.centre
-            start = np.concatenate([weight @ whole.factor, bias[:, None]], axis=1)
-            found = self._refined(start, inputs, left)
-            weight = solve_triangular(whole.factor, found[:, :-1].T, lower=True, trans="T").T
-            yield left, Rows(weight, found[:, -1] - weight @ whole.moments.centre)
-
-    def _refined(
-        self, start: Float[np.ndarray, "new columns"], inputs: list[np.ndarray], left: int
-    ) -> Float[np.ndarray, "new columns"]:
-        sides, dim = [], start.shape[1] - 1
-        for side, whitened in zip((self.old, self.new), inputs, strict=True):
-            stay = side.fold != left
-            target = None if side is self.old else side.labels[stay]
-            sides.append((side.part(stay), np.insert(whitened[stay], dim, 1.0, axis=1), target))
-        strength = KEPT / max(1.0, float(self.counts.sum()))
-
-        def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
-            rows = point.reshape(start.shape)
-            moved = rows - start
-            total, slope = strength / 2 * float((moved**2).sum()), strength * moved
-            for side, inputs, target in sides:
-                value, gradient = self.loss(inputs @ rows.T, side, target)
-                total, slope = total + value, slope + gradient.T @ inputs
-            return total, slope.ravel()
-
-        end = minimize(
-            objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS}
-        )
-        return np.asarray(end.x).reshape(start.shape)
+            begin[left] = Rows(weight, bias)
+        judged = float(self.shares[self.new.fold >= 0].sum())
+        images = float(self.counts.sum())
+        return Refinement(self.old, self.new, images, judged, self.loss, whole, begin)

@@ -198,11 +198,12 @@ def check_free(
     """
     if is_folder(path) and not path.is_symlink():
         remove_left_locks(path)
-    if not (exists(path) or path.is_symlink()):
+    is_there = exists(path) or path.is_symlink()
+    why = "it is a link" if path.is_symlink() else _part_of(path) or (is_there and foreign(path))
+    if not (is_there or why):
         return
-    why = "it is a link" if path.is_symlink() else _part_of(path) or foreign(path)
-    told = f"there is already a {what} at {path}"
-    told = f"{path} exists and is never replaced: {why}" if why else told
+    told = f"{path} exists and is never replaced" if is_there else f"{path} is never written"
+    told = f"{told}: {why}" if why else f"there is already a {what} at {path}"
     how = "move it away" if why or overwrite is None else "replace it with --overwrite"
     if why or not overwrite:
         raise error(told, remedy=f"Choose another --out, or {how}.")

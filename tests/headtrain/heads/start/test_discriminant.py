@@ -8,9 +8,10 @@ from scipy.special import logsumexp
 
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.discriminant import direction_apart
-from clinit.headtrain.heads.start.discriminant_choice import KEPT, Problem, discriminant_rows
+from clinit.headtrain.heads.start.discriminant_choice import Problem, discriminant_rows
 from clinit.headtrain.heads.start.judges import ALL, left_out_logits
 from clinit.headtrain.heads.start.new_rows import NewClasses
+from clinit.headtrain.heads.start.refinement import KEPT, STRENGTHS
 from clinit.headtrain.heads.start.scale import Balance
 
 OLD, DIM = 6, 5
@@ -115,7 +116,7 @@ def test_refined_rows_have_the_least_penalised_loss(independent: bool) -> None:
     data = made([4, 6], seed=2)
     problem = Problem.of(data, independent=independent)
     choice = problem.chosen()
-    refined = dict(problem.refined(choice))[ALL]
+    refined = problem.refinement(choice).rows(KEPT)[ALL]
     system = problem.whole(choice.shrinkage)
     raw, scale = system.rows(system.moments, choice.quadratic), choice.scale
     apart = problem.apart[ALL]
@@ -242,10 +243,35 @@ def test_every_count_from_one_up_gives_finite_rows(
     assert np.isfinite(np.c_[found.rows.weight, found.rows.bias]).all()
 
 
+def test_images_left_out_choose_how_much_the_prior_weighs() -> None:
+    chosen = []
+    for seed, images in ((1, [60, 40, 1]), (0, [60, 40]), (3, [1, 1])):
+        data = made(images, seed=seed, spread=8.0)
+        problem, totals = Problem.of(data), []
+        refinement, fold = problem.refinement(problem.chosen()), np.full(len(data.labels), -1)
+        fold[problem.numbers] = np.append(problem.old.fold, problem.new.fold)
+        judges = data.subset(fold >= 0)
+        for strength in STRENGTHS:
+            rows, losses = refinement.rows(strength), np.zeros(len(judges.labels))
+            for i, left in enumerate(fold[fold >= 0].tolist()):
+                weight = np.concatenate([data.head.weight[:OLD], rows[left].weight])
+                bias = np.concatenate([data.head.bias[:OLD], rows[left].bias])
+                logits = weight @ judges.features[i] + bias
+                losses[i] = logsumexp(logits) - logits[judges.labels[i]]
+            means = [losses[judges.labels == each].mean() for each in np.unique(judges.labels)]
+            judged = sum(each for each in images if each > 1)
+            new = np.mean(means[OLD:]) if judged else 0.0
+            totals.append(judged * (np.mean(means[:OLD]) + new) + np.log(strength / KEPT) ** 2)
+        chosen.append(STRENGTHS[int(np.argmin(totals))])
+        wanted = refinement.rows(chosen[-1])[ALL].weight
+        np.testing.assert_array_equal(refinement.best()[ALL].weight, wanted)
+    assert [each / KEPT for each in chosen] == [10.0, 0.03, 1.0]
+
+
 def test_every_row_is_judged_by_rows_of_the_folds_without_it() -> None:
     problem = Problem.of(made([1, 6], seed=3))
     assert sorted(problem.new.fold.tolist()) == [-1, 0, 0, 1, 2, 3, 4]
-    refined = dict(problem.refined(problem.chosen()))
+    refined = problem.refinement(problem.chosen()).rows(KEPT)
     for side in (problem.old, problem.new):
         found = left_out_logits(refined, side, side.fold)
         for features, fold, logits in zip(side.features, side.fold.tolist(), found, strict=True):
@@ -283,7 +309,7 @@ def test_rows_of_a_fold_do_not_read_its_old_images() -> None:
     choice, out = problem.chosen(), problem.old.fold == 2
     features = np.where(out[:, None], -problem.old.features, problem.old.features)
     other = replace(problem, old=replace(problem.old, features=features))
-    ours, theirs = dict(problem.refined(choice)), dict(other.refined(choice))
+    ours, theirs = (each.refinement(choice).rows(KEPT) for each in (problem, other))
     np.testing.assert_array_equal(ours[2].weight, theirs[2].weight)
     assert not np.array_equal(ours[3].weight, theirs[3].weight)
 
