@@ -58,16 +58,13 @@ def falls(runs: Sequence[RunSummary]) -> Iterator[str]:
             found.append((before - after, before, after, name))
     if found:
         _, before, after, name = max(found)
-        near = (
-            "--lr"
-            if any("top" in run.record.info["settings"] for run in runs)
-            else "--protocol keep"
-        )
+        has_top = any(run.settings.get("top_blocks") for run in runs)
+        near = "a lower `--lr`" if has_top else "`--protocol keep`"
         runs_of = f"{len(found)} of {number_of(len(runs), 'run')}"
         yield (
             f"Training ends below its start in {runs_of}: A_all of {name} falls from"
             f" {before:.1f} % to {after:.1f} % (means over tasks). `--iterations 0` keeps the"
-            f" start, `{near}` trains near it."
+            f" start, {near} trains near it."
         )
 
 

@@ -356,7 +356,7 @@ def run_top(
             Checkpoint(checkpoint, digest, paused.iteration, log, **paused.state).write()
 
     experiment = replace(inputs.experiment, studies=(study,))
-    if study.method == "ewc":
+    if study.stream.method == "ewc":
         observer(Progressed("measuring the Fisher information", 0, 1))
     if found is not None:
         log = found.log

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+import clinit
+from clinit.errors import ModelError
 from clinit.headtrain.model.storage import read_facts
 from clinit.headtrain.protocol.record.format import find_records, read_info
 from tests.cli.calls import call, checked, done, refused
@@ -55,3 +57,5 @@ def test_a_model_is_replaced_and_a_folder_that_holds_more_is_not(
     assert "it holds LICENSE" in str(refused(call(*export, out, "--overwrite")))
     part = refused(call(*export, out / "model.safetensors", "--overwrite"))
     assert f"it is part of the model folder {out}" in str(part)
+    with pytest.raises(ModelError, match="is never written: it is part of the model folder"):
+        clinit.load(out).save(out / "other")

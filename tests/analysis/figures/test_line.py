@@ -25,8 +25,7 @@ def test_lines_over_seeds_agree_with_loops_over_rows() -> None:
         points[int(rng.integers(6))] = (1, 20, None)  # type: ignore[assignment]
         table = pl.DataFrame(points, schema=["task", "iteration", "value"], orient="row")
         tables.append(table.unique(["task", "iteration"], keep="last"))
-    expected = naive_lines(tables)
-    found = lines_of(tables, "value")
+    expected, found = naive_lines(tables), lines_of(tables, "value")
     assert list(found) == list(expected)
     for task, line in found.items():
         columns = (line.at, line.mean, line.low, line.high)

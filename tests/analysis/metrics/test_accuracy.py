@@ -68,8 +68,7 @@ def test_accuracies_are_those_of_counting_images_one_by_one(
 def test_counts_that_a_record_lacks_are_not_taken_for_none_correct(
     make_run: MakeRun, unknown: str
 ) -> None:
-    record = make_run()
-    none = pl.lit(None, pl.Int32)
+    record, none = make_run(), pl.lit(None, pl.Int32)
     column = {
         "column": none,
         "values": none,

@@ -187,8 +187,7 @@ def test_the_size_is_that_of_the_extended_second_moment() -> None:
     features, labels = skewed()
     weight, bias = head(CLASSES, DIM, 0)
     z = np.c_[features, np.ones(len(features))]
-    second = z.T @ z / len(z) + 0.05 * np.eye(DIM + 1)
-    extended = np.c_[weight, bias]
+    second, extended = z.T @ z / len(z) + 0.05 * np.eye(DIM + 1), np.c_[weight, bias]
     statistics = ClassStatistics.of(features, labels, weighting="sample")
     found = deviation(statistics, Rows(weight, bias), lam=0.05)
     assert found.size == pytest.approx(0.5 * np.trace(extended @ second @ extended.T))

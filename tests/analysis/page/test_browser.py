@@ -157,8 +157,7 @@ def test_a_click_sorts_the_better_first_and_another_one_turns_it_round(
     def column() -> list[float]:
         return [float(text) for text in table.locator("tbody td:nth-child(4)").all_inner_texts()]
 
-    heading = table.locator("th", has_text="A_all")
-    before = column()
+    heading, before = table.locator("th", has_text="A_all"), column()
     assert heading.get_attribute("aria-sort") == "none"
     heading.locator("button").click()
     assert column() == sorted(before, reverse=True)
@@ -180,8 +179,7 @@ def test_the_loss_and_its_scale_can_be_chosen(open_page: Open, records: list[Run
 
 
 def test_the_matrix_of_the_chosen_run_is_shown(open_page: Open, records: list[RunRecord]) -> None:
-    page = open_page(records)
-    data = page_data(runs_of(records).runs, ())["runs"]
+    page, data = open_page(records), page_data(runs_of(records).runs, ())["runs"]
     page.locator(".pair select").first.select_option(label="class-mean (seed 1)")
     run = next(run for run in data if run["label"] == "class-mean (seed 1)")
     shown = page.locator(".matrix").first.locator("td").all_inner_texts()

@@ -75,8 +75,7 @@ def test_a_run_that_stopped_early_has_the_metrics_of_the_tasks_it_learnt(make_ru
         names = ("steps", "evaluations", "points", "mistakes")
         tables = {name: getattr(record, name).filter(pl.col("task") <= 2) for name in names}
         stopped.append(replace(record, info=cut, **tables))
-    early = runs_of(stopped)
-    whole = runs_of([make_run(init) for init in INITS[::2]])
+    early, whole = runs_of(stopped), runs_of([make_run(init) for init in INITS[::2]])
     for row, other in zip(early.rows(), whole.rows(), strict=True):
         matrix = other["accuracy_matrix"]
         assert row["last_accuracy"] == other["tasks"][1]["acc_all_end"]

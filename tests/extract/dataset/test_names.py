@@ -68,6 +68,7 @@ def test_numbers_and_signs_may_be_parts_of_names(tmp_path: Path, names: str) -> 
         ('["a", "b", "a"]', "the name 'a' is in entries 1 and 3"),
         ("5,ant\n9,bee", "line 1 is '5,ant': the numbers of the lines"),
         ("0 ant\n1 bee\n5 cat", "line 1 is '0 ant': the numbers of the lines"),
+        ("ant 0\nbee 1\ncat 3", "line 1 is 'ant 0': the numbers of the lines"),
         ("/data/ant\n/data/bee", "line 1 is '/data/ant': a path"),
         ("{ant\nbee", "line 1 is '{ant', neither"),
         ('{"ant": "bee"}', "neither"),

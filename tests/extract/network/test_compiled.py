@@ -47,8 +47,7 @@ def test_features_are_those_of_the_plain_network_and_do_not_depend_on_the_rest_o
 ) -> None:
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     program = compiled(backbone.forward, images)
-    whole = program(images)
-    plain = backbone.features(images)
+    whole, plain = program(images), backbone.features(images)
     np.testing.assert_allclose(whole, plain, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))
     for count in (1, 3):
         assert torch.equal(program(images[:count]), whole[:count])

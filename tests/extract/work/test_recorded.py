@@ -49,8 +49,7 @@ def test_the_reloaded_backbone_and_transform_give_the_cached_features(
     mean = (0.48145466, 0.45, 1 / 3)
     split = extract(transform=transform, autocast=autocast, dtype="float32", mean=mean)
     backbone, found = reload(split)
-    root = Path(split.summary.run.root or "")
-    paths = split.manifest.table["path"][:4]
+    root, paths = Path(split.summary.run.root or ""), split.manifest.table["path"][:4]
     pixels = torch.stack([found.to_input(decode((root / path).read_bytes())) for path in paths])
     features = backbone.features(found.normalise(pixels))
     assert np.array_equal(features.numpy(), split.load().features[:4])

@@ -139,8 +139,7 @@ def test_a_bad_image_keeps_its_row_and_moves_no_other(
     make_tree: Tree, config: ExtractConfig, tmp_path: Path
 ) -> None:
     root = make_tree()
-    reasons = spoil(root)
-    wide = replace(config, dtype="float32", shard_rows=7)
+    reasons, wide = spoil(root), replace(config, dtype="float32", shard_rows=7)
     extracted(root, tmp_path / "spoilt", wide)
     split = open_split(tmp_path / "spoilt" / "train")
     assert split.num_rows == 15 + 9
@@ -194,8 +193,7 @@ def test_the_head_its_accuracy_and_the_time_are_stored(
 ) -> None:
     seen: list[Any] = []
     root, out = make_tree(classes="abx"), tmp_path / "cache"
-    results = extracted(root, out, config, observer=seen.append)
-    cache = open_cache(out)
+    results, cache = extracted(root, out, config, observer=seen.append), open_cache(out)
     assert cache.head.class_names == ("a", "b", "c")
     data = cache.split("train").load()
     known = data.labels < 2  # a and b, which are rows 0 and 1 of the head; x is none

@@ -67,8 +67,7 @@ def test_local_terms_are_value_gradient_and_hessian_in_the_new_logits(
     name: str, new: slice, logits: Tensor, labels: Tensor
 ) -> None:
     columns = torch.arange(7)
-    is_new = (columns >= new.start) & (columns < new.stop)
-    place = torch.full((7,), -1)
+    is_new, place = (columns >= new.start) & (columns < new.stop), torch.full((7,), -1)
     place[~is_new] = torch.arange(int((~is_new).sum()))
     fixed = LOSSES[name].fixed_part(logits[:, ~is_new], place[labels], 7)
     inside = torch.full((7,), -1)

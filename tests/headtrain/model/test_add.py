@@ -40,8 +40,7 @@ WIDTH, CLASSES = 8, 40
 
 
 def features_of(counts: tuple[int, ...], names: tuple[str, ...], seed: int = 0) -> FeatureSet:
-    rng = np.random.default_rng(seed)
-    labels = np.repeat(np.arange(len(counts)), counts)
+    rng, labels = np.random.default_rng(seed), np.repeat(np.arange(len(counts)), counts)
     rows = rng.normal(size=(len(labels), 3)) + 4 * rng.normal(size=(len(counts), 3))[labels]
     return FeatureSet(rows.astype(np.float32), labels, names)
 
@@ -342,8 +341,7 @@ def test_added_rows_are_those_beside_the_rows_as_trained(
     with monkeypatch.context() as patch:
         patch.setattr(TrainedRun, "temperature", lambda run: (None, ()))
         plain = export_model(tiny_run, tmp_path / "plain")
-    divided = export_model(tiny_run, tmp_path / "divided")
-    config = AddConfig()
+    divided, config = export_model(tiny_run, tmp_path / "divided"), AddConfig()
     one, other = (
         added(load_model(each.path, device="cpu"), arriving(), config).model
         for each in (plain, divided)

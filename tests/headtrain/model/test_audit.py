@@ -191,8 +191,7 @@ def test_a_copy_in_another_class_stands_before_a_series_and_is_always_named() ->
 def test_old_images_that_turn_wrong_are_counted_with_their_answers() -> None:
     centres = CENTRES.copy()
     centres[4] = CENTRES[0] * 1.01  # the row of `swamp` takes most of the first old class
-    found = audited(clean(), centres)
-    after = nearest_mean(centres, (*OLD, *NEW))
+    found, after = audited(clean(), centres), nearest_mean(centres, (*OLD, *NEW))
     logits = old_rows().features @ after.weight.T + after.bias
     wrong = int((logits.argmax(axis=1) != old_rows().labels).sum())
     assert wrong

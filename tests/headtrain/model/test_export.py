@@ -350,8 +350,7 @@ def test_a_head_alone_has_the_rows_of_the_model(
 ) -> None:
     monkeypatch.setattr("clinit.headtrain.heads.temperature.LEAST_ROWS", 10)
     out = tmp_path / "head.npz"
-    exported = export_model(tiny_run, out)
-    head = read_head(out)
+    exported, head = export_model(tiny_run, out), read_head(out)
     classifier = engine_of(load_model(model.path, device="cpu")).backbone.head
     assert head.weight.tobytes() == classifier.weight.tobytes()
     assert head.class_names == model.model.facts.class_names

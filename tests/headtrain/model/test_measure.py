@@ -49,8 +49,7 @@ def solved(rows: FeatureSet, group: int | None, lam: float, classes: int) -> np.
             same = rows.groups == each
             weights[same] = 1 / (classes * len(left) * same.sum())
     z = np.column_stack([rows.features.astype(np.float64), np.ones(len(rows.labels))])
-    weighted = z * weights[:, None]
-    truth = np.eye(rows.labels.max() + 1)[rows.labels]
+    weighted, truth = z * weights[:, None], np.eye(rows.labels.max() + 1)[rows.labels]
     return np.linalg.solve(weighted.T @ z + lam * np.eye(z.shape[1]), weighted.T @ truth).T
 
 
@@ -125,8 +124,7 @@ def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
         (*NAMES, "alone"),
         np.append(images.groups, 999),
     )
-    head = first_head(Source(single, single.nothing()))
-    nothing = single.nothing()
+    head, nothing = first_head(Source(single, single.nothing())), single.nothing()
     found = Examined.of(head, first_left_out(single, head), owing_nothing(nothing), nothing, NAMES)
     assert found.new.labels.tolist() == images.labels.tolist()  # no image of the class of one
     logits = []
@@ -147,8 +145,7 @@ def test_what_old_images_owe_stands_beside_left_out_logits_of_new_classes() -> N
     old = FeatureSet(np.column_stack([rows[:2], [0.5, 0.0]]), np.array([1, 0]), names)
     nothing = FeatureSet(rows, labels, names).nothing()
     left_out = LeftOut(data, np.arange(6), torch.from_numpy(left))
-    found = Examined.of(head, left_out, old, nothing, "xy")
-    plain = rows @ head.weight.T
+    found, plain = Examined.of(head, left_out, old, nothing, "xy"), rows @ head.weight.T
     for side, expected in (
         (found.new, np.column_stack([plain[:, :2], left])),
         (found.old, plain[:2] - [[0, 0.5, 0, 0], [0] * 4]),
@@ -161,16 +158,14 @@ def test_a_head_is_measured_on_held_out_images_of_either_kind_as_it_is() -> None
     images = photographs()
     head = first_head(Source(images, images.nothing()))
     held = images.part(np.arange(len(images.labels)) % 2 == 0)
-    plain = Examined.of(head, None, owing_nothing(held), held)
-    old = owing_nothing(held)
+    plain, old = Examined.of(head, None, owing_nothing(held), held), owing_nothing(held)
     mixed = Examined.of(head, first_left_out(images, head), old, images.nothing(), NAMES)
     assert mixed.price(1).old == accuracy(head, held.named(NAMES)) == plain.price(1).new
     assert len(mixed.new.labels) == len(images.labels)
 
 
 def test_the_score_that_tells_added_classes_without_their_row_is_recorded() -> None:
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(3), 50)
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(3), 50)
     rows = FeatureSet(rng.normal(size=(150, 4)) + 4 * np.eye(4)[labels], labels, NAMES)
     head = Head(np.eye(3, 4, dtype=np.float32), np.zeros(3, np.float32), NAMES)
     known = Examined(head, rows.part(labels < 2), rows.part(labels == 2)).known()

@@ -42,8 +42,7 @@ def learn(method: Any, model: Any, images: Any, task: Task) -> Tensor:
     """Learn a task as the learner does; return the losses of its steps."""
     enter(model, images, task)
     method.begin(model, task, images)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
     for _ in range(5):
         loss, _ = method.loss(model, images.batch(images.new, num_new=20))
         optimizer.zero_grad()

@@ -90,8 +90,7 @@ def draws(method: TopMethod, reader: TaskReader) -> Iterator[ActivationBatch]:
 def train(model: PlasticModel, method: TopMethod, reader: TaskReader, twin: Machine) -> Tensor:
     begin(method, model, reader)
     optimizer = top_optimizer(model.network, Training(lr=1.5e-3), Top(), STEPS)
-    batches = draws(method, reader)
-    before = twin.waits
+    batches, before = draws(method, reader), twin.waits
     found = torch.stack([*train_steps(model, method, batches, optimizer, range(STEPS))])
     assert twin.waits == before, twin.counts
     return found

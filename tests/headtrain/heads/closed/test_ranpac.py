@@ -81,12 +81,10 @@ def test_lambda_has_the_least_error_on_the_last_fifth_of_the_task(width: int) ->
 
 
 def test_a_lambda_that_rounding_would_drown_is_not_chosen_and_refused_if_given() -> None:
-    rng = np.random.default_rng(0)
-    labels = np.arange(40) % 2
+    rng, labels = np.random.default_rng(0), np.arange(40) % 2
     features = 1e3 * rng.normal(size=(2, DIM))[labels] + 1e-6 * rng.normal(size=(40, DIM))
     # No copies, but without noise in float32, to which they are mapped: the least would be best.
-    arrival = Arrival(1, features, labels, 2)
-    form = learner(60)
+    arrival, form = Arrival(1, features, labels, 2), learner(60)
     solution = form.learn(arrival)
     assert solution.lam > solution.curve.best
     assert form.scores(features).argmax(1).tolist() == labels.tolist()

@@ -34,8 +34,7 @@ def arrival(dtype: type = np.float64, spread: float = 1.5) -> NewClasses:
 
 
 def raw_rows(size: float = 1.0) -> Rows:
-    rng = np.random.default_rng(4)
-    data = arrival()
+    rng, data = np.random.default_rng(4), arrival()
     means = np.stack([data.features[data.labels == OLD + k].mean(axis=0) for k in range(NEW)])
     return Rows(size * means, size * rng.normal(size=NEW))
 

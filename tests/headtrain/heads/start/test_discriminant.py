@@ -161,8 +161,7 @@ def test_v_of_few_rows_and_of_many_is_the_formula(rows: int) -> None:
 @pytest.mark.parametrize(("independent", "seed"), [(False, 2), (True, 2), (False, 0)])
 def test_what_is_chosen_is_the_least_of_loss_and_prior(independent: bool, seed: int) -> None:
     data = made([4, 6], seed=seed)
-    problem = Problem.of(data, independent=independent)
-    v = separating(data)
+    problem, v = Problem.of(data, independent=independent), separating(data)
     np.testing.assert_allclose(problem.apart[ALL].weight, v.weight, rtol=1e-9)
     np.testing.assert_allclose(problem.apart[ALL].bias, v.bias, rtol=1e-9)
     problem.apart.update(dict.fromkeys(range(5), v))  # as if no fold were left out

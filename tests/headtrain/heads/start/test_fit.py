@@ -30,8 +30,7 @@ def naive(
     name: str, rows: torch.Tensor, start: Rows, data: NewClasses, ridge: float, share: float = SHARE
 ) -> Any:
     """Return the regularised loss of rows (weight, bias), written as one formula, and the loss."""
-    labels = torch.from_numpy(data.labels)
-    features = torch.from_numpy(data.features)
+    labels, features = torch.from_numpy(data.labels), torch.from_numpy(data.features)
     weight, bias = torch.from_numpy(data.head.weight), torch.from_numpy(data.head.bias)
     weight = torch.cat([weight[:OLD], rows[:, :-1], weight[OLD + NEW :]])
     bias = torch.cat([bias[:OLD], rows[:, -1], bias[OLD + NEW :]])

@@ -30,8 +30,7 @@ def made(
     start: int = START,
 ) -> NewClasses:
     """Return unbalanced random data: old classes before `start`, then new ones, some in groups."""
-    stop = len(counts)
-    rng = np.random.default_rng(seed)
+    stop, rng = len(counts), np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(stop), counts))
     features = rng.normal(size=(stop, DIM))[labels] + rng.normal(size=(len(labels), DIM)) + shift
     head = Rows(rng.normal(size=(stop, DIM)), rng.normal(size=stop))
@@ -118,8 +117,7 @@ def test_least_square_logits_are_those_of_a_solve_without_the_row(
 @pytest.mark.parametrize("repeats", [False, True])
 def test_blocks_and_draws_change_no_logit(monkeypatch: pytest.MonkeyPatch, repeats: bool) -> None:
     data = made(shift=2.0, repeats=repeats)
-    start = Start(init="least-square", lam=0.05)
-    statistics = data.statistics()
+    start, statistics = Start(init="least-square", lam=0.05), data.statistics()
     rows = raw_rows(start, data, statistics, 0.05)
     around = CalibrationSet.of(data, LOSSES["ce"])
     whole = leave_one_out(start, rows, around, statistics, 0.05)

@@ -32,8 +32,7 @@ Sides = dict[str, tuple[np.ndarray, np.ndarray]]
 
 def gaussian(dim: int, apart: float, tail: float) -> Sides:
     """Return features and labels of normal classes whose variances fall with a power."""
-    random = np.random.default_rng(dim)
-    spread = np.arange(1, dim + 1) ** -tail
+    random, spread = np.random.default_rng(dim), np.arange(1, dim + 1) ** -tail
     centres = apart * random.normal(size=(OLD + NEW, dim)) * np.sqrt(spread) + 1
     labels = np.repeat(np.arange(OLD + NEW), 90)
     noise = random.normal(size=(len(labels), dim)) * np.sqrt(spread)

@@ -154,8 +154,7 @@ def test_rows_that_stay_are_summed_once(
 
 @pytest.mark.parametrize("change", ["a row less", "another row", "a row twice"])
 def test_rows_that_differ_are_summed_anew(change: str, summed: list[int]) -> None:
-    running = RunningStatistics()
-    first = task(1, rows_of(range(BASE))[:-1])
+    running, first = RunningStatistics(), task(1, rows_of(range(BASE))[:-1])
     running.of(first, FEATURES[first.rows], stop(1), "class")
     kept = first.rows.copy()
     if change == "a row less":

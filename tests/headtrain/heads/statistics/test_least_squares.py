@@ -56,8 +56,7 @@ def test_cuda_tensors_stay_on_their_device_and_give_the_same_head(
 ) -> None:
     pytest.importorskip("cupy")
     features, labels = sample()
-    tensor = torch.from_numpy(features).to("cuda", dtype)
-    stream = torch.cuda.Stream()
+    tensor, stream = torch.from_numpy(features).to("cuda", dtype), torch.cuda.Stream()
     with torch.cuda.stream(stream):
         found = clinit.least_squares(
             tensor * 1, torch.from_numpy(labels).cuda(), weighting=weighting

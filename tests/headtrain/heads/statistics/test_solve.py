@@ -93,8 +93,7 @@ def in_fractions(
 def test_weight_and_bias_are_those_of_exact_arithmetic(
     mean: float, lam: float, use_path: bool
 ) -> None:
-    rng = np.random.default_rng(5)
-    labels = np.arange(60) % 4
+    rng, labels = np.random.default_rng(5), np.arange(60) % 4
     # Multiples of 1/8: exact in float64, also after the move.
     features = rng.integers(-50, 50, (60, 5)) / 8 + np.eye(4, 5)[labels] + mean
     statistics = ClassStatistics.of(features, labels)
