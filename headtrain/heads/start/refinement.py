@@ -32,10 +32,10 @@ KEPT = 10.0
 STRENGTHS = (0.3, 1.0, 3.0, KEPT, 30.0, 100.0, 300.0)
 MOST_STEPS = 60
 
-Found = TypeVar("Found", bound=tuple)  # type: ignore[type-arg]
+Candidate = TypeVar("Candidate", bound=tuple)  # type: ignore[type-arg]
 
 
-def climbed_down(costs: Sequence[float], value: Callable[[int], Found]) -> Found:
+def climbed_down(costs: Sequence[float], value: Callable[[int], Candidate]) -> Candidate:
     """Return the least of the values, going down from the least cost in both directions."""
     first = int(np.argmin(costs))
     found = {first: value(first)}

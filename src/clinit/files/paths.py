@@ -202,8 +202,10 @@ def check_free(
     why = "it is a link" if path.is_symlink() else _part_of(path) or (is_there and foreign(path))
     if not (is_there or why):
         return
-    told = f"{path} exists and is never replaced" if is_there else f"{path} is never written"
-    told = f"{told}: {why}" if why else f"there is already a {what} at {path}"
+    told = f"there is already a {what} at {path}"
+    if why:
+        never = f"{path} is never written: {why}"
+        told = f"{path} exists and is never replaced: {why}" if is_there else never
     how = "move it away" if why or overwrite is None else "replace it with --overwrite"
     if why or not overwrite:
         raise error(told, remedy=f"Choose another --out, or {how}.")
