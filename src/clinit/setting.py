@@ -155,8 +155,8 @@ def _in_words(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if not each.filename.startswith(others)]
     where = f" ({own[-1].filename}, line {own[-1].lineno}: {own[-1].line})" if own else ""
-    *_, words = traceback.format_exception_only(error)  # also if its text cannot be had
-    return f"{words.strip()}{where}"
+    text = traceback.TracebackException(type(error), error, None)  # also if `str` of it fails
+    return f"{type(error).__name__}: {text}{where}"
 
 
 def _digest(source: bytes) -> str:
