@@ -20,6 +20,7 @@ from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.network.compiled import on_its_way
 from clinit.extract.network.transform import Transform, make_transform
+from clinit.extract.work.options import MOST_THREADS
 from clinit.extract.work.pipeline import Decoder, ImageBatch, Timing, features_of
 from clinit.extract.work.run import ExtractConfig, Network, extract
 
@@ -130,7 +131,7 @@ def _rates(
         config = ExtractConfig(
             backbone=backbone.config,
             batch_size=setting.scale.batch,
-            workers=setting.workers,
+            workers=min(setting.workers, MOST_THREADS[decoder]),
             compile="off",
             decoder=decoder,
         )

@@ -120,7 +120,7 @@ def test_several_caches_are_measured_as_one(cache: Path, tmp_path: Path) -> None
     parts = [str(tmp_path / name) for name in ("one", "two", "rest")]
     head = str(cache / "head.safetensors")
     found = [clinit.diagnose(each, head).content() for each in (parts, cache)]
-    assert [each.pop("library") for each in found] == ["numpy", "numpy"]
+    assert len({each.pop("library") for each in found}) == 1  # CuPy, if there is a GPU
     assert found[0] == pytest.approx(found[1], rel=1e-6)
     shown = CliRunner().invoke(app, [*parts, "--head", head, "--json"], catch_exceptions=False)
     content = json.loads(shown.stdout)

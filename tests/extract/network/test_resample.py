@@ -52,7 +52,7 @@ def test_images_of_all_sizes_become_what_each_does_alone(
     ]
     difference = (found.int() - torch.stack(naive).int()).abs()
     assert difference.max() <= (given.interpolation != "nearest")
-    assert (difference > 0).float().mean() < 3e-4  # sums halfway between two levels
+    assert (difference > 0).float().mean() < 3e-3  # sums halfway between two levels
     if isinstance(given, Transform):
         for image, pixels in zip(images, found, strict=True):
             assert torch.equal(together(given, [image])[0], pixels)
