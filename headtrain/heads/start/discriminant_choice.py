@@ -12,17 +12,14 @@ in nats. The mean without an image lies away from it, so that r < 0 would be an 
 class with several independent images is judged by images that its row was computed without (five
 folds). The only image of a class is judged by the expected logit of another image, u_c.(h - m) - o:
 with h = mu + e and u_c = A^-1 (mu + e - m), it owes e.A^-1 e to itself. Of an image that is part of
-S, the mean is t = tr(A^-1 S). An image that is not owes more,
+S, the mean is t = tr(A^-1 S). An image that is not owes more, because a deviation left out of S
+raises its square:
 
-    o_0 = t / (1 - (1 - g) t / f)
+    o = t / (1 - (1 - g) t / f)    with f the degrees of freedom of S.
 
-with f the degrees of freedom of S: a deviation left out of S raises its square like this. And new
-classes may vary more than old ones. With T the mean square of L^-1 h, A = L L^T, about the mean of
-the old images, (T - t) K / (K - 1) of it lies between the K old classes. The share within classes
-is taken to be that of old classes, but no smaller than S has it: with T' the same as T of the new
-images, and one of their C classes spread as old ones,
-
-    o = o_0 max(1, 1 / C + T' / (o_0 + (T - t) K / (K - 1))).
+So single images choose s, t and r. Of g and rho they tell only what the spread S of other classes
+says of theirs: the comparison of one g or rho with another leaves their losses out, but not those
+of old images next to their rows.
 
 New classes weigh as many images as were judged, and all old images together the same. So one image
 more moves the sum by the share of one image, and with few images the priors decide:
@@ -242,7 +239,8 @@ class Problem:
         whole = self.whole(shrinkage)
         weights = {fold: whole.weight(rest) for fold, rest in self.remaining.items()}
         alone = np.flatnonzero(self.new.fold < 0)
-        owes, found = self._owes(whole, shrinkage) if len(alone) else 0.0, []
+        within, found = whole.own_part() if len(alone) else 0.0, []
+        owes = within / (1 - (1 - shrinkage) * within / max(self.freedom, 0.5))
         for quadratic in QUADRATICS:
             prior = cost + ((quadratic - self.usual[1]) / 0.35) ** 2 / 2
             rows = {f: m.rows(weights[f], quadratic) for f, m in self.remaining.items()}
@@ -250,22 +248,16 @@ class Problem:
             new = left_out_logits(rows, self.new, self.new.fold)
             new[alone, self.new.labels[alone]] -= owes
             value, *rest = self._calibrated(old, new)
-            found.append(Optimum(value + prior, shrinkage, quadratic, *rest))
+            best = Optimum(value + prior, shrinkage, quadratic, *rest)
+            found.append(best._replace(value=best.value - self._of_singles(best, new)))
         return min(found)
 
-    def _owes(self, full: Discriminants, shrinkage: float) -> float:
-        """Return o: what the logit of the only image of a class owes to itself.
-
-        A single old class has no spread between classes, so that it tells no share.
-        """
-        within, known = full.own_part(), len(np.unique(self.old.labels))
-        unseen = within / (1 - (1 - shrinkage) * within / max(self.freedom, 0.5))
-        if known < 2 or not within:
-            return unseen
-        sides = ((side.weight, full.whitened(side.features)) for side in (self.old, self.new))
-        old, new = (float((weight @ x**2 - (weight @ x) ** 2).sum()) for weight, x in sides)
-        between = max(old - within, 0.0) * known / (known - 1)
-        return unseen * max(1.0, 1 / len(self.counts) + new / (unseen + between))
+    def _of_singles(self, choice: Optimum, new: Float[np.ndarray, "rows new"]) -> float:
+        """Return the part of the objective that is the loss of single images."""
+        alone = replace(self.new, weight=self.new.weight * (self.new.fold < 0))
+        logits = new + choice.apart * left_out_logits(self.apart, *self.dealt[1])
+        value, _ = self.loss(choice.scale * logits + choice.shift, alone, self.new.labels)
+        return float(self.shares.sum()) * value
 
     @cached_property
     def dealt(self) -> list[tuple[Judges, Int[np.ndarray, " rows"]]]:

@@ -184,6 +184,20 @@ def test_what_is_chosen_is_the_least_of_loss_and_prior(independent: bool, seed: 
         assert found[2] + step[2] < 0 or objective(found + step) > value
 
 
+def test_single_images_do_not_choose_shrinkage_and_quadratic_term() -> None:
+    """The value in comparisons has the loss of old images and the priors alone."""
+    problem = Problem.of(made([1, 1, 1, 1], seed=3))
+    best, old = problem._best(0.5, 0.0), problem.old
+    rows = problem.whole(0.5).rows(problem.moments(ALL), best.quadratic)
+    raw, v = old.features @ rows.weight.T + rows.bias, left_out_logits(problem.apart, old, old.fold)
+    logits = best.scale * (raw + best.apart * v) + best.shift
+    usual, spread = 0.5 * np.log(old.spread / raw.var(0).mean()), raw.var(0).mean()
+    distances = np.log(best.scale) - usual, best.apart * np.sqrt(v.var() / spread)
+    value = 4 * problem.loss(logits, old, None)[0] + np.square(distances).sum() / (2 * 0.5**2)
+    value += (best.quadratic - 1 / 3) ** 2 / (2 * 0.35**2)
+    assert best.value == pytest.approx(value)
+
+
 BALANCE = Balance(
     room=np.array([-1.0, 0.5, 1.0, 2.0, 4.0]), judged=10, needed=np.array([0.7, 1.5]), untested=0.0
 )
@@ -264,7 +278,7 @@ def test_images_left_out_choose_how_much_the_prior_weighs() -> None:
         chosen.append(STRENGTHS[int(np.argmin(totals))])
         wanted = refinement.rows(chosen[-1])[ALL].weight
         np.testing.assert_array_equal(refinement.best()[ALL].weight, wanted)
-    assert [each / KEPT for each in chosen] == [10.0, 0.03, 1.0]
+    assert [each / KEPT for each in chosen] == [30.0, 0.03, 1.0]
 
 
 def test_every_row_is_judged_by_rows_of_the_folds_without_it() -> None:
@@ -276,31 +290,6 @@ def test_every_row_is_judged_by_rows_of_the_folds_without_it() -> None:
         for features, fold, logits in zip(side.features, side.fold.tolist(), found, strict=True):
             rows = refined[fold if fold >= 0 else ALL]
             np.testing.assert_allclose(logits, rows.weight @ features + rows.bias, rtol=1e-9)
-
-
-@pytest.mark.parametrize("apart", [0.1, 1.0, 10.0])
-def test_the_only_image_of_a_class_owes_what_the_formula_says(apart: float) -> None:
-    data = made([1, 1, 3], seed=6)
-    data.features[data.labels >= OLD] *= apart
-    _means, centre, within = naive_moments(data, np.ones(len(data.labels), dtype=bool))
-    system = np.linalg.inv(0.7 * within + 0.3 * np.trace(within) / DIM * np.eye(DIM))
-    spreads = []
-    for sides in (range(OLD), range(OLD, OLD + 3)):
-        images = [data.features[data.labels == each] - centre for each in sides]
-        middle = np.mean([rows.mean(0) for rows in images], axis=0)
-        squares = [[(row - middle) @ system @ (row - middle) for row in rows] for rows in images]
-        spreads.append(np.mean([np.mean(each) for each in squares]))
-    seen = np.trace(system @ within)
-    unseen = seen / (1 - 0.7 * seen / (OLD * 11 + 2))
-    share = unseen / (unseen + (spreads[0] - seen) * OLD / (OLD - 1))
-    wanted = max(unseen, unseen / 3 + share * spreads[1])
-    assert (wanted > unseen) == (apart == 10.0)
-    problem = Problem.of(data)
-    assert problem._owes(problem.whole(0.3), 0.3) == pytest.approx(wanted, rel=1e-9)
-    # One old class tells no share of its spread.
-    problem = Problem.of(data.subset((data.labels == 0) | (data.labels >= OLD)))
-    seen = problem.whole(0.3).own_part()
-    assert problem._owes(problem.whole(0.3), 0.3) == pytest.approx(seen / (1 - 0.7 * seen / 13))
 
 
 def test_rows_of_a_fold_do_not_read_its_old_images() -> None:
