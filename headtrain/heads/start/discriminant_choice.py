@@ -17,9 +17,9 @@ raises its square:
 
     o = t / (1 - (1 - g) t / f)    with f the degrees of freedom of S.
 
-So single images choose s, t and r. Of g and rho they tell only what the spread S of other classes
-says of theirs: the comparison of one g or rho with another leaves their losses out, but not those
-of old images next to their rows.
+So single images choose rho, s, t and r. Of g they tell only what the spread S of other classes says
+of theirs: the comparison of one g with another leaves their losses out, but not those of old images
+next to their rows.
 
 New classes weigh as many images as were judged, and all old images together the same. So one image
 more moves the sum by the share of one image, and with few images the priors decide:
@@ -39,6 +39,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -248,9 +249,9 @@ class Problem:
             new = left_out_logits(rows, self.new, self.new.fold)
             new[alone, self.new.labels[alone]] -= owes
             value, *rest = self._calibrated(old, new)
-            best = Optimum(value + prior, shrinkage, quadratic, *rest)
-            found.append(best._replace(value=best.value - self._of_singles(best, new)))
-        return min(found)
+            found.append((Optimum(value + prior, shrinkage, quadratic, *rest), new))
+        best, new = min(found, key=itemgetter(0))
+        return best._replace(value=best.value - self._of_singles(best, new))
 
     def _of_singles(self, choice: Optimum, new: Float[np.ndarray, "rows new"]) -> float:
         """Return the part of the objective that is the loss of single images."""

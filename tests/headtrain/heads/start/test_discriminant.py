@@ -184,7 +184,7 @@ def test_what_is_chosen_is_the_least_of_loss_and_prior(independent: bool, seed: 
         assert found[2] + step[2] < 0 or objective(found + step) > value
 
 
-def test_single_images_do_not_choose_shrinkage_and_quadratic_term() -> None:
+def test_single_images_do_not_choose_the_shrinkage() -> None:
     """The value in comparisons has the loss of old images and the priors alone."""
     problem = Problem.of(made([1, 1, 1, 1], seed=3))
     best, old = problem._best(0.5, 0.0), problem.old
