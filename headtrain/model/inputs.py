@@ -104,6 +104,8 @@ def _is_pair(given: Any) -> bool:
     if not isinstance(given, list | tuple) or len(given) != 2:
         return False
     dims = tuple(map(np.ndim, given))
+    if dims == (1, 1) and np.asarray(given[1]).dtype.kind in "US":
+        return True
     return dims == (2, 1) or (isinstance(given, tuple) and (dims[0] in (1, 2) or dims[1] == 1))
 
 

@@ -64,6 +64,7 @@ from clinit.headtrain.top.images import Storage, TopImages
 from clinit.headtrain.top.network import check_cut, cut_network
 from clinit.machine import free_memory
 from clinit.observer import Noted, Observer, Progressed, ignore
+from clinit.words import size_text
 
 SHARD_BYTES = 2**27
 """Size of a shard: a killed run loses at most one shard."""
@@ -354,7 +355,7 @@ def prepare_runs(
         (False, "Activations computed from the images each time"),
     ):
         chosen = [part for part, stored in zip(wanted, keep, strict=True) if stored == kept]
-        sizes = [f"{part.name} {cache.bytes(part) / 1e9:.2f} GB" for part in chosen]
+        sizes = [f"{part.name} {size_text(cache.bytes(part))}" for part in chosen]
         if sizes:
             observer(Noted(f"{where}: {', '.join(sizes)}"))
     opened: dict[str, ActivationRows] = {}

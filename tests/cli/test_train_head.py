@@ -80,7 +80,7 @@ def test_one_call_writes_a_record_a_head_and_prints_their_table(
     assert info["base"]["manifest_digest"] != info["new"]["manifest_digest"]
     assert info["config"]["buffer"] == 10
     assert info["timings_s"]["load"] > 0
-    assert f"{new}/train lists 1 bad images: they are left out" in info["notes"]
+    assert f"{new}/train leaves out 1 bad image" in info["notes"]
 
 
 def test_repeated_options_are_combined_and_random_rows_come_once(

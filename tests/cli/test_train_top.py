@@ -29,7 +29,7 @@ def test_runs_are_trained_and_reported(train_top: Command, tmp_path: Path) -> No
     (runs / f".random.tmp-{0:016x}").mkdir(parents=True)  # of a process that was killed
     (runs / f".random.checkpoint.tmp-{0:016x}").write_bytes(b"too")
     shown = checked(train_top("--init=random", "--init=least-square", "--probe"))
-    assert f"Activations in {runs}/trunk-cache, float16: base val 0.00 GB" in shown
+    assert f"Activations in {runs}/trunk-cache, float16: base val 768 B," in shown
     assert f"2 run records at {runs}" in shown
     left = [".lock", "least-square-calibrated", "random", "trunk-cache"]
     assert sorted(path.name for path in runs.iterdir()) == left

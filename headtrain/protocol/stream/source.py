@@ -32,6 +32,7 @@ from clinit.files.paths import is_file
 from clinit.headtrain.protocol.stream.buffer import Pool, disk_note, left_on_disk
 from clinit.machine import Stopwatch, free_memory
 from clinit.observer import Noted, Observer, ignore
+from clinit.words import number_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +201,7 @@ def _source(cache: Cache, stored: Set[CacheSplit], memory: int | None) -> Source
     for name, split in cache.splits.items():
         parts[name] = stored_features(split) if split in stored else split.load()
         if invalid := split.num_rows - split.num_valid:
-            notes.append(f"{split.path} lists {invalid:,} bad images: they are left out")
+            notes.append(f"{split.path} leaves out {number_of(invalid, 'bad image')}")
         if memory is not None and split in stored:
             notes.append(disk_note(split, memory))
     train = parts["train"]

@@ -205,6 +205,8 @@ def check(study: Parts) -> None:
     methods = HEAD_METHODS if study.top is None else TOP_METHODS
     if method not in methods:
         near = did_you_mean(method, methods, lead=". ")
+        if method in (*HEAD_METHODS, *TOP_METHODS):
+            near = f". `clinit train-{'top' if study.top is None else 'head'}` has this method"
         raise ValueError(f"method must be one of {listed(methods, 'or')}, got {method!r}{near}")
     if stream.stop_after is not None and stream.stop_after > stream.tasks:
         most = f"the number of tasks, {stream.tasks}"

@@ -211,6 +211,7 @@ def test_sigmoids_are_independent_and_recorded(place: Path) -> None:
     head = Head(np.eye(2, 3, dtype=np.float32), np.zeros(2, np.float32), ("a", "b"))
     (alone,) = Model(head, activation="sigmoid").predict(np.ones(3))
     assert [each.probability for each in alone.guesses] == pytest.approx([expit(1.0)] * 2)
+    assert Model(head).add([np.ones(3), ["c"]]).model.head.num_classes == 3  # a row and its label
 
 
 @pytest.mark.slow

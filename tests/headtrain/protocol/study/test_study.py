@@ -88,8 +88,8 @@ WRONG = [
 WRONG_TOP = [("rank", 0, 10**9), ("derpp_alpha", -1.0), ("full_rank", 1)]
 CASES = [(top, name, values) for top in (False, True) for name, *values in (WRONG, WRONG_TOP)[top]]
 EXCLUSIVE = [
-    (False, {"method": "ewc"}, "method must be one of .*, got 'ewc'"),
-    (True, {"method": "ncm"}, "method must be one of .*, got 'ncm'"),
+    (False, {"method": "ewc"}, "method must be one of .*, got 'ewc'. .clinit train-top"),
+    (True, {"method": "ncm"}, "method must be one of .*, got 'ncm'. .clinit train-head"),
     (False, {"stop_after": 6}, "at most the number of tasks, 5, got 6"),
     (True, {"precision": "tf32"}, "got 'tf32'"),
 ]
