@@ -97,7 +97,7 @@ class ShrunkCovariance(NamedTuple):
     def spread(self, noise: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
         """Return rows of this covariance from rows of covariance I, both in float32."""
         rows, dim = self.factor.shape
-        if FEW * rows > dim:
+        if FEW * rows > dim and dim * self.variance > 1e-5 * self.trace:
             whole = self.within(np.ones(dim)).astype(np.float32)
             root = scipy.linalg.cholesky(whole, overwrite_a=True)
             spread: np.ndarray = scipy.linalg.blas.strmm(1.0, root, noise.T, trans_a=1).T
