@@ -62,12 +62,17 @@ def log_floor(series: Iterable[Iterable[Line]]) -> float | None:
 
     On a linear scale, a line would look flat next to a line with a peak `LOG_RATIO` times as high.
     The logarithmic scale ends at a hundredth of the least peak, because the valleys of the noise
-    would otherwise fill the height of the figure.
+    would otherwise fill the height of the figure, or lower at the first point of a line.
     """
-    highs = [np.concatenate([[0.0], *(line.high for line in lines)]) for lines in series]
+    every = [list(lines) for lines in series]
+    highs = [np.concatenate([[0.0], *(line.high for line in lines)]) for lines in every]
     peaks = [float(high[np.isfinite(high)].max()) for high in highs]
     peaks = [peak for peak in peaks if peak > 0]
-    return min(peaks) / 100 if spans_decades(peaks) else None
+    if not spans_decades(peaks):
+        return None
+    begins = (float(line.low[0]) for lines in every for line in lines if len(line.low))
+    lowest = min((begin for begin in begins if begin > 0), default=np.inf)
+    return max(min(min(peaks) / 100, 0.8 * lowest), min(peaks) / 1e5)
 
 
 LOG_RATIO = 20.0

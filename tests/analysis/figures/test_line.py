@@ -2,7 +2,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from clinit.analysis.figures.line import lines_of, spans_decades, starts_of
+from clinit.analysis.figures.line import Line, lines_of, log_floor, spans_decades, starts_of
 from clinit.analysis.runs import runs_of
 from tests.analysis.conftest import MakeRun
 
@@ -50,3 +50,11 @@ def test_runs_that_differ_only_in_their_seed_are_one_start(make_run: MakeRun) ->
     assert [start.name for start in starts_of(runs_of(ridges).runs)] == [
         *("least-square (λ 0.1)", "least-square (λ 1)")
     ]
+
+
+def test_a_logarithmic_scale_contains_every_start() -> None:
+    for begin, wanted in ((0.3, 3e-3), (2e-4, 1.6e-4), (0.0, 3e-3), (1e-12, 3e-6)):
+        values = [np.array([8.0, 1e-3]), np.array([begin, 0.3, 1e-6])]
+        assert log_floor([[Line(each, each, each, each)] for each in values]) == pytest.approx(
+            wanted
+        )
