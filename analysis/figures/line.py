@@ -62,7 +62,8 @@ def log_floor(series: Iterable[Iterable[Line]]) -> float | None:
 
     On a linear scale, a line would look flat next to a line with a peak `LOG_RATIO` times as high.
     The logarithmic scale ends at a hundredth of the least peak, because the valleys of the noise
-    would otherwise fill the height of the figure, or lower at the first point of a line.
+    would otherwise fill the height of the figure; or lower, up to a factor of 1e5 below that peak,
+    if a line begins there.
     """
     every = [list(lines) for lines in series]
     highs = [np.concatenate([[0.0], *(line.high for line in lines)]) for lines in every]

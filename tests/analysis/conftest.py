@@ -66,8 +66,7 @@ def make_run() -> MakeRun:
                     right = min(total, max(0, round(share * total) + row % 2))
                     evaluations.append((task, iteration, row, right, total, min(total, right + 1)))
                     if iteration == iterations:
-                        other = origin + (origin == row)
-                        wrong = range(right, total)
+                        other, wrong = origin + (origin == row), range(right, total)
                         mistakes += [(task, iteration, row, image, other) for image in wrong]
             losses = [loss_curve(task, step) for step in range(iterations)]
             steps += [(task, step, loss, loss, None) for step, loss in enumerate(losses)]

@@ -34,8 +34,7 @@ def refused(kind: type[Exception], *words: object) -> str:
 def draw(root: Path, classes: str, count: int, start: int = 0) -> Path:
     """Write images of one colour and some noise for each class."""
     for name in classes:
-        colour = np.random.default_rng(ord(name)).integers(60, 196, 3)
-        folder = root / name
+        colour, folder = np.random.default_rng(ord(name)).integers(60, 196, 3), root / name
         folder.mkdir(parents=True)
         for number in range(start, start + count):
             noise = np.random.default_rng(number).integers(-50, 50, (36, 40, 3))

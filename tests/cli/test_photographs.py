@@ -66,8 +66,7 @@ def test_ticked_photographs_with_wrong_labels_are_left_out_and_the_model_gets_be
             Image.fromarray((np.array(colour) + noise).clip(0, 255).astype(np.uint8)).save(path)
             planted |= {f"{name}/{path.name}"} if wrong else set()
     out = f"{shlex.quote(str(tiny_onnx.path))} photos --out new --html new.html --json"
-    before = json.loads(clinit(tmp_path, f"clinit add {out}"))
-    dropped = min(planted)
+    before, dropped = json.loads(clinit(tmp_path, f"clinit add {out}")), min(planted)
     script = ticked(tmp_path / "new.html", "May not belong to their class", dropped)
     after = json.loads(clinit(tmp_path, script))
     listed = {*(tmp_path / "without.txt").read_text(encoding="utf-8").splitlines()}

@@ -73,8 +73,7 @@ def test_all_tables_and_figures_are_made_of_the_digits_in_a_reduced_setting(tmp_
         wide = {**os.environ, "COLUMNS": "100"}
         return subprocess.run(command, check=True, capture_output=True, text=True, env=wide).stdout
 
-    whole = reproduce("all")
-    tables = [table for table in TABLES if table.name != "figures"]
+    whole, tables = reproduce("all"), [table for table in TABLES if table.name != "figures"]
     parts = whole.split("\nA reduced setting: ")
     for table, (before, shown) in zip(tables, pairwise(parts), strict=True):
         heading = f"Table {table.number}: {table.title}" if table.number else table.title

@@ -112,8 +112,7 @@ def found_command(words: list[str]) -> tuple[Any, list[str]]:
 def problem(words: list[str]) -> str | None:
     """Return what no command of clinit takes in `clinit WORD…`; None if all is well."""
     context, words = found_command(words[: words.index(">")] if ">" in words else words)
-    command = context.command
-    told = [word for word in words if word not in PLACEHOLDERS]
+    command, told = context.command, [word for word in words if word not in PLACEHOLDERS]
     try:
         values, extra, _ = command.make_parser(context).parse_args(list(told))
         if extra:

@@ -26,8 +26,7 @@ PARTS = ("analysis", "cli", "data_manifests", "extract", "headtrain")
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the source with all files and changes of the page."""
-    root = tmp_path_factory.mktemp("source")
-    ignore = shutil.ignore_patterns("__pycache__")
+    root, ignore = tmp_path_factory.mktemp("source"), shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "src", root / "src", symlinks=True, ignore=ignore)
     for part in PARTS:
         shutil.copytree(ROOT / part, root / part, ignore=ignore)

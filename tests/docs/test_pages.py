@@ -141,8 +141,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_format_has_its_line() -> None:
-    page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
-    found = set()
+    page, found = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8"), set()
     for part in ("extract", "headtrain"):
         for path in (ROOT / part).rglob("*.py"):
             text = path.read_text(encoding="utf-8")

@@ -129,8 +129,7 @@ def change_metadata(content: bytes, rng: random.Random, twin: bytes) -> bytes:
 def change_table(content: bytes, rng: random.Random, twin: bytes) -> bytes:
     """Change rows of a table, and write it as a whole file again."""
     table = pl.read_parquet(content)
-    metadata = pl.read_parquet_metadata(io.BytesIO(content))
-    row = rng.randrange(len(table))
+    metadata, row = pl.read_parquet_metadata(io.BytesIO(content)), rng.randrange(len(table))
     number = rng.choice([name for name, kind in table.schema.items() if kind.is_numeric()])
     values = table[number].to_list()
     values[row] = rng.choice((-1, 7, (values[row] or 0) + 1))
@@ -199,8 +198,7 @@ SLOW = [
 def damaged(path: str, sort: str, number: int, work: Path) -> tuple[bytes, bytes | None]:
     """Return the content of a file, and that after a damage."""
     source, twin = (min(work.glob(each)) for each in (path, FILES[path][1]))
-    damage = DAMAGES.get(sort) or CHANGES[Path(path).suffix]
-    content = source.read_bytes()
+    damage, content = DAMAGES.get(sort) or CHANGES[Path(path).suffix], source.read_bytes()
     return content, damage(content, random.Random(f"{number} {path} {sort}"), twin.read_bytes())
 
 

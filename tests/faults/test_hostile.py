@@ -168,8 +168,7 @@ def elsewhere(file: Any, scene: Scene) -> None:
 
 def table_bomb(scene: Scene) -> bytes:
     """Return a table of 64 million rows in some kilobytes."""
-    table = pl.read_parquet(scene.own(CLASSES)).clear(2**24)
-    file = io.BytesIO()
+    table, file = pl.read_parquet(scene.own(CLASSES)).clear(2**24), io.BytesIO()
     bomb = pl.concat([table] * 4, rechunk=False)
     bomb.write_parquet(file, compression="zstd", row_group_size=2**24)
     return file.getvalue()

@@ -78,8 +78,7 @@ def test_after_a_kill_or_a_failure_the_same_command_ends_as_if_nothing_had_happe
     scene: Scene, undisturbed: Callable[[str], Path], command: str, mode: str, share: float
 ) -> None:
     whole, words = undisturbed(command), WRITERS[command].split()
-    wanted = told(whole)["results"]
-    first = first_run(scene, words, mode, share, whole)
+    wanted, first = told(whole)["results"], first_run(scene, words, mode, share, whole)
     if mode != "SIGKILL":
         signals = {"SIGTERM": 128 + signal.SIGTERM, "SIGINT": 128 + signal.SIGINT}
         assert first.problems(ends=(0, signals.get(mode, 1))) == []

@@ -25,8 +25,7 @@ from clinit.headtrain.protocol.record.format import read_record
 @contextmanager
 def without_rights(path: Path) -> Iterator[None]:
     """Take the right to read `path` away, and from this thread what lets root pass."""
-    libc = ctypes.CDLL(None)
-    version_and_thread = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    libc, version_and_thread = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)
     held = (ctypes.c_uint32 * 6)()  # two words each: effective, permitted, inheritable
     libc.capget(version_and_thread, held)
     path.chmod(0)

@@ -191,8 +191,7 @@ def test_a_task_starts_on_the_device_and_its_rows_are_written_there(
 ) -> None:
     """The way from features to the bank, with tensors of the bank as arrays of the device."""
     features, labels = sample(np.float32)
-    study = Study.of({"init": init}).resolved()
-    head = head_rows()
+    study, head = Study.of({"init": init}).resolved(), head_rows()
     bank = Bank(head, [study.training], torch.device("cpu"))
     task = Task(1, np.arange(NEW), OLD)
 

@@ -113,8 +113,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         array_api_compat, "array_namespace", lambda *arrays: Recording(real(*arrays), calls)
     )
     features, labels = sample(np.float32)
-    groups = np.arange(len(labels)) // 2
-    head = head_rows().between(0, OLD + NEW)
+    groups, head = np.arange(len(labels)) // 2, head_rows().between(0, OLD + NEW)
     for weighting in ("class", "sample"):
         statistics = ClassStatistics.of(features, labels, weighting=weighting)  # type: ignore[arg-type]
         LambdaPath.of(statistics).head(0.05)

@@ -69,8 +69,7 @@ def class_weights(labels: np.ndarray) -> np.ndarray:
 
 def refit(features: np.ndarray, labels: np.ndarray, lam: float, classes: int) -> np.ndarray:
     """W_LS by scikit-learn, the bias as the last column."""
-    ridge = Ridge(alpha=lam, fit_intercept=False)
-    targets = np.eye(classes)[labels]
+    ridge, targets = Ridge(alpha=lam, fit_intercept=False), np.eye(classes)[labels]
     fitted = ridge.fit(extended(features), targets, sample_weight=class_weights(labels))
     return np.asarray(fitted.coef_)
 

@@ -28,8 +28,7 @@ def squared(logits: Tensor, labels: Tensor) -> Tensor:
 @pytest.mark.parametrize(("own", "name"), [(entropy, "ce"), (squared, "mse")])
 def test_an_own_loss_has_value_and_gradient_of_the_built_in_one(own: Any, name: str) -> None:
     logits = torch.randn(20, 3, 7, generator=torch.Generator().manual_seed(0)).double()
-    labels = (torch.arange(20) % 7)[:, None].expand(20, 3)
-    out = torch.empty_like(logits)
+    labels, out = (torch.arange(20) % 7)[:, None].expand(20, 3), torch.empty_like(logits)
     found = loss_named(Study.of({"loss": own}).training.loss)
     value, gradient = found.value_and_gradient(logits, labels, out)
     expected = LOSSES[name].value_and_gradient(logits, labels)

@@ -12,14 +12,21 @@ in nats. The mean without an image lies away from it, so that r < 0 would be an 
 class with several independent images is judged by images that its row was computed without (five
 folds). The only image of a class is judged by the expected logit of another image, u_c.(h - m) - o:
 with h = mu + e and u_c = A^-1 (mu + e - m), it owes e.A^-1 e to itself. Of an image that is part of
-S, the mean is t = tr(A^-1 S). An image that is not owes more, because a deviation left out of S
-raises its square:
+S, the mean is t = tr(A^-1 S). An image that is not owes more,
 
-    o = t / (1 - (1 - g) t / f)    with f the degrees of freedom of S.
+    o_0 = t / (1 - (1 - g) t / f)
 
-So single images choose rho, s, t and r. Of g they tell only what the spread S of other classes says
-of theirs: the comparison of one g with another leaves their losses out, but not those of old images
-next to their rows.
+with f the degrees of freedom of S: a deviation left out of S raises its square like this. And new
+classes may vary more than old ones. With T the mean square of L^-1 h, A = L L^T, about the mean of
+the old images, (T - t) K / (K - 1) of it lies between the K old classes. The share within classes
+is taken to be that of old classes, but no smaller than S has it: with T' the same as T of the new
+images, and one of their C classes spread as old ones,
+
+    o = o_0 max(1, 1 / C + T' / (o_0 + (T - t) K / (K - 1))).
+
+So single images choose rho, s, t and r. For g, o depends too much on S, the spread of other
+classes: the comparison of one g with another leaves the losses of single images out, but not those
+of old images next to their rows.
 
 New classes weigh as many images as were judged, and all old images together the same. So one image
 more moves the sum by the share of one image, and with few images the priors decide:
@@ -240,8 +247,7 @@ class Problem:
         whole = self.whole(shrinkage)
         weights = {fold: whole.weight(rest) for fold, rest in self.remaining.items()}
         alone = np.flatnonzero(self.new.fold < 0)
-        within, found = whole.own_part() if len(alone) else 0.0, []
-        owes = within / (1 - (1 - shrinkage) * within / max(self.freedom, 0.5))
+        owes, found = self._owes(whole, shrinkage) if len(alone) else 0.0, []
         for quadratic in QUADRATICS:
             prior = cost + ((quadratic - self.usual[1]) / 0.35) ** 2 / 2
             rows = {f: m.rows(weights[f], quadratic) for f, m in self.remaining.items()}
@@ -259,6 +265,20 @@ class Problem:
         logits = new + choice.apart * left_out_logits(self.apart, *self.dealt[1])
         value, _ = self.loss(choice.scale * logits + choice.shift, alone, self.new.labels)
         return float(self.shares.sum()) * value
+
+    def _owes(self, full: Discriminants, shrinkage: float) -> float:
+        """Return o: what the logit of the only image of a class owes to itself.
+
+        A single old class has no spread between classes, so that it tells no share.
+        """
+        within, known = full.own_part(), len(np.unique(self.old.labels))
+        unseen = within / (1 - (1 - shrinkage) * within / max(self.freedom, 0.5))
+        if known < 2 or not within:
+            return unseen
+        sides = ((side.weight, full.whitened(side.features)) for side in (self.old, self.new))
+        old, new = (float((weight @ x**2 - (weight @ x) ** 2).sum()) for weight, x in sides)
+        between = max(old - within, 0.0) * known / (known - 1)
+        return unseen * max(1.0, 1 / len(self.counts) + new / (unseen + between))
 
     @cached_property
     def dealt(self) -> list[tuple[Judges, Int[np.ndarray, " rows"]]]:

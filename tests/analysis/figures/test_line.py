@@ -54,7 +54,6 @@ def test_runs_that_differ_only_in_their_seed_are_one_start(make_run: MakeRun) ->
 
 def test_a_logarithmic_scale_contains_every_start() -> None:
     for begin, wanted in ((0.3, 3e-3), (2e-4, 1.6e-4), (0.0, 3e-3), (1e-12, 3e-6)):
-        values = [np.array([8.0, 1e-3]), np.array([begin, 0.3, 1e-6])]
-        assert log_floor([[Line(each, each, each, each)] for each in values]) == pytest.approx(
-            wanted
-        )
+        both = [np.array([8.0, 1e-3]), np.array([begin, 0.3, 1e-6])]
+        floor = log_floor([[Line(each, each, each, each)] for each in both])
+        assert floor == pytest.approx(wanted)

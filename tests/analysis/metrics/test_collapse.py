@@ -35,8 +35,7 @@ def transcribed(
     classes, groups = len(w), more.get("groups")
     groups = np.arange(len(labels)) if groups is None else groups
     sizes = {g: int((groups == g).sum()) for g in groups}
-    shares = np.array([1 / sizes[g] for g in groups])
-    features = features.astype(np.float64)
+    shares, features = np.array([1 / sizes[g] for g in groups]), features.astype(np.float64)
     own = [[*zip(features[labels == c], shares[labels == c], strict=True)] for c in range(classes)]
     counts = [sum(s for _, s in rows) for rows in own]
     means = [sum(s * z for z, s in rows) / n for rows, n in zip(own, counts, strict=True)]

@@ -57,8 +57,7 @@ def test_spikes_at_task_switches_survive_the_thinning(
 
 
 def test_losses_that_are_no_numbers_are_gaps(make_run: MakeRun) -> None:
-    record = make_run(iterations=4, every=2)
-    losses = [1.0, math.nan, math.inf, None] * 3
+    record, losses = make_run(iterations=4, every=2), [1.0, math.nan, math.inf, None] * 3
     steps = record.steps.with_columns(loss=pl.Series(losses, dtype=pl.Float32))
     found = curves([RunSummary.of(replace(record, steps=steps))])
     assert [value for _, _, value in decoded(found, "loss", 0)] == [1, None, None, None] * 3

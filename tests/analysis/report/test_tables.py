@@ -48,8 +48,7 @@ def test_the_table_of_runs_keeps_all_columns_whole_at_80_characters(three_inits:
 def test_chosen_columns_that_do_not_fit_are_left_out_from_the_right_and_named(
     make_run: MakeRun,
 ) -> None:
-    report = seeded(make_run, 1)
-    headings = ["BWT", "A_task", "A_base", "L_new", "forg."]
+    report, headings = seeded(make_run, 1), ["BWT", "A_task", "A_base", "L_new", "forg."]
     for width in (40, 60, 120):
         text = printed(run_table(report.runs, FURTHER), width)
         head = next(line for line in text.splitlines() if "BWT" in line)

@@ -120,8 +120,7 @@ def test_another_tar_of_the_same_size_is_not_that_of_the_manifest(
 def test_a_damaged_header_of_a_member_is_one_bad_image(
     tmp_path: Path, tar: list[Row], place: int, by: bytes
 ) -> None:
-    start = tar[1][6] - 512 + place
-    content = bytearray((tmp_path / "x.tar").read_bytes())
+    start, content = tar[1][6] - 512 + place, bytearray((tmp_path / "x.tar").read_bytes())
     content[start : start + len(by)] = by
     (tmp_path / "x.tar").write_bytes(content)
     images = ContainedImages(tmp_path, table(tar))
@@ -257,8 +256,7 @@ def test_damage_to_a_container_is_told_or_spoils_no_other_row(tmp_path: Path, ki
             tmp_path / "train.parquet", pictures, labels, row_group_size=3, compression="gzip"
         )
     whole, manifest = path.read_bytes(), scan(kind, tmp_path, "train").manifest
-    places = manifest.table.select("position", "size_bytes").rows()
-    outcomes = set[str]()
+    places, outcomes = manifest.table.select("position", "size_bytes").rows(), set[str]()
     for content in damages(whole):
         path.write_bytes(content)
         try:

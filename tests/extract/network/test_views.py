@@ -161,8 +161,7 @@ def recorded(seed: int) -> tuple[Callable[[], float], list[float]]:
 def test_boxes_are_those_of_the_naive_procedure(height: int, width: int) -> None:
     for seed in range(200):
         draw, drawn = recorded(seed)
-        found = crop_box(height, width, draw)
-        steps = iter(drawn)
+        found, steps = crop_box(height, width, draw), iter(drawn)
         assert found == Box(*naive_box(height, width, steps))
         assert next(steps, None) is None, "as many numbers are drawn as are needed"
         for box in (found, crop_box(height, width, lambda: 0.0)):
@@ -173,8 +172,7 @@ def test_boxes_are_those_of_the_naive_procedure(height: int, width: int) -> None
 def test_pixels_are_those_of_pillow_cropped_resized_and_mirrored() -> None:
     flips = 0
     for row in range(12):
-        pixels = image(90, 140)
-        draw = np.random.default_rng([3, 1, row]).random
+        pixels, draw = image(90, 140), np.random.default_rng([3, 1, row]).random
         box = crop_box(90, 140, draw)
         picture = Image.fromarray(pixels.permute(1, 2, 0).numpy())
         expected = pil_functional.resized_crop(

@@ -323,8 +323,7 @@ def test_a_gpu_gives_the_same_bits_when_copies_overlap(tiny_weights: Path, autoc
         for batch in arrive([64] * 20 + [7]):
             yield replaced(batch, pixels=batch.pixels.pin_memory())
 
-    timing = Timing()
-    plain = [compute(batch.pixels.to(cuda)).cpu() for batch in pinned()]
+    timing, plain = Timing(), [compute(batch.pixels.to(cuda)).cpu() for batch in pinned()]
     found = [features.clone() for _, features in overlapped(pinned(), compute, cuda, timing)]
     assert len(found) == len(plain) == 21
     assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))

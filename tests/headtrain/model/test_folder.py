@@ -230,8 +230,7 @@ def test_code_that_a_model_file_names_is_not_run(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str
 ) -> None:
     (tmp_path / "evil.pth").write_bytes(pickle.dumps(_Evil(tmp_path / "exploded")))
-    own = engine_of(model).backbone.config.model_args
-    path = tmp_path / "model.safetensors"
+    own, path = engine_of(model).backbone.config.model_args, tmp_path / "model.safetensors"
     evil = altered(model, args={**own, argument: str(tmp_path / "evil.pth")})
     write_network(network_of(model), evil, path)
 

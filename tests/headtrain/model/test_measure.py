@@ -32,8 +32,7 @@ NAMES = ("x", "y", "z")
 
 def photographs(counts: tuple[int, ...] = (9, 7, 5)) -> FeatureSet:
     """Return features of new classes; the first three images of each show the same."""
-    rng = np.random.default_rng(1)
-    labels = np.repeat(np.arange(len(counts)), counts)
+    rng, labels = np.random.default_rng(1), np.repeat(np.arange(len(counts)), counts)
     features = rng.standard_normal((len(labels), 12)) + 1.5 * np.eye(12)[labels]
     place = np.concatenate([np.arange(count) for count in counts])
     groups = 100 * labels + np.maximum(place - 2, 0)

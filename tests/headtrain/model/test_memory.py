@@ -59,8 +59,7 @@ def test_statistics_that_came_in_parts_are_those_of_all_images(rows: FeatureSet)
 
 
 def test_the_population_covariance_has_no_bias_of_small_classes() -> None:
-    rng = np.random.default_rng(1)
-    factor = np.array([[1.0, 0.5], [0.0, 2.0]])
+    rng, factor = np.random.default_rng(1), np.array([[1.0, 0.5], [0.0, 2.0]])
     found = np.zeros((2, 2))
     for _ in range(400):
         labels = np.repeat(np.arange(6), (1, 2, 2, 3, 3, 5))
@@ -87,8 +86,7 @@ def test_classes_in_another_order_take_all_that_is_theirs_along(rows: FeatureSet
 
 
 def test_other_classes_stay_and_stored_rows_count_once(rows: FeatureSet) -> None:
-    memory = in_two_parts(rows)
-    moved = replace(rows, features=rows.features + 1)
+    memory, moved = in_two_parts(rows), replace(rows, features=rows.features + 1)
     fresh = Memory.of(part(moved, 3, 5).named(rows.class_names), BACKBONE)
     found = memory.updated(fresh)
     np.testing.assert_array_equal(found.means[:3], memory.means[:3])

@@ -27,8 +27,7 @@ LABELS = np.array([0, 2, 3])
 
 def source(per_class: int = 60, seed: int = 0, apart: float = 1.3, mean: float = 2.0) -> Source:
     """Return rows of three classes; the class `none` has none."""
-    rng = np.random.default_rng(seed)
-    labels = np.repeat(LABELS, per_class)
+    rng, labels = np.random.default_rng(seed), np.repeat(LABELS, per_class)
     features = rng.standard_normal((len(labels), 6)) + mean + apart * np.eye(6)[labels]
     train = FeatureSet(features.astype(np.float32), labels, NAMES)
     return Source(train=train, val=train.part(np.zeros(len(labels), dtype=bool)))

@@ -47,8 +47,7 @@ def make_new(train: Sequence[int] = (25,) * NEW, val: Sequence[int] = (6,) * NEW
 
 def make_head() -> Head:
     mean = 4 * centres(BASE, 1)
-    bias = -(mean**2).sum(1) / 8
-    names = tuple(f"base{i}" for i in range(BASE))
+    bias, names = -(mean**2).sum(1) / 8, tuple(f"base{i}" for i in range(BASE))
     return Head(mean.astype(np.float32), bias.astype(np.float32), names)
 
 

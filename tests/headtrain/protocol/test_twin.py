@@ -95,8 +95,7 @@ def test_an_evaluation_waits_once_for_close_rows_and_twice_for_counts(
     expected = evaluate.evaluate(plain, LabelledRows.on(plain.device, *given))
     with twin:
         bank, test = close_bank(CUDA), LabelledRows.on(CUDA, *given)
-        before = twin.waits
-        found = evaluate.evaluate(bank, test)
+        before, found = twin.waits, evaluate.evaluate(bank, test)
         assert twin.waits - before == 3, twin.counts
     assert bank.has_tf32 > FormBank.has_tf32
     np.testing.assert_array_equal(found.correct, expected.correct)

@@ -106,8 +106,7 @@ def test_the_former_logits_are_those_of_the_start_of_the_task(
             for parameter in model.parameters():
                 parameter += 0.1 * torch.randn_like(parameter)
         batch = draw(images, task, step=0)
-        found = method.loss(model, batch)
-        dark = batch.rows[batch.num_new :]
+        found, dark = method.loss(model, batch), batch.rows[batch.num_new :]
         assert_is_equation_6(config, name, model, images, found, batch, dark, former)
         method.end(model, task, images)
         assert not method.memory

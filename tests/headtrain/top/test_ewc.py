@@ -151,8 +151,7 @@ def test_the_layers_of_timm_are_followed_and_mixed_precision_is_left_out(
     network, images, rows = build(key), make_images(6, shape=(3, 32, 32)), np.arange(6)
     halves, dim = cut_network(network, 1), network.get_classifier().in_features
     images.values = halves.trunk(images.values)
-    head = Rows(np.random.default_rng(0).normal(size=(6, dim)), np.zeros(6))
-    found = {}
+    head, found = Rows(np.random.default_rng(0).normal(size=(6, dim)), np.zeros(6)), {}
     for precision in ("float32", "bf16"):
         settings = {"method": "ewc", "top_blocks": 1, "precision": precision}
         model = PlasticModel(network, halves, head, Study.of(settings, top=True).resolved())

@@ -278,7 +278,7 @@ def test_images_left_out_choose_how_much_the_prior_weighs() -> None:
         chosen.append(STRENGTHS[int(np.argmin(totals))])
         wanted = refinement.rows(chosen[-1])[ALL].weight
         np.testing.assert_array_equal(refinement.best()[ALL].weight, wanted)
-    assert [each / KEPT for each in chosen] == [30.0, 0.03, 1.0]
+    assert [each / KEPT for each in chosen] == [10.0, 0.03, 1.0]
 
 
 def test_every_row_is_judged_by_rows_of_the_folds_without_it() -> None:
@@ -290,6 +290,31 @@ def test_every_row_is_judged_by_rows_of_the_folds_without_it() -> None:
         for features, fold, logits in zip(side.features, side.fold.tolist(), found, strict=True):
             rows = refined[fold if fold >= 0 else ALL]
             np.testing.assert_allclose(logits, rows.weight @ features + rows.bias, rtol=1e-9)
+
+
+@pytest.mark.parametrize("apart", [0.1, 1.0, 10.0])
+def test_the_only_image_of_a_class_owes_what_the_formula_says(apart: float) -> None:
+    data = made([1, 1, 3], seed=6)
+    data.features[data.labels >= OLD] *= apart
+    _means, centre, within = naive_moments(data, np.ones(len(data.labels), dtype=bool))
+    system = np.linalg.inv(0.7 * within + 0.3 * np.trace(within) / DIM * np.eye(DIM))
+    spreads = []
+    for sides in (range(OLD), range(OLD, OLD + 3)):
+        images = [data.features[data.labels == each] - centre for each in sides]
+        middle = np.mean([rows.mean(0) for rows in images], axis=0)
+        squares = [[(row - middle) @ system @ (row - middle) for row in rows] for rows in images]
+        spreads.append(np.mean([np.mean(each) for each in squares]))
+    seen = np.trace(system @ within)
+    unseen = seen / (1 - 0.7 * seen / (OLD * 11 + 2))
+    share = unseen / (unseen + (spreads[0] - seen) * OLD / (OLD - 1))
+    wanted = max(unseen, unseen / 3 + share * spreads[1])
+    assert (wanted > unseen) == (apart == 10.0)
+    problem = Problem.of(data)
+    assert problem._owes(problem.whole(0.3), 0.3) == pytest.approx(wanted, rel=1e-9)
+    # One old class tells no share of its spread.
+    problem = Problem.of(data.subset((data.labels == 0) | (data.labels >= OLD)))
+    seen = problem.whole(0.3).own_part()
+    assert problem._owes(problem.whole(0.3), 0.3) == pytest.approx(seen / (1 - 0.7 * seen / 13))
 
 
 def test_rows_of_a_fold_do_not_read_its_old_images() -> None:

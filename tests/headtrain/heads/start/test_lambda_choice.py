@@ -25,8 +25,7 @@ OLD, NEW, DIM = 3, 2, 8
 
 def arrival(rows: int = 8, noise: float = 2.0, seed: int = 0) -> NewClasses:
     rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(OLD + NEW, DIM))
-    labels = np.tile(np.arange(OLD + NEW), rows)
+    centres, labels = rng.normal(size=(OLD + NEW, DIM)), np.tile(np.arange(OLD + NEW), rows)
     features = centres[labels] + noise * rng.normal(size=(len(labels), DIM))
     return NewClasses(features, labels, Rows(centres, rng.normal(size=OLD + NEW)), OLD, OLD + NEW)
 
@@ -70,8 +69,7 @@ def test_classes_of_a_single_image_judge_lambda_too() -> None:
     data = arrival(seed=1)
     kept = np.delete(np.arange(len(data.labels)), np.flatnonzero(data.labels == OLD)[1:])
     data = replace(data, features=data.features[kept], labels=data.labels[kept])
-    path = LambdaPath.of(data.statistics())
-    around = CalibrationSet.of(data, LOSSES["ce"])
+    path, around = LambdaPath.of(data.statistics()), CalibrationSet.of(data, LOSSES["ce"])
     found = initialise(Start(lam="auto"), data)
     assert found.curve == found_by(around, path)
     assert found.curve != found_by(around.subset(data.labels != OLD), path)
@@ -89,8 +87,7 @@ def opposites(seed: int = 0) -> NewClasses:
 
 def test_where_rows_are_of_no_use_there_is_no_curve_and_no_negative_factor() -> None:
     data = replace(opposites(), base=OLD - 2)
-    around = CalibrationSet.of(data, LOSSES["ce"])
-    path = LambdaPath.of(data.statistics())
+    around, path = CalibrationSet.of(data, LOSSES["ce"]), LambdaPath.of(data.statistics())
     assert found_by(around, path) is None
     found = initialise(Start(), data)
     # No loss: they are not calibrated.
@@ -107,8 +104,7 @@ def test_a_lambda_of_negative_factor_is_not_chosen() -> None:
         data = arrival(rows=2, noise=6.0, seed=seed)
         around = CalibrationSet.of(data, LOSSES["ce"])
         path = LambdaPath.of(data.statistics())
-        curve = found_by(around, path)
-        search = _Search(around, path, Start())
+        curve, search = found_by(around, path), _Search(around, path, Start())
         together([search.begin()])
         if curve is None:
             continue

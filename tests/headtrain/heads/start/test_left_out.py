@@ -84,8 +84,7 @@ def naive_least_squares(start: Start, data: NewClasses, lam: float, most_rows: i
             weights[labels == labels[row]] *= n / (n - 1)
         weighted = z * weights[:, None]
         system = weighted.T @ z + lam * np.eye(DIM + 1)
-        head = np.linalg.solve(system, weighted.T @ truth).T[START:]
-        seen = z[row].copy()
+        head, seen = np.linalg.solve(system, weighted.T @ truth).T[START:], z[row].copy()
         if start.bias == "keep":
             seen[-1] = 0.0
         logits.append(head @ seen)

@@ -15,8 +15,7 @@ CONFIG = {"init": "random", "tasks": 2, "buffer": 7, "batch_size": 2}
 
 
 def notes(base: Source = BASE, new: Source = NEW, head: Head = HEAD, **changes: Any) -> list[str]:
-    facts = changes.pop("facts", {})
-    study = Study.of({**CONFIG, **changes}).resolved()
+    facts, study = changes.pop("facts", {}), Study.of({**CONFIG, **changes}).resolved()
     return data_notes(build_scenario(base, new, head, study.stream), base, new, [study], facts)
 
 

@@ -36,8 +36,7 @@ def test_every_row_has_the_head_row_of_its_class(tasks: int) -> None:
     scenario = build(base, new, head_of("abcd"), replace(CONFIG, tasks=tasks, seed=3))
     for pool, side in ((scenario.train, "train"), (scenario.val, "val")):
         features = [getattr(each, side).features for each in (base, new)]
-        letters = np.concatenate(features)[:, 0].astype(int)
-        known = pool.labels >= 0
+        letters, known = np.concatenate(features)[:, 0].astype(int), pool.labels >= 0
         named = [ord(scenario.class_names[row]) for row in pool.labels[known]]
         assert named == letters[known].tolist()
         assert {chr(letter) for letter in letters[~known]} <= {"x"}
@@ -115,8 +114,7 @@ def test_shots_are_drawn_per_class_and_more_of_them_hold_the_fewer() -> None:
 def test_every_class_arrives_once_and_rows_follow_the_order_of_arrival(
     num_classes: int, share: float, first_row: int, seed: int
 ) -> None:
-    classes = np.arange(num_classes) * 3
-    num_tasks = 1 + int(share * (num_classes - 1))
+    classes, num_tasks = np.arange(num_classes) * 3, 1 + int(share * (num_classes - 1))
     tasks = split_into_tasks(shuffled(classes, seed), tasks=num_tasks, first_row=first_row)
     assert sorted(np.concatenate([task.classes for task in tasks])) == list(classes)
     assert [task.number for task in tasks] == list(range(1, num_tasks + 1))

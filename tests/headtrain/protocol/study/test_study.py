@@ -164,8 +164,7 @@ def test_resolving_twice_changes_nothing_and_keeps_the_identity(top: bool) -> No
 
 def test_a_record_names_what_its_method_reads() -> None:
     every = settings_of(top=True).keys() - {"probe"}
-    low_rank = study(True).resolved().settings()
-    every = every - {*EARLIER} | {"new_share"}
+    low_rank, every = study(True).resolved().settings(), every - {*EARLIER} | {"new_share"}
     assert low_rank.keys() == every - {*EWC, *DERPP}
     assert study(True, method="ewc").resolved().settings().keys() == every - {*LOW_RANK, *DERPP}
     full = study(True, full_rank=True, method="derpp").resolved().settings()

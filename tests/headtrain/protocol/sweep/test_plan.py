@@ -55,8 +55,7 @@ def test_names_hold_what_varies_and_nothing_else() -> None:
 
 
 def test_a_name_in_the_folder_never_means_two_runs() -> None:
-    before = runs("init=lda", "lr=1e-3")
-    after = runs("init=lda", "lr=1e-2")
+    before, after = runs("init=lda", "lr=1e-3"), runs("init=lda", "lr=1e-2")
     assert run_names(before) == run_names(after) == ["lda-calibrated"]
     assert run_names(after, [before[0].values()]) == ["lda-calibrated-lr=0.01"]
 

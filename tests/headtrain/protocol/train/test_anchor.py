@@ -52,8 +52,7 @@ def penalty(anchor: Anchor, weight: Tensor, bias: Tensor, start: tuple[Tensor, T
 def test_the_gradient_is_that_of_autograd(anchor: Anchor, loss: str) -> None:
     bank = bank_of(Training(loss=loss, lr=1e-2))  # type: ignore[arg-type]
     start = bank.weight[0].double(), bank.bias[0].double()
-    updates = Updates(bank, BATCH, [anchor])
-    random = torch.Generator().manual_seed(1)
+    updates, random = Updates(bank, BATCH, [anchor]), torch.Generator().manual_seed(1)
     for each in (bank.weight, bank.bias):
         each += 0.1 * torch.randn(each.shape, generator=random)
     weight, bias = (each[0].double().requires_grad_() for each in (bank.weight, bank.bias))
@@ -93,8 +92,7 @@ def test_a_bank_gives_the_bits_of_single_heads_and_an_unheld_head_those_without_
         Training(lr=1e-2, weight_decay=0.5),
     ]
     anchors = [None, *ANCHORS, ANCHORS[0]]
-    among = trained(bank_of(*heads), anchors)
-    plain = trained(bank_of(*heads), None)
+    among, plain = trained(bank_of(*heads), anchors), trained(bank_of(*heads), None)
     assert torch.equal(among.weight[0], plain.weight[0])
     for index, (training, anchor) in enumerate(zip(heads, anchors, strict=True)):
         alone = Bank(head(index), [training], CPU)

@@ -52,8 +52,7 @@ def make_steps(
     random = np.random.default_rng(2)
     head = Rows(random.normal(size=(CLASSES, DIM)), random.normal(size=CLASSES))
     bank, schedule = Bank(head, HEADS, CPU), make_schedule()
-    batches = torch.from_numpy(schedule.batches)
-    shares = rate_shares(rate, STEPS)
+    batches, shares = torch.from_numpy(schedule.batches), rate_shares(rate, STEPS)
     return bank, TaskSteps(Updates(bank, BATCH), feed(make_rows(), batches), schedule, shares)
 
 

@@ -167,8 +167,7 @@ def rounded(values: Tensor) -> Tensor:
 def test_bf16_products_round_operands_and_results_and_nothing_else() -> None:
     features = batches()[0][0]
     weight, bias = torch.randn(CLASSES, DIM), torch.randn(CLASSES)
-    gradient = torch.randn(BATCH, CLASSES)
-    products = Bf16Products(BATCH, CLASSES, DIM, CPU)
+    gradient, products = torch.randn(BATCH, CLASSES), Bf16Products(BATCH, CLASSES, DIM, CPU)
     logits, weight_gradient = torch.empty(BATCH, CLASSES), torch.full((CLASSES, DIM), torch.nan)
     products.read(features.float())
     products.logits(weight, bias, logits)

@@ -67,16 +67,14 @@ class Reader:
             self.reads += 1
             return rows
 
-        seen = TaskRows(2, np.arange(len(labels)), labels, 0, 0)
-        cpu = torch.device("cpu")
+        seen, cpu = TaskRows(2, np.arange(len(labels)), labels, 0, 0), torch.device("cpu")
         self.start = TaskStart(
             TASK, OLD, seen, read, lambda: groups, solved, cpu, starts={} if alike else None
         )
 
 
 def test_features_and_statistics_are_computed_once_and_charged_to_all_who_need_them() -> None:
-    reader = Reader()
-    least_square = study(init="least-square", lam="auto")
+    reader, least_square = Reader(), study(init="least-square", lam="auto")
     configs = [least_square, least_square.changed({"scale": "norm"}), study(init="imprint")]
     seconds = [reader.start.start(config, head())[1] for config in configs]
     assert reader.reads == 1
