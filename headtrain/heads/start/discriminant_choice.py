@@ -6,7 +6,7 @@ s, the shift t and the multiple r >= 0 of the logits s (u_c.h + b_c + r k (v.h -
 makes v.h vary over old images as u_c.h does:
 
     sum_i w_i CE_i  +  (logit g - logit g_0)^2 / (2 1.5^2)  +  (rho - rho_0)^2 / (2 0.35^2)
-                    +  log(s / s_0)^2 / (2 0.5^2)  +  r^2 / (2 0.5^2)
+                    +  log(s / s_0)^2 / (2 0.5^2)  +  (r - r_0)^2 / (2 0.5^2)
 
 in nats. The mean without an image lies away from it, so that r < 0 would be an artefact. Each new
 class with several independent images is judged by images that its row was computed without (five
@@ -30,8 +30,9 @@ of old images next to their rows.
 
 New classes weigh as many images as were judged, and all old images together the same. So one image
 more moves the sum by the share of one image, and with few images the priors decide:
-g_0 / (1 - g_0) = 1 + 5 d / f, rho_0 = n / (n + 2) with n images per new class, and s_0, with which
-the new logits of old images vary as much as their old logits.
+g_0 / (1 - g_0) = 1 + 5 d / f, rho_0 = n / (n + 2) with n images per new class, r_0 = 1 - 1 / C (the
+only new class has v in its own row), and s_0, with which the new logits of old images vary as much
+as their old logits.
 
 From there, the rows are refined (`clinit.headtrain.heads.start.refinement`).
 
@@ -107,7 +108,7 @@ def discriminant_rows(
     """
     problem = Problem.of(data, independent=independent)
     if not len(problem.old.labels):
-        shrinkage, quadratic = problem.usual
+        shrinkage, quadratic, _apart = problem.usual
         found = problem.whole(shrinkage).rows(problem.remaining[ALL], quadratic)
         factor = norm_factor(found, data) if data.start else 1.0
         rows = Rows(factor * found.weight, factor * found.bias)
@@ -230,11 +231,11 @@ class Problem:
         return Discriminants.of(self.remaining[ALL], self.within, shrinkage)
 
     @property
-    def usual(self) -> tuple[float, float]:
-        """The centre of the priors: g_0 and rho_0."""
+    def usual(self) -> tuple[float, float, float]:
+        """The centre of the priors: g_0, rho_0 and r_0."""
         odds = 1 + 5 * self.means.shape[1] / max(self.freedom, 1.0)
         images = float(self.counts.mean())
-        return odds / (1 + odds), images / (images + 2)
+        return odds / (1 + odds), images / (images + 2), 1 - 1 / len(self.counts)
 
     def chosen(self) -> Optimum:
         """Return the least value of the objective, climbing down from g_0 in both directions."""
@@ -316,13 +317,14 @@ class Problem:
                 total += judged * value
                 moved = scale * (gradient * logits).sum(), scale * (gradient * apart).sum()
                 slope += judged * np.array([moved[0], gradient.sum(), moved[1]])
-            distance = np.array([point[0] - usual, 0.0, point[2]]) / 0.5
-            return total + float(distance @ distance) / 2, slope + distance / 0.5
+            distance = (point - centre) * [2.0, 0.0, 2.0]
+            return total + float(distance @ distance) / 2, slope + 2.0 * distance
 
         # Without the only fold of a side there is no v.
-        most = None if all(len(np.unique(fold)) > 1 for _side, fold in self.dealt) else 0.0
-        begin, bounds = np.array([usual, 0.0, 0.0]), [(None, None), (None, None), (0.0, most)]
-        end = minimize(objective, begin, jac=True, method="L-BFGS-B", bounds=bounds)
+        known = all(len(np.unique(fold)) > 1 for _side, fold in self.dealt)
+        centre = np.array([usual, 0.0, self.usual[2] if known else 0.0])
+        bounds = [(usual - 5, usual + 5), (None, None), (0.0, None if known else 0.0)]
+        end = minimize(objective, centre, jac=True, method="L-BFGS-B", bounds=bounds)
         scale, shift, apart = end.x
         return float(end.fun), float(np.exp(scale)), float(shift), float(apart * size)
 

@@ -27,9 +27,9 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.discriminant import Discriminants
 from clinit.headtrain.heads.start.judges import Judges, left_out_logits
 
-KEPT = 10.0
+KEPT = 3.0
 """The usual weight of the prior, in images."""
-STRENGTHS = (0.3, 1.0, 3.0, KEPT, 30.0, 100.0, 300.0)
+STRENGTHS = (0.3, 1.0, KEPT, 10.0, 30.0, 100.0, 300.0)
 MOST_STEPS = 60
 
 Candidate = TypeVar("Candidate", bound=tuple)  # type: ignore[type-arg]
