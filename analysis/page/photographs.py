@@ -208,7 +208,7 @@ def _table(rows: pl.DataFrame) -> str:
     kinds = [' class="number"' if kind.is_numeric() else "" for kind in rows.dtypes]
 
     def line(cells: Sequence[str], tag: str) -> str:
-        told = [_text(in_words(cell)) for cell in cells]
+        told = map(_text, cells)
         inside = "".join(f"<{tag}{k}>{t}</{tag}>" for k, t in zip(kinds, told, strict=True))
         return f"<tr>{inside}</tr>"
 

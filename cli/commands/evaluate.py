@@ -16,7 +16,6 @@ from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import training_progress
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
-from clinit.extract.dataset.names import in_words
 from clinit.files.lock import write_in_turn
 from clinit.headtrain.model.reading import Reading
 from clinit.observer import Doing, Noted, Progressed
@@ -142,5 +141,4 @@ def _show(model: str, found: Evaluation) -> None:
             Column(name, "number" if kind.is_numeric() else "setting")
             for name, kind in rows.schema.items()
         ]
-        lines = [[in_words(cell) for cell in line] for line in cells_of(rows.head(LISTED))]
-        out.print(Table(columns, [lines], title=f"{title}{more}"))
+        out.print(Table(columns, [cells_of(rows.head(LISTED))], title=f"{title}{more}"))

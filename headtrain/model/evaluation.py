@@ -440,8 +440,8 @@ class _Judge:
 
 
 def cells_of(rows: pl.DataFrame) -> list[list[str]]:
-    """Return the cells of a table as text: floats are percentages."""
+    """Return the cells of a table as text: floats are percentages, synsets have their titles."""
     return [
-        [f"{each:.1f} %" if isinstance(each, float) else str(each) for each in line]
+        [f"{each:.1f} %" if isinstance(each, float) else in_words(str(each)) for each in line]
         for line in rows.iter_rows()
     ]

@@ -89,10 +89,11 @@ def left_of(
         stored = read_info(place)
         wanted, found = study.telling, study_of_run(stored, str(place)).telling
         if differing := sorted(name for name in wanted if wanted[name] != found.get(name)):
+            each = (f"{name} ({found.get(name)} there, {wanted[name]} now)" for name in differing)
+            sweep = f"clinit sweep{' --top' if study.top is not None else ''}"
             raise RecordError(
-                f"{place} holds the record of another run: config differs in"
-                f" {', '.join(differing)}",
-                remedy=f"{_REMEDY} `clinit sweep` collects runs of several settings in one folder.",
+                f"{place} holds the record of another run: config differs in {', '.join(each)}",
+                remedy=f"{_REMEDY} `{sweep}` collects runs of several settings in one folder.",
             )
         check_data(place, stored, data)
         if diagnosed and not all("diagnosis" in task for task in stored["tasks"]):

@@ -214,7 +214,7 @@ def test_facts_beside_or_in_a_head_are_read_and_damaged_ones_reported(
 @pytest.mark.parametrize(
     ("words", "fact"),
     [
-        (("--seed", "1"), "of another run: config differs in seed"),
+        (("--seed", "1"), "of another run: config differs in seed (0 there, 1 now)"),
         (("--buffer", "9"), "of another run: config differs in buffer"),
         (("--diagnose",), "without the diagnoses asked for"),
         (("--new", "other"), "was made with other data: new manifest_digest"),

@@ -63,6 +63,8 @@ def test_measures_are_those_of_their_definitions() -> None:
     assert f"unknown caught {caught}, {away['known']} of 48 known refused {refused}" in str(found)
     assert {"Classes with mistakes", *found.lines()} <= {*str(found).splitlines()}
     assert found.summary["calibration"].endswith(" %: too high"), "sure of noise"
+    synset = found.table["class"].replace("a", "n01440764").alias("class")
+    assert "tench (n01440764)" in str(Evaluation(found.table.with_columns(synset), None))
     sure = Evaluation(found.table.with_columns(probability=found.table["right"].mean()), None)
     assert ": too" not in sure.summary["calibration"]
 
