@@ -58,7 +58,7 @@ class Moments(NamedTuple):
     @property
     def rounding(self) -> float:
         """Variances below are rounding errors in place of zeros."""
-        return float(1e-12 * (self.means**2).mean())
+        return float(1e-12 * ((self.means**2).mean() + (self.centre**2).mean()))
 
     def rows(self, weight: Float[np.ndarray, "new dim"], quadratic: float) -> Rows:
         """Return u_c and b_c."""
@@ -82,9 +82,12 @@ class Discriminants:
         cls, moments: Moments, within: Float[np.ndarray, "dim dim"], shrinkage: float
     ) -> Discriminants:
         """Factorise A; without any variance within classes, it is the identity."""
-        system, level = (1 - shrinkage) * within, np.trace(within) / len(within)
-        ridge = shrinkage * level if level > moments.rounding else 1.0
-        system[np.diag_indices_from(system)] += ridge
+        level = np.trace(within) / len(within)
+        if level > moments.rounding:
+            system = (1 - shrinkage) * within
+            system[np.diag_indices_from(system)] += shrinkage * level
+        else:
+            system = np.eye(len(within))
         factor = cholesky(system, lower=True, overwrite_a=True, check_finite=False)
         return cls(moments, within, shrinkage, factor)
 

@@ -74,7 +74,7 @@ from clinit.headtrain.heads.start.judges import (
     logits_by,
 )
 from clinit.headtrain.heads.start.new_rows import NewClasses
-from clinit.headtrain.heads.start.refinement import Refinement, climbed_down
+from clinit.headtrain.heads.start.refinement import MOST_STEPS, Refinement, climbed_down
 from clinit.headtrain.heads.start.scale import Balance, Initialisation, LeftOut
 
 SHRINKAGES = (0.95, 0.9, 0.7, 0.5, 0.3, 0.1, 0.03)
@@ -324,7 +324,8 @@ class Problem:
         known = all(len(np.unique(fold)) > 1 for _side, fold in self.dealt)
         centre = np.array([usual, 0.0, self.usual[2] if known else 0.0])
         bounds = [(usual - 5, usual + 5), (None, None), (0.0, None if known else 0.0)]
-        end = minimize(objective, centre, jac=True, method="L-BFGS-B", bounds=bounds)
+        steps = {"maxiter": MOST_STEPS}
+        end = minimize(objective, centre, jac=True, method="L-BFGS-B", bounds=bounds, options=steps)
         scale, shift, apart = end.x
         return float(end.fun), float(np.exp(scale)), float(shift), float(apart * size)
 

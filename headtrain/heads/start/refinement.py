@@ -5,10 +5,11 @@ With x = L^-1 (h - m), A = L L^T, the rows w of the new classes minimise
     CE over old images + CE over new images + k / (2 n) sum_c |w_c - w_0c|^2,
 
 each CE a mean over classes, n the number of new images. So the prior of a row has the discriminant
-w_0 as mean and A^-1 as shape of its covariance, and weighs as much as k images. Images that the
-rows were computed without choose k of `STRENGTHS`: with CE_i their losses, as in
-`clinit.headtrain.heads.start.discriminant_choice`, it has the least sum_i w_i CE_i +
-log(k / `KEPT`)^2, in nats.
+w_0 as mean and A^-1 as shape of its covariance, and weighs as much as k images. The logit of an
+image varies by n |x|^2 / k under it, and |x|^2 grows with the dimension d: so k is usually
+k_0 = `KEPT` d. Images that the rows were computed without choose k / k_0 of `STRENGTHS`: with CE_i
+their losses, as in `clinit.headtrain.heads.start.discriminant_choice`, it has the least
+sum_i w_i CE_i + log(k / k_0)^2, in nats.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.discriminant import Discriminants
 from clinit.headtrain.heads.start.judges import Judges, left_out_logits
 
-KEPT = 3.0
-"""The usual weight of the prior, in images."""
-STRENGTHS = (0.3, 1.0, KEPT, 10.0, 30.0, 100.0, 300.0)
+KEPT = 1 / 64
+"""The usual weight of the prior, in images per feature."""
+STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 MOST_STEPS = 60
 
 Candidate = TypeVar("Candidate", bound=tuple)  # type: ignore[type-arg]
@@ -77,9 +78,9 @@ class Refinement:
         """Return the rows of all images, and without each fold, of the strength of least loss."""
         left_out = self.new.fold >= 0
         if not left_out.any():
-            return self.rows(KEPT)
+            return self.rows(1.0)
         sides = ((self.old, None), (self.new.part(left_out), self.new.labels[left_out]))
-        costs = np.log(np.divide(STRENGTHS, KEPT)) ** 2
+        costs = np.log(STRENGTHS) ** 2
 
         def refined(number: int) -> Refined:
             rows, value = self.rows(STRENGTHS[number]), float(costs[number])
@@ -91,8 +92,9 @@ class Refinement:
         return climbed_down(costs.tolist(), refined).rows
 
     def rows(self, strength: float) -> dict[int, Rows]:
-        """Return the rows of all images, and without each fold; the prior weighs `strength`."""
+        """Return the rows of all images, and without each fold; the prior weighs `strength` k_0."""
         factor, centre, found = self.system.factor, self.system.moments.centre, {}
+        strength *= KEPT * len(centre)
         for left, begin in self.begin.items():
             bias = begin.bias + begin.weight @ centre
             start = np.concatenate([begin.weight @ factor, bias[:, None]], axis=1)
