@@ -256,6 +256,10 @@ class Addition:
         """Write the new model; see `Model.save`."""
         return write_model(self.model, Path(out), overwrite=overwrite)
 
+    def __repr__(self) -> str:
+        """Return the answer, what seems wrong with the images, and notes."""
+        return "\n".join([*self.lines(), *self.audit.lines, *self.notes()])
+
     def lines(self, name: str = "The model") -> list[str]:
         """Return the answer in one line, and then what else was done."""
         change, classes = self.change, number_of(self.model.facts.num_classes, "class")

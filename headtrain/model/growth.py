@@ -263,9 +263,13 @@ def _started(growth: Growth, init: Any, old: OldRows) -> tuple[Head, Initialisat
     The softmax ignores what all rows have in common, but norms do not: rows from embeddings of
     class names share most of their length. So the rows are computed without it. Answers do not
     depend on the scale of a head either, but losses do: so it is brought to a usual one.
+
+    Independent classes have the loss of independent classes, but not next to guesses, which do not
+    tell how often a new class has a positive logit on old images, and starve it.
     """
     left, train = growth.left, growth.in_own_order.train
-    own = init in ("fitted", "discriminant") and left.facts.activation == "softmax"
+    loss = "bce" if left.facts.activation == "sigmoid" and old.guess is None else "ce"
+    own = init in ("fitted", "discriminant") and loss == "ce"
     rows = Rows.of_head(left.head)
     came, features = rows.between(0, growth.came_with if own else 0), train.features
     kept = may_win(came, features)
@@ -280,7 +284,7 @@ def _started(growth: Growth, init: Any, old: OldRows) -> tuple[Head, Initialisat
         Source(old.rows, growth.held_out),
         growth.in_own_order,
     )
-    study, drawn = _study(growth, init, len(old.rows.labels)), old if old.drawn else None
+    study, drawn = _study(growth, init, loss, len(old.rows.labels)), old if old.drawn else None
     ((head, start),) = started_heads(*sides, [study], came_with=growth.came_with, drawn=drawn)
     return head, start.next_to(scale, shared)
 
@@ -345,8 +349,7 @@ def _room(head: Head, new: Rows, rows: FeatureSet) -> Float[np.ndarray, " rows"]
     return np.asarray(old.max(axis=1) - added.max(axis=1))
 
 
-def _study(growth: Growth, init: Any, buffer: int) -> Study:
-    """Return the study of the task; independent classes have the loss of independent classes."""
+def _study(growth: Growth, init: Any, loss: Any, buffer: int) -> Study:
     config, engine = growth.config, growth.left.engine
     return Study(
         stream=Stream(
@@ -359,9 +362,7 @@ def _study(growth: Growth, init: Any, buffer: int) -> Study:
         ),
         start=Start(init=init, new_share=config.new_share),
         training=Training(
-            protocol="keep",
-            loss="bce" if growth.left.facts.activation == "sigmoid" else "ce",
-            device="cpu" if engine is None else engine.device,
+            protocol="keep", loss=loss, device="cpu" if engine is None else engine.device
         ),
     )
 

@@ -103,7 +103,7 @@ class Model:
 
     def __repr__(self) -> str:
         memory = "no memory" if self.memory is None else self.memory.describe(self.noun)
-        return f"<Model {self.origin}: {self.facts.num_classes:,} classes, {memory}>"
+        return f"<{self.origin}: {self.facts.num_classes:,} classes, {memory}>"
 
     @property
     def head(self) -> Head:

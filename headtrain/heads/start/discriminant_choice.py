@@ -324,8 +324,10 @@ class Problem:
         known = all(len(np.unique(fold)) > 1 for _side, fold in self.dealt)
         centre = np.array([usual, 0.0, self.usual[2] if known else 0.0])
         bounds = [(usual - 5, usual + 5), (None, None), (0.0, None if known else 0.0)]
-        steps = {"maxiter": MOST_STEPS}
-        end = minimize(objective, centre, jac=True, method="L-BFGS-B", bounds=bounds, options=steps)
+        end = minimize(
+            objective, centre, jac=True, method="L-BFGS-B", bounds=bounds,
+            options={"maxiter": MOST_STEPS},
+        )  # fmt: skip
         scale, shift, apart = end.x
         return float(end.fun), float(np.exp(scale)), float(shift), float(apart * size)
 
