@@ -33,8 +33,9 @@ class AddedClassesClassifier(LinearClassifier):
 
     Args:
         head: Weight (classes, dim) and bias (classes,) as a pair; a `clinit.Head`; a head file; or
-            a fitted linear classifier of scikit-learn. None: all classes are new, and the first
-            head is that of `LeastSquaresClassifier`.
+            a fitted linear classifier of scikit-learn (in a `FrozenEstimator` if this classifier is
+            cloned, as in cross-validation, which forgets what was fitted). None: all classes are
+            new, and the first head is that of `LeastSquaresClassifier`.
         classes: The label of each row of `head`; None: its class names or, without any, 0, 1, ...
         init: Start of new rows, as `clinit add --init`.
         max_old_loss: Points of accuracy that old classes may lose, as `clinit add --max-old-loss`.
@@ -55,6 +56,8 @@ class AddedClassesClassifier(LinearClassifier):
         >>> model.predict(rows).tolist()
         [7, 7, 0, 1]
     """
+
+    _seen: tuple[np.ndarray, np.ndarray]
 
     def __init__(
         self,
@@ -100,15 +103,17 @@ class AddedClassesClassifier(LinearClassifier):
             before, labels_before = self._seen
             check_kind(labels, labels_before)
             rows, labels = np.concatenate([before, rows]), np.concatenate([labels_before, labels])
-        return self._grown(rows, labels)
+        self._grow(rows, labels)
+        self._seen = rows, labels
+        return self
 
-    def _grown(self, rows: np.ndarray, labels: np.ndarray) -> AddedClassesClassifier:
-        self._seen, self.temperature_ = (rows, labels), 1.0
+    def _grow(self, rows: np.ndarray, labels: np.ndarray) -> None:
+        self.temperature_ = 1.0
         if self.head is None:
             first = LeastSquaresClassifier().fit(rows, labels)
             self.classes_, self.temperature_ = first.classes_, first.temperature_
             self.coef_, self.intercept_ = row_per_class(first.coef_, first.intercept_)
-            return self
+            return
         weight, bias, known = self._released()
         check_kind(labels, known)
         if weight.shape[1] != rows.shape[1]:
@@ -120,7 +125,6 @@ class AddedClassesClassifier(LinearClassifier):
         if len(every) > len(known):
             weight, bias = self._with_new(weight, bias, rows, number, len(every))
         self.classes_, self.coef_, self.intercept_ = every[order], weight[order], bias[order]
-        return self
 
     def _released(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return weight, bias and labels of the head."""

@@ -23,8 +23,7 @@ def frame(name: str, rows: Sequence[Sequence[Any]]) -> pl.DataFrame:
 
 def learnt(init: str, iteration: int) -> float:
     """Share of new-task images that are right: exponential, from the head start."""
-    height = HEIGHT[init]
-    start = {"random": 0.0, "class-mean": 0.55, "least-square": 0.75}[init]
+    height, start = HEIGHT[init], {"random": 0.0, "class-mean": 0.55, "least-square": 0.75}[init]
     return height - (height - start) * math.exp(-iteration / 90)
 
 

@@ -33,8 +33,7 @@ def test_runs_are_trained_and_reported(train_top: Command, tmp_path: Path) -> No
     assert f"2 run records at {runs}" in shown
     left = [".lock", "least-square-calibrated", "random", "trunk-cache"]
     assert sorted(path.name for path in runs.iterdir()) == left
-    info = read_info(runs / "random")
-    config = {"method": "rehearsal", "rank": 2, "lr": 1.5e-3}
+    info, config = read_info(runs / "random"), {"method": "rehearsal", "rank": 2, "lr": 1.5e-3}
     assert {name: info["config"][name] for name in config} == config
     assert info["top"]["blocks"] == ["stages.2.blocks.0", "stages.3.blocks.0"]
     assert info["tasks"][0]["forward_transfer"]["task"] == 2

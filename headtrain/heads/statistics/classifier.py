@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from clinit.headtrain.heads.groups import repeating
+from clinit.headtrain.heads.groups import one_of_each, repeating
 from clinit.headtrain.heads.linear import NEVER, Rows
 from clinit.headtrain.heads.repeats import find_groups
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
@@ -20,6 +20,7 @@ from clinit.headtrain.heads.statistics.solve import (
     effective_rows,
     generalised_curve,
     leave_one_out_curve,
+    left_out_scores,
 )
 from clinit.headtrain.heads.temperature import fit_temperature
 
@@ -67,8 +68,9 @@ class LeastSquaresClassifier(LinearClassifier):
 
     `partial_fit` adds rows and classes by class statistics, without the earlier rows: any order of
     calls gives the same head up to rounding. `predict_proba` is the softmax of the scores divided
-    by one temperature, which is fitted to rows drawn from the statistics: normal classes with a
-    common covariance.
+    by one temperature. `fit` fits it to the scores of each row without itself (of rows that are
+    alone in their class, nothing is known), `partial_fit` to rows drawn from the statistics, normal
+    classes with a common covariance: too low if classes are not normal.
 
     Args:
         lam: Ridge, >= 0, added to an average: scikit-learn's `alpha` divided by the number of rows.
@@ -114,15 +116,21 @@ class LeastSquaresClassifier(LinearClassifier):
         """
         rows, labels = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(labels)
-        self.classes_, numbers = np.unique(labels, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"there is one class, {self.classes_[0]}: a classifier needs two")
-        self._statistics = self._sums(rows, numbers)
+        classes, numbers = np.unique(labels, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(f"there is one class, {classes[0]}: a classifier needs two")
+        sums, groups = self._sums(rows, numbers), repeating(find_groups(rows, numbers))
         lam = self.lam
         if lam == "auto":
-            groups = repeating(find_groups(rows, numbers))
-            lam = leave_one_out_curve(rows, numbers, self._statistics, groups=groups).best
-        return self._solved(lam)
+            lam = leave_one_out_curve(rows, numbers, sums, groups=groups).best
+        self._solve(classes, sums, lam)
+        drawn, scores = left_out_scores(rows, numbers, sums, groups)
+        own = numbers[drawn]
+        tested = np.bincount(one_of_each(numbers, groups))[own] > 1
+        if tested.any():
+            fitted = fit_temperature(scores(lam)[tested], own[tested], smoothed=True)
+            self.temperature_ = fitted or 1.0
+        return self
 
     def partial_fit(
         self,
@@ -153,21 +161,22 @@ class LeastSquaresClassifier(LinearClassifier):
         if not first:
             place = np.searchsorted(every, before)
             found = self._statistics.renumbered(place, len(every)).merged(found)
-        self.classes_, self._statistics = every, found
-        return self._solved(generalised_curve(found).best if self.lam == "auto" else self.lam)
+        self._solve(every, found, generalised_curve(found).best if self.lam == "auto" else self.lam)
+        return self
 
     def _sums(self, rows: Any, numbers: Any, num_classes: int | None = None) -> ClassStatistics:
         return ClassStatistics.of(rows, numbers, num_classes=num_classes, weighting=self.weighting)
 
-    def _solved(self, lam: Any) -> LeastSquaresClassifier:
-        path, present = LambdaPath.of(self._statistics), self._statistics.totals > 0
-        head, self.lam_ = path.head(lam), lam
+    def _solve(self, classes: np.ndarray, sums: ClassStatistics, lam: Any) -> None:
+        """Solve, and set all attributes: none is changed by a solve that fails."""
+        path = LambdaPath.of(sums)
+        head = path.head(lam)
         self.temperature_ = _temperature(head, path, lam)
-        self.coef_, self.intercept_ = head.weight, np.where(present, head.bias, NEVER)
-        if len(self.classes_) == 2:
+        self.classes_, self._statistics, self.lam_ = classes, sums, lam
+        self.coef_, self.intercept_ = head.weight, np.where(sums.totals > 0, head.bias, NEVER)
+        if len(classes) == 2:
             self.coef_ = head.weight[1:] - head.weight[:1]
             self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
-        return self
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:  # noqa: N803
         """Return the probability of each class, in the order of `classes_`."""

@@ -41,6 +41,7 @@ e_j / (e_j + lam) with e the eigenvalues of Sigma_T.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
@@ -382,8 +383,22 @@ def leave_one_out_curve(
             such rows, the weights of the remaining rows are not raised to make up for rows left
             out. None: no row repeats another.
     """
-    path, lams = LambdaPath.of(statistics), default_lams(statistics)
-    order = np.argsort(labels, kind="stable")
+    drawn, scores = left_out_scores(features, labels, statistics, groups)
+    weights, lams = statistics.weights[labels[drawn]], default_lams(statistics)
+    truth = np.eye(statistics.num_classes)[labels[drawn]]
+    squares = [((scores(lam) - truth) ** 2).sum(axis=1) for lam in lams]
+    errors = [float(weights @ each / weights.sum() / 2) for each in squares]
+    return LambdaCurve(lams, tuple(errors), "leave-one-out error")
+
+
+def left_out_scores(
+    features: FeatureRows, labels: Labels, statistics: ClassStatistics, groups: Groups | None = None
+) -> tuple[Int[np.ndarray, " drawn"], Callable[[float], Float[np.ndarray, "drawn classes"]]]:
+    """Return numbers of rows, and a function of lambda: the score of each without itself.
+
+    The arguments are those of `leave_one_out_curve`.
+    """
+    path, order = LambdaPath.of(statistics), np.argsort(labels, kind="stable")
     spaced = np.linspace(0, len(order) - 1, num=min(len(order), MOST_ROWS)).astype(np.int64)
     drawn = np.sort(order[spaced])
     reweighted = np.full(statistics.num_classes, statistics.weighting == "class")
@@ -391,17 +406,15 @@ def leave_one_out_curve(
     reweighted &= np.bincount(labels, minlength=len(reweighted)) == counts
     blocks, places = blocks_of(labels, drawn, reweighted, counts, groups)
     coordinates = [path.coordinates(float64_of(take(features, block.all_rows))) for block in blocks]
-    weights = statistics.weights[labels[drawn]]
-    truth = np.eye(statistics.num_classes)[labels[drawn]]
-    errors = []
-    for lam in lams:
+
+    def scores(lam: float) -> Float[np.ndarray, "drawn classes"]:
         parts = [
             to_numpy(path.left_out(rows, labels, lam, block))
             for block, rows in zip(blocks, coordinates, strict=True)
         ]
-        gaps = np.concatenate(parts)[places] - truth
-        errors.append(float(weights @ (gaps**2).sum(axis=1) / weights.sum() / 2))
-    return LambdaCurve(lams, tuple(errors), "leave-one-out error")
+        return np.asarray(np.concatenate(parts)[places])
+
+    return drawn, scores
 
 
 def generalised_curve(statistics: ClassStatistics) -> LambdaCurve:

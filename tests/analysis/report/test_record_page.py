@@ -16,8 +16,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="u
 def rows_below(heading: str) -> list[list[str]]:
     """The cells of the first table below a line."""
     lines = PAGE[PAGE.index(heading) :].splitlines()
-    start = next(index for index, line in enumerate(lines) if line.startswith("|"))
-    rows = []
+    start, rows = next(index for index, line in enumerate(lines) if line.startswith("|")), []
     for line in lines[start:]:
         if not line.startswith("|"):
             break

@@ -57,8 +57,7 @@ def test_shards_whose_features_are_not_in_one_piece_give_the_same_rows(
     split = made(tmp_path / "a")
     expected = split.load().features
     monkeypatch.setattr(shard, "_place", lambda dataset, content: None)
-    found = stored_features(split).features
-    rows = np.random.default_rng(0).permutation(144)[:50]
+    found, rows = stored_features(split).features, np.random.default_rng(0).permutation(144)[:50]
     assert found[rows].tobytes() == expected[rows].tobytes()
 
 

@@ -30,8 +30,7 @@ def table(rows: Sequence[Row]) -> pl.DataFrame:
 
 
 def tar_rows(path: Path, members: Sequence[tuple[str, bytes]]) -> list[Row]:
-    found = index_tar(make_tar(path, members, tarfile.PAX_FORMAT)).table
-    size = path.stat().st_size
+    found, size = index_tar(make_tar(path, members, tarfile.PAX_FORMAT)).table, path.stat().st_size
     return [
         (f"{path.name}/{name}", 0, "a", length, path.name, "", start, size)
         for name, start, length in found.select("member", "position", "size_bytes").iter_rows()

@@ -38,8 +38,7 @@ def test_a_view_holds_the_features_of_the_cropped_images(
     cache = open_cache(tmp_path / "cache")
     assert [view.path.name for view in cache.views] == ["0", "1"]
     for number, split in enumerate(cache.views):
-        view = View((32, 32), transform.interpolation, seed=9, number=number)
-        loaded = split.load()
+        view, loaded = View((32, 32), transform.interpolation, seed=9, number=number), split.load()
         for row, path in enumerate(cache.split("train").manifest.table["path"]):
             pixels = view.to_input(decode((root / path).read_bytes()), row)
             with torch.no_grad():
@@ -173,8 +172,7 @@ def test_pixels_are_those_of_pillow_cropped_resized_and_mirrored() -> None:
     flips = 0
     for row in range(12):
         pixels, draw = image(90, 140), np.random.default_rng([3, 1, row]).random
-        box = crop_box(90, 140, draw)
-        picture = Image.fromarray(pixels.permute(1, 2, 0).numpy())
+        box, picture = crop_box(90, 140, draw), Image.fromarray(pixels.permute(1, 2, 0).numpy())
         expected = pil_functional.resized_crop(
             picture,
             *(box.top, box.left, box.height, box.width, [64, 48]),

@@ -100,8 +100,7 @@ def test_one_row_more_hardly_changes_the_groups_of_other_classes(
     before = find_groups(features, labels)
     for row in rng.choice(len(labels), 10, replace=False):
         kept = np.delete(np.arange(len(labels)), row)
-        after = find_groups(features[kept], labels[kept])
-        others = labels[kept] != labels[row]
+        after, others = find_groups(features[kept], labels[kept]), labels[kept] != labels[row]
         then, now = before[kept][others], after[others]
         assert np.count_nonzero(((then[:, None] == then) != (now[:, None] == now)).any(axis=1)) <= 4
 

@@ -32,8 +32,7 @@ def made(seed: int, images: int = 60) -> tuple[np.ndarray, dict[str, str], Evalu
 @pytest.mark.untyped  # the questions are a stand-in
 def test_measures_are_those_of_their_definitions() -> None:
     logits, classes, found = made(0)
-    known = np.arange(48)
-    truth = np.array([NAMES.index(name) for name in [*classes.values()][:48]])
+    known, truth = np.arange(48), np.array([NAMES.index(name) for name in [*classes.values()][:48]])
     answers, content = logits.argmax(axis=1), found.content
     assert content["images"] == {"known": 48, "strangers": 11}
     for k, name in ((1, "top1"), (5, "top5")):

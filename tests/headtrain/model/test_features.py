@@ -348,8 +348,7 @@ def test_held_out_rows_keep_their_groups() -> None:
 
 def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:
     first, fresh = drawn(NEW, 20, 2), drawn(NEW, 5, 7)
-    model = load_model("head.npz").add(first).model
-    both = FeatureSet.joined([first, fresh], NEW)
+    model, both = load_model("head.npz").add(first).model, FeatureSet.joined([first, fresh], NEW)
     rounded = replace(both, features=both.features.astype(np.float16))
     told = model.evaluate(rounded, against=model.rename({"dog": "wolf"}))
     assert told.content["learnt"] == 40

@@ -206,8 +206,7 @@ def test_a_description_of_another_layout_is_refused(
 def test_a_model_of_an_earlier_version_is_read(folder: Path, tmp_path: Path) -> None:
     content = json.loads(description(folder))
     del content["sha256"], content["history"]
-    text = json.dumps({**content, "format": "clinit-model/1"})
-    path = tmp_path / "older.safetensors"
+    text, path = json.dumps({**content, "format": "clinit-model/1"}), tmp_path / "older.safetensors"
     save_file(load_file(folder / MODEL_FILE), path, metadata={METADATA: text})
     facts = load_model(path).facts
     assert replace(facts, digest="") == replace(

@@ -65,8 +65,7 @@ def naive_prior(factor: float, raw: Rows, data: NewClasses) -> float:
     """Compare class-balanced variances of logits, a row and a class after the other."""
 
     def variance(row: np.ndarray) -> float:
-        logits = data.features.astype(np.float64) @ row
-        present = sorted(set(data.labels.tolist()))
+        logits, present = data.features.astype(np.float64) @ row, sorted(set(data.labels.tolist()))
         mean = np.mean([logits[data.labels == c].mean() for c in present])
         return float(np.mean([((logits[data.labels == c] - mean) ** 2).mean() for c in present]))
 

@@ -125,8 +125,7 @@ def test_refined_rows_have_the_least_penalised_loss(independent: bool) -> None:
     data = made([4, 6], seed=2)
     problem = Problem.of(data, independent=independent)
     choice = problem.chosen()
-    refined = problem.refinement(choice).rows(1.0)[ALL]
-    system = problem.whole(choice.shrinkage)
+    refined, system = problem.refinement(choice).rows(1.0)[ALL], problem.whole(choice.shrinkage)
     raw, scale = system.rows(system.moments, choice.quadratic), choice.scale
     apart = problem.apart[ALL]
     bias = scale * (raw.bias + choice.apart * apart.bias) + choice.shift
@@ -306,8 +305,7 @@ def test_the_only_image_of_a_class_owes_what_the_formula_says(apart: float) -> N
     data = made([1, 1, 3], seed=6)
     data.features[data.labels >= OLD] *= apart
     _means, centre, within = naive_moments(data, np.ones(len(data.labels), dtype=bool))
-    system = np.linalg.inv(0.7 * within + 0.3 * np.trace(within) / DIM * np.eye(DIM))
-    spreads = []
+    system, spreads = np.linalg.inv(0.7 * within + 0.3 * np.trace(within) / DIM * np.eye(DIM)), []
     for sides in (range(OLD), range(OLD, OLD + 3)):
         images = [data.features[data.labels == each] - centre for each in sides]
         middle = np.mean([rows.mean(0) for rows in images], axis=0)

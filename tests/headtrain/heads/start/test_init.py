@@ -94,8 +94,7 @@ def norms(weight: np.ndarray) -> np.ndarray:
 
 def test_norms_are_those_of_the_existing_rows() -> None:
     data = arrival()
-    raw = initialise(Start(scale="none"), data).rows
-    found = initialise(Start(scale="norm"), data)
+    raw, found = initialise(Start(scale="none"), data).rows, initialise(Start(scale="norm"), data)
     expected = norms(data.head.weight[:OLD]).mean()
     assert norms(found.rows.weight).mean() == pytest.approx(expected)
     np.testing.assert_allclose(found.rows.weight, found.factor * raw.weight)
@@ -109,8 +108,7 @@ def test_norms_are_those_of_the_existing_rows() -> None:
 def test_without_existing_rows_the_scale_is_one(scale: Any) -> None:
     data = arrival()
     alone = NewClasses(data.features, data.labels, data.head, 0, OLD + NEW)
-    found = initialise(Start(scale=scale), alone)
-    raw = initialise(Start(scale="none"), alone)
+    found, raw = initialise(Start(scale=scale), alone), initialise(Start(scale="none"), alone)
     np.testing.assert_array_equal(found.rows.weight, raw.rows.weight)
 
 

@@ -102,8 +102,7 @@ def test_a_lambda_of_negative_factor_is_not_chosen() -> None:
     chosen_negative = 0
     for seed in range(10):
         data = arrival(rows=2, noise=6.0, seed=seed)
-        around = CalibrationSet.of(data, LOSSES["ce"])
-        path = LambdaPath.of(data.statistics())
+        around, path = CalibrationSet.of(data, LOSSES["ce"]), LambdaPath.of(data.statistics())
         curve, search = found_by(around, path), _Search(around, path, Start())
         together([search.begin()])
         if curve is None:

@@ -72,8 +72,7 @@ def naive_weights(data: NewClasses, weighting: str) -> np.ndarray:
 def naive_least_squares(start: Start, data: NewClasses, lam: float, most_rows: int) -> np.ndarray:
     """Solve once without each row; the others of a small new class take its share of the weight."""
     labels, groups = data.labels, groups_of(data)
-    counts = counts_of(data)
-    z = np.column_stack([data.features, np.ones(len(data.features))])
+    counts, z = counts_of(data), np.column_stack([data.features, np.ones(len(data.features))])
     z[:, -1] = start.init != "fitted"  # the bias is 0
     truth, logits = np.eye(STOP)[labels], []
     for row in range(len(z)):
@@ -117,8 +116,7 @@ def test_least_square_logits_are_those_of_a_solve_without_the_row(
 def test_blocks_and_draws_change_no_logit(monkeypatch: pytest.MonkeyPatch, repeats: bool) -> None:
     data = made(shift=2.0, repeats=repeats)
     start, statistics = Start(init="least-square", lam=0.05), data.statistics()
-    rows = raw_rows(start, data, statistics, 0.05)
-    around = CalibrationSet.of(data, LOSSES["ce"])
+    rows, around = raw_rows(start, data, statistics, 0.05), CalibrationSet.of(data, LOSSES["ce"])
     whole = leave_one_out(start, rows, around, statistics, 0.05)
     monkeypatch.setattr(leave_one_out_module, "BLOCK_ROWS", 5)
     # The class of 12 rows, or 8 groups, comes in part.

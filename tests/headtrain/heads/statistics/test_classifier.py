@@ -8,6 +8,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.classifier import LeastSquaresClassifier
 from clinit.headtrain.heads.statistics.solve import generalised_curve, leave_one_out_curve
+from clinit.headtrain.heads.temperature import fit_temperature
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
@@ -33,6 +34,12 @@ def test_it_is_the_ridge_of_scikit_learn_with_the_bias_as_a_feature() -> None:
     np.testing.assert_allclose(
         model.decision_function(features), reference.predict(extended), atol=1e-9
     )
+    without = np.empty_like(targets)  # the temperature is that of rows left out one by one
+    for row, others in enumerate(~np.eye(len(labels), dtype=bool)):
+        reference.fit(extended[others], targets[others])
+        without[row] = reference.predict(extended[[row]])[0]
+    expected = fit_temperature(without, targets.argmax(axis=1), smoothed=True)
+    assert model.temperature_ == pytest.approx(expected, rel=1e-6)
 
 
 def test_without_a_lambda_rows_choose_by_leaving_out() -> None:
@@ -49,7 +56,7 @@ def test_classes_that_come_one_by_one_in_any_order_give_the_head_of_all(
     weighting: str, order: tuple[int, ...]
 ) -> None:
     features, labels = rows()
-    whole = LeastSquaresClassifier(lam=0.02, weighting=weighting).fit(features, labels)
+    whole = LeastSquaresClassifier(lam=0.02, weighting=weighting).partial_fit(features, labels)
     parts = LeastSquaresClassifier(lam=0.02, weighting=weighting)
     for name in whole.classes_[list(order)]:
         parts.partial_fit(features[labels == name], labels[labels == name])
@@ -74,10 +81,15 @@ def test_a_class_without_rows_is_never_predicted() -> None:
     model = LeastSquaresClassifier().partial_fit(features, labels, classes=["dog", *set(labels)])
     assert "dog" not in model.predict(features)
     assert not model.predict_proba(features)[:, 3].any()
+    before = model.predict(features)
+    with pytest.raises(ValueError, match="lam"):
+        model.set_params(lam=-1).partial_fit(features, ["ape"] * len(labels))
+    np.testing.assert_array_equal(model.predict(features), before)
 
 
 @pytest.mark.parametrize("dim", [8, 70])
-def test_probabilities_are_about_as_sure_as_the_classifier_is_right(dim: int) -> None:
+@pytest.mark.parametrize("way", ["fit", "partial_fit"])
+def test_probabilities_are_about_as_sure_as_the_classifier_is_right(dim: int, way: str) -> None:
     random = np.random.default_rng(1)
 
     def drawn(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +98,7 @@ def test_probabilities_are_about_as_sure_as_the_classifier_is_right(dim: int) ->
 
     gaps = []
     for _ in range(5):
-        model = LeastSquaresClassifier().fit(*drawn(150))
+        model = getattr(LeastSquaresClassifier(), way)(*drawn(150))
         features, labels = drawn(1000)
         sure = model.predict_proba(features).max(axis=1)
         gaps.append(sure.mean() - model.score(features, labels))
