@@ -15,8 +15,16 @@ LEAST_FALL = 0.1
 
 
 def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
-    """Return the notes on runs, each once; `data` contains the same runs by data."""
-    notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
+    """Return the notes on runs, each once; `data` contains the same runs by data.
+
+    A terminal shows the first ones: what went wrong in training, falls and first notes of records.
+    """
+    notes = list[str]()
+    for heading, part in data.items():
+        where = f"{heading.split(':')[0]}: " if heading else ""
+        notes += [f"{where}{note}" for note in falls(part)]
+    recorded = [run.record.info.get("notes", []) for run in runs]
+    notes += [*(each[0] for each in recorded if each), *(n for each in recorded for n in each[1:])]
     repeated: dict[str, list[int]] = {}
     for task in (task for run in runs for task in run.record.info["tasks"]):
         if found := (task.get("initialisation") or {}).get("repeats"):
@@ -26,9 +34,6 @@ def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
         which = f"Task {first}" if first == last else f"Tasks {first} to {last}"
         notes.append(f"{which}: {told} (`clinit cache group` changes this).")
     notes += _gain_notes(runs)
-    for heading, part in data.items():
-        where = f"{heading.split(':')[0]}: " if heading else ""
-        notes += [f"{where}{note}" for note in falls(part)]
     return tuple(dict.fromkeys(notes))
 
 

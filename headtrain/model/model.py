@@ -73,11 +73,18 @@ class Model:
 
         Raises:
             ValueError: If the activation is another word.
-            HeadError: If the rows have no class names, or are not finite.
+            TypeError: If an argument is unknown, or `head` is no `Head`.
+            HeadError: If the rows have no class names, or two the same, or are not finite.
         """
+        if unknown := sorted({*parts} - {each.name for each in fields(self)}):
+            raise TypeError(f"a model takes no {unknown[0]!r}")
         if activation not in get_args(Activation):
             raise ValueError(f"activation takes softmax or sigmoid, got {activation!r}")
         if head is not None:
+            if not isinstance(head, Head):
+                raise TypeError(
+                    f"head is a {type(head).__name__}, expected clinit.Head(weight, bias)"
+                )
             from clinit.headtrain.model.storage import facts_of
 
             names = head.class_names if class_names is None else tuple(class_names)

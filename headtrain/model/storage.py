@@ -15,6 +15,7 @@ network does not.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -39,6 +40,7 @@ from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts, parse_f
 from clinit.headtrain.model.memory import Memory, check_backbone, memory_bytes, read_memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import WRITES_MODELS
+from clinit.words import examples
 
 MEMORY_ARRAY = "memory"
 """Name of the array of a head file that contains the bytes of a memory."""
@@ -100,13 +102,18 @@ def facts_of(head: Head, path: Path | str = "a head") -> ModelFacts:
     """Return the facts about a model that is a head alone.
 
     Raises:
-        HeadError: If the rows have no class names.
+        HeadError: If the rows have no class names, or two rows the same.
         ModelError: If the facts are damaged.
     """
     if head.class_names is None:
         raise HeadError(
             f"the {head.num_classes:,} rows of the head have no class names",
             remedy="Write it again with `clinit.save_head(path, weight, bias, class_names)`.",
+        )
+    if twice := [name for name, n in Counter(head.class_names).items() if n > 1]:
+        raise HeadError(
+            f"the head has more than one row of the same name ({examples(twice)})",
+            remedy="Write it again with different names: `clinit.save_head`.",
         )
     origin = dict(head.origin or {})
     if not isinstance(origin.get("temperature"), Mapping):  # a number of an earlier version

@@ -278,7 +278,7 @@ def records_of(
             "base": data.base.description or None,
             "new": data.new.description,
             "head": dict(first) if data.base.class_names else None,
-            "notes": [*notes, *([diverged[name]] if name in diverged else [])],
+            "notes": [*([diverged[name]] if name in diverged else []), *notes],
             "bank_size": len(bank),
             "loss_sample_rows": LOSS_SAMPLE_ROWS,
             **provenance(),

@@ -247,6 +247,11 @@ def diagnose(
             the split.
     """
     caches = cache if isinstance(cache, Sequence) and not isinstance(cache, str) else [cache]
+    if any(isinstance(each, Source) and not each.path for each in caches):
+        raise ExperimentError(
+            "features in memory are no feature cache",
+            remedy="Write them as an array file, and give the folder of `clinit cache import`.",
+        )
     folders = [Path(each.path if isinstance(each, Source) else each) for each in caches]
     opened = [open_cache(folder) for folder in folders]
     if head is None:

@@ -100,8 +100,9 @@ def _matrix(given: Any, name: str, dim: int | None = None) -> Float[np.ndarray, 
 def _labels(given: Any, rows: int, name: str) -> np.ndarray:
     array = _on_host(given)
     is_negative = name != "groups" and array.dtype.kind == "i" and (array < 0).any()
-    if array.shape != (rows,) or array.dtype.kind not in "iuUSO" or is_negative:
-        expected = f"integers from 0 or texts ({rows},)"
+    is_missing = array.dtype.kind == "O" and any(n is None or n != n for n in array.tolist())
+    if array.shape != (rows,) or array.dtype.kind not in "iuUSO" or is_negative or is_missing:
+        expected = f"integers from 0 or texts ({rows},), none missing"
         raise ValueError(f"{name} is {array.dtype} {array.shape}, expected {expected}")
     return array.astype(str) if array.dtype.kind in "SO" else array
 
@@ -122,7 +123,7 @@ def _numbered(
     every = np.unique(np.concatenate([each for each in labels if len(each)] or [labels[0]]))
     if class_names is None:
         return tuple(map(str, every.tolist())), [np.searchsorted(every, each) for each in labels]
-    names = tuple(class_names)
+    names = tuple(map(str, class_names))
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"class_names has names more than once: {examples(twice)}")

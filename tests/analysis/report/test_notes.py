@@ -18,6 +18,8 @@ def test_a_terminal_has_two_notes_and_the_number_of_the_others(make_run: MakeRun
     shown = [str(part) for part in report.parts(ReportView())]
     assert [each for each in shown if each.startswith("Note: ")] == ["Note: one", "Note: two"]
     assert "1 more note: .save_html(FILE)" in shown  # the runs were never written
+    fallen = make_run("random", notes=["one"], accuracy=lambda _, i: 0.5 - 0.2 * (i > 0))
+    assert runs_of([fallen]).notes[0].startswith("Training ends below its start in 1 of 1 run: ")
 
 
 def test_a_missing_gain_has_its_reason(make_run: MakeRun) -> None:

@@ -331,6 +331,12 @@ def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
         model.add((rows, NEW), max_oldloss=2)
     with pytest.raises(HeadError, match="not finite"):
         Model(Head(np.full((2, DIM), np.nan, np.float32), np.zeros(2, np.float32), ("a", "b")))
+    with pytest.raises(HeadError, match="of the same name"):
+        Model(model.head, ["ant", "bee", "bee"])
+    with pytest.raises(TypeError, match="no 'activaton'"):
+        Model(model.head, activaton="sigmoid")
+    with pytest.raises(ValueError, match="none missing"):
+        clinit.Features(rows, ["dog", None])
     assert model.add((np.ma.masked_invalid(rows), NEW)).model.class_names == (*OLD, *NEW)
     with pytest.raises(ClinitError, match="contains object"):
         model.add((rows, np.ma.masked_equal(np.array(NEW), NEW[0])))
