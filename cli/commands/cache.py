@@ -198,4 +198,5 @@ def group(
         repeating, count = record_groups(split.path, split.manifest, numbers, str(groups))
     how = f" by {column}" if column else " found" if groups == "found" else ""
     rows_told, of = number_of(split.num_rows, "image"), number_of(count, "group")
-    say(f"Of {rows_told}, {repeating:,} repeat other images: {of}{how}")
+    repeat = "seem to repeat" if groups == "found" else "repeat"
+    say(f"Of {rows_told}, {repeating:,} {repeat} other images: {of}{how}")

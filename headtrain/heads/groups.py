@@ -76,7 +76,7 @@ def repeats_in_words(found: Mapping[str, int]) -> str:
     """Return what `count_repeats` found, in words."""
     images, classes = number_of(found["images"], "image"), number_of(found["classes"], "class")
     groups = number_of(found["groups"], "image")
-    return f"{images} of {classes} repeat each other and count as {groups}"
+    return f"{images} of {classes} are grouped as repeats and count as {groups}"
 
 
 def thinned(labels: Labels, groups: Groups) -> Mask:
