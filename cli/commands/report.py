@@ -104,10 +104,12 @@ def report(
     for name, file in (("--plot", asked.plot), ("--html", asked.html)):
         if file is not None:
             check_writable(file, name)
-    from clinit.analysis.report.measures import measures_of
+    from clinit.analysis.report.measures import MEANS, measures_of
     from clinit.analysis.runs import MOST_NOTES, load_runs
 
-    measures_of(view.columns)
+    if of_tasks := [each.name for each in measures_of(view.columns) if each.name not in MEANS]:
+        why = f"runs have no {', '.join(of_tasks)}, only tasks: see --per-task, --format json"
+        raise typer.BadParameter(why, param_hint="--columns")
     drawn = ("curves", "efficiency")
     measures_of({*(asked.figure or ())} - {*drawn}, drawn)
     loaded = load_runs(*runs)

@@ -98,6 +98,7 @@ MISTAKES = {
     ("report", "r", "--compare=init"): "--compare needs --baseline",
     ("report", "r", "--json", "--format=csv"): "--json does not go with --format csv",
     ("report", "r", "--figure=pie", "--plot=a.png"): "there is no column 'pie'",
+    ("report", "r", "--columns=acc_all,factor"): "runs have no factor, only tasks",
     ("report", "r", "--columns=acc_olt"): "acc_old",
     ("report", "r", "--figure=efficiency"): "add --plot FILE",
     ("report", "r", "--figure=curves"): "add --plot FILE",
