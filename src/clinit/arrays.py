@@ -100,7 +100,8 @@ def _matrix(given: Any, name: str, dim: int | None = None) -> Float[np.ndarray, 
 def _labels(given: Any, rows: int, name: str) -> np.ndarray:
     array = _on_host(given)
     is_negative = name != "groups" and array.dtype.kind == "i" and (array < 0).any()
-    is_missing = array.dtype.kind == "O" and any(n is None or n != n for n in array.tolist())
+    items = given if isinstance(given, list | tuple) else array if array.dtype.kind == "O" else ()
+    is_missing = array.ndim == 1 and any(each is None or each != each for each in items)
     if array.shape != (rows,) or array.dtype.kind not in "iuUSO" or is_negative or is_missing:
         expected = f"integers from 0 or texts ({rows},), none missing"
         raise ValueError(f"{name} is {array.dtype} {array.shape}, expected {expected}")

@@ -270,7 +270,7 @@ class Problem:
     def _owes(self, full: Discriminants, shrinkage: float) -> float:
         """Return o: what the logit of the only image of a class owes to itself.
 
-        A single old class has no spread between classes, so that it tells no share.
+        A single old class has no spread between classes, from which a share would follow.
         """
         within, known = full.own_part(), len(np.unique(self.old.labels))
         unseen = within / (1 - (1 - shrinkage) * within / max(self.freedom, 0.5))

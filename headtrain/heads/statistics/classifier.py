@@ -18,8 +18,8 @@ from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import (
     LambdaPath,
     effective_rows,
+    error_curve,
     generalised_curve,
-    leave_one_out_curve,
     left_out_scores,
 )
 from clinit.headtrain.heads.temperature import fit_temperature
@@ -120,17 +120,15 @@ class LeastSquaresClassifier(LinearClassifier):
         if len(classes) < 2:
             raise ValueError(f"there is one class, {classes[0]}: a classifier needs two")
         sums, groups = self._sums(rows, numbers), repeating(find_groups(rows, numbers))
-        lam = self.lam
-        if lam == "auto":
-            lam = leave_one_out_curve(rows, numbers, sums, groups=groups).best
-        self._solve(classes, sums, lam)
         drawn, scores = left_out_scores(rows, numbers, sums, groups)
         own = numbers[drawn]
         tested = np.bincount(one_of_each(numbers, groups))[own] > 1
-        if tested.any():
-            fitted = fit_temperature(scores(lam)[tested], own[tested], smoothed=True)
-            self.temperature_ = fitted or 1.0
-        return self
+
+        def left_out(lam: float) -> float | None:
+            return fit_temperature(scores(lam)[tested], own[tested], smoothed=True)
+
+        lam = error_curve(scores, own, sums).best if self.lam == "auto" else self.lam
+        return self._solved(classes, sums, lam, left_out if tested.any() else None)
 
     def partial_fit(
         self,
@@ -161,22 +159,28 @@ class LeastSquaresClassifier(LinearClassifier):
         if not first:
             place = np.searchsorted(every, before)
             found = self._statistics.renumbered(place, len(every)).merged(found)
-        self._solve(every, found, generalised_curve(found).best if self.lam == "auto" else self.lam)
-        return self
+        lam = generalised_curve(found).best if self.lam == "auto" else self.lam
+        return self._solved(every, found, lam)
 
     def _sums(self, rows: Any, numbers: Any, num_classes: int | None = None) -> ClassStatistics:
         return ClassStatistics.of(rows, numbers, num_classes=num_classes, weighting=self.weighting)
 
-    def _solve(self, classes: np.ndarray, sums: ClassStatistics, lam: Any) -> None:
-        """Solve, and set all attributes: none is changed by a solve that fails."""
+    def _solved(
+        self, classes: np.ndarray, sums: ClassStatistics, lam: Any, left_out: Any = None
+    ) -> LeastSquaresClassifier:
+        """Solve, and then set all attributes: a solve that fails changes none.
+
+        `left_out`, a function of lambda, returns the temperature of left-out rows, if any.
+        """
         path = LambdaPath.of(sums)
         head = path.head(lam)
-        self.temperature_ = _temperature(head, path, lam)
+        self.temperature_ = (left_out and left_out(lam)) or _temperature(head, path, lam)
         self.classes_, self._statistics, self.lam_ = classes, sums, lam
         self.coef_, self.intercept_ = head.weight, np.where(sums.totals > 0, head.bias, NEVER)
         if len(classes) == 2:
             self.coef_ = head.weight[1:] - head.weight[:1]
             self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
+        return self
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:  # noqa: N803
         """Return the probability of each class, in the order of `classes_`."""

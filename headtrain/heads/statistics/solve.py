@@ -365,6 +365,8 @@ def squared_error(head: Rows, judge: ClassStatistics) -> float:
     return float(spread - 2 * overlap + offset) / 2
 
 
+LeftOutScores = Callable[[float], np.ndarray]
+"""The scores (rows, classes) of rows without themselves, by lambda."""
 MOST_ROWS = 8192
 """Maximum number of rows that are left out to compare lambdas; they are evenly spaced in the order
 of classes."""
@@ -384,8 +386,13 @@ def leave_one_out_curve(
             out. None: no row repeats another.
     """
     drawn, scores = left_out_scores(features, labels, statistics, groups)
-    weights, lams = statistics.weights[labels[drawn]], default_lams(statistics)
-    truth = np.eye(statistics.num_classes)[labels[drawn]]
+    return error_curve(scores, labels[drawn], statistics)
+
+
+def error_curve(scores: LeftOutScores, labels: Labels, statistics: ClassStatistics) -> LambdaCurve:
+    """Return the leave-one-out error at half decades of lambda, of `left_out_scores`."""
+    weights, lams = statistics.weights[labels], default_lams(statistics)
+    truth = np.eye(statistics.num_classes)[labels]
     squares = [((scores(lam) - truth) ** 2).sum(axis=1) for lam in lams]
     errors = [float(weights @ each / weights.sum() / 2) for each in squares]
     return LambdaCurve(lams, tuple(errors), "leave-one-out error")
@@ -393,7 +400,7 @@ def leave_one_out_curve(
 
 def left_out_scores(
     features: FeatureRows, labels: Labels, statistics: ClassStatistics, groups: Groups | None = None
-) -> tuple[Int[np.ndarray, " drawn"], Callable[[float], Float[np.ndarray, "drawn classes"]]]:
+) -> tuple[Int[np.ndarray, " drawn"], LeftOutScores]:
     """Return numbers of rows, and a function of lambda: the score of each without itself.
 
     The arguments are those of `leave_one_out_curve`.

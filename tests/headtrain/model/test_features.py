@@ -335,8 +335,9 @@ def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
         Model(model.head, ["ant", "bee", "bee"])
     with pytest.raises(TypeError, match="no 'activaton'"):
         Model(model.head, activaton="sigmoid")
-    with pytest.raises(ValueError, match="none missing"):
-        clinit.Features(rows, ["dog", None])
+    for missing in (None, np.nan):
+        with pytest.raises(ValueError, match="none missing"):
+            clinit.Features(rows, ["dog", missing])
     assert model.add((np.ma.masked_invalid(rows), NEW)).model.class_names == (*OLD, *NEW)
     with pytest.raises(ClinitError, match="contains object"):
         model.add((rows, np.ma.masked_equal(np.array(NEW), NEW[0])))

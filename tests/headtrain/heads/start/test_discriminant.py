@@ -318,7 +318,7 @@ def test_the_only_image_of_a_class_owes_what_the_formula_says(apart: float) -> N
     assert (wanted > unseen) == (apart == 10.0)
     problem = Problem.of(data)
     assert problem._owes(problem.whole(0.3), 0.3) == pytest.approx(wanted, rel=1e-9)
-    # One old class tells no share of its spread.
+    # One old class has no spread of its own.
     problem = Problem.of(data.subset((data.labels == 0) | (data.labels >= OLD)))
     seen = problem.whole(0.3).own_part()
     assert problem._owes(problem.whole(0.3), 0.3) == pytest.approx(seen / (1 - 0.7 * seen / 13))
