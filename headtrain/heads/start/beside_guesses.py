@@ -7,12 +7,13 @@ each (`without_parts`).
 
 Left-out logits of few images hardly tell one lambda from another. Lambda minimises
 
-    N F(lambda) / w + 1/2 log10(lambda / lambda_0)^2,    lambda_0 = |Sigma_T|_F^2 / tr Sigma_T,
+    N F(lambda) / w + 1/2 log10(lambda / lambda_0)^2,    lambda_0 = tr Sigma_T / d,
 
-over `DECADES` around lambda_0, the mean of the eigenvalues of Sigma_T, weighted by themselves. F is
-the least loss over factor and shift, N the number of left-out new images, and w their weight in F;
-so the first term counts each image once, and the second is a prior: a decade from lambda_0 is one
-standard deviation. The only images of classes do not count: what their logits owe to themselves is
+over `DECADES` around lambda_0, the mean of the d eigenvalues of Sigma_T. F is the least loss over
+factor and shift, N the number of left-out new images, and w their weight in F; so the first term
+counts each image once, and the second is a prior: a decade from lambda_0 is one standard deviation.
+lambda_0 is no larger, for if a few directions hold most of the variance, as on audio, new classes
+differ in the others. The only images of classes do not count: what their logits owe to themselves is
 known too coarsely to compare lambdas. The search begins at lambda_0, and ends at the first minimum
 on either side. Without left-out images, lambda is lambda_0.
 """
@@ -107,7 +108,5 @@ def lambda_beside_guesses(
 def usual_lambda(statistics: ClassStatistics) -> float:
     """Return lambda_0, to two digits; 1 if the data do not vary."""
     covariance = statistics.total_covariance
-    xp = namespace(covariance)
-    total = float(xp.linalg.trace(covariance))
-    found = float(xp.sum(covariance**2)) / total if total > 0 else 1.0
-    return float(f"{found:.2g}")
+    found = float(namespace(covariance).linalg.trace(covariance)) / covariance.shape[0]
+    return float(f"{found:.2g}") if found > 0 else 1.0

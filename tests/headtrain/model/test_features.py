@@ -256,7 +256,7 @@ def test_a_known_class_more_changes_accuracies_by_little() -> None:
 
 
 def test_a_second_step_measures_and_recognises_the_rows_of_the_first(place: Path) -> None:
-    first, second = drawn(("dog",), 20, 13), drawn(("elk",), 20, 4)
+    first, second = drawn(("dog",), 20, 14), drawn(("elk",), 20, 4)
     model = load_model("head.npz").add(first, new_share=0.3).model  # by itself
     added = model.add((np.concatenate([second.features, first.features[7:8]]), ["elk"] * 21))
     then = model.facts.history[-1].accuracy["new"]
