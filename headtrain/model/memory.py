@@ -16,6 +16,7 @@ to them, they test the rows of their class as held-out features do.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,14 +25,53 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from msgspec import Meta
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.files.documents import Count, DocumentKind
-from clinit.files.tensors import Array, read_tensors, tensors_bytes
+from clinit.files.paths import check_readable
 from clinit.headtrain.heads.repeats import joined
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.words import number_of
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Requirements on an array of a file; numbers are finite, and integers are not negative.
+
+    It is checked when the file is read, like the type of a field of a document.
+    """
+
+    dtypes: tuple[str, ...]
+    axes: tuple[str, ...]
+    """Names of the axes; axes of equal names have equal lengths in all arrays of a file. `classes`
+    is the number of class names in the description."""
+    below: str | None = None
+    """The axis whose length is above all numbers."""
+    optional: bool = False
+
+    def problem(self, array: np.ndarray | None, sizes: dict[str, int]) -> str | None:
+        """Return why an array is not as declared; add the lengths of its axes to `sizes`."""
+        if array is None:
+            return None if self.optional else "is missing"
+        found = f"is {array.dtype} {array.shape}"
+        if array.dtype.name not in self.dtypes:
+            return f"{found}, expected {' or '.join(self.dtypes)}"
+        if array.ndim == len(self.axes):
+            for axis, length in zip(self.axes, array.shape, strict=True):
+                sizes.setdefault(axis, length)
+        expected = tuple(sizes.get(axis) for axis in self.axes)
+        if array.shape != expected:
+            return f"{found}, expected {tuple(zip(self.axes, expected, strict=True))}"
+        if array.dtype.kind == "f":
+            return None if np.isfinite(array).all() else "contains numbers that are not finite"
+        most = sizes[self.below] if self.below else np.inf
+        if not array.size or (array.min() >= 0 and array.max() < most):
+            return None
+        return f"contains {array.min()} to {array.max()}, expected numbers from 0 to below {most}"
+
 
 ARRAYS = {
     "counts": Array(("int64",), ("classes",)),
@@ -70,6 +110,9 @@ MOST_LEFT_OUT = 50
 ROUNDING = 1e-9
 """Differences of `freedom` below this are rounding errors: two images of one class are 1 / 2 C."""
 METADATA = "clinit_memory"
+"""Key of the description in the metadata of the file. The description is a sealed JSON document
+with the digest of the arrays. It is stored under a single key, because safetensors writes several
+keys in a random order, and files of equal content should be equal."""
 DOCUMENT = DocumentKind(
     title="the description of what a model remembers",
     format="clinit-memory/1",
@@ -322,19 +365,48 @@ def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
 def memory_bytes(memory: Memory) -> bytes:
     """Return the content of the file of a memory."""
     facts = {name: getattr(memory, name) for name in Facts.__annotations__}
-    return tensors_bytes(memory.tensors(), facts, DOCUMENT, METADATA)
+    plain = {name: np.ascontiguousarray(array) for name, array in memory.tensors().items()}
+    text = DOCUMENT.text({**facts, "tensors": digest(plain)}, indent=None)
+    return save(plain, metadata={METADATA: text})
 
 
 def read_memory(path: Path) -> Memory:
     """Read the memory of a model.
 
     Raises:
-        StorageError: If the file is missing or may not be read.
-        ModelError: If the file is damaged.
+        StorageError: If the file may not be read.
+        ModelError: If the file is missing, of another kind, or damaged.
     """
-    tensors, facts = read_tensors(path, DOCUMENT, METADATA, Facts, STORED)
+    check_readable(path, DOCUMENT.error)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get(METADATA)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
+        raise DOCUMENT.refusal(f"{path} is not a safetensors file: {error}") from error
+    if text is None:
+        raise DOCUMENT.refusal(f"{path} contains no description, so clinit has not written it")
+    origin = f"the description in {path}"
+    stored = DOCUMENT.parse(text, origin=origin)
+    if stored.pop("tensors", None) != digest(tensors):
+        raise DOCUMENT.refusal(f"{path} has changed since it was written")
+    facts = DOCUMENT.convert(stored, Facts, origin=origin)
+    sizes = {"classes": len(facts["class_names"])}
+    problems = {name: each.problem(tensors.get(name), sizes) for name, each in STORED.items()}
+    problems |= {name: "is unknown" for name in tensors if name not in STORED}
+    if why := next((f"{name} {why}" for name, why in problems.items() if why), None):
+        raise DOCUMENT.refusal(f"{path} is damaged: its array {why}")
     fields: dict[str, Any] = {**facts, **{name: tensors[name] for name in ARRAYS}}
     for name in ROWS:
         labels, names = tensors[f"{name}_labels"], facts["class_names"]
         fields[name] = FeatureSet(tensors[name], labels, names, tensors.get(f"{name}_groups"))
     return Memory(**fields)
+
+
+def digest(tensors: Mapping[str, np.ndarray]) -> str:
+    """Return the SHA-256 of the names, types, shapes and bytes of arrays."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+        found.update(np.ascontiguousarray(tensor).data)
+    return found.hexdigest()

@@ -12,9 +12,8 @@ from safetensors.numpy import save_file
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.files.tensors import digest
 from clinit.headtrain.model import memory as remembered
-from clinit.headtrain.model.memory import Memory, memory_bytes, owing_nothing, read_memory
+from clinit.headtrain.model.memory import Memory, digest, memory_bytes, owing_nothing, read_memory
 
 COUNTS = (1, 4, 7, 9, 20)
 BACKBONE = {"body": "b" * 64, "transform": "t", "autocast": "off"}
