@@ -148,7 +148,11 @@ def _causes(error: BaseException) -> list[BaseException]:
 QUIET = "Print no progress and no notes; warnings, errors and results remain."
 
 
-_FILES = dict.fromkeys(("add", "remember", "remove", "rename"), "classes")
+_FILES = {
+    **dict.fromkeys(("add", "remember", "remove", "rename"), "classes"),
+    "demo": "reproduce",
+    "train-top": "train_head",
+}
 """Command -> file of `clinit.cli.commands`, if their names differ."""
 
 

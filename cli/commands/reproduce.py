@@ -1,4 +1,7 @@
-"""`clinit reproduce`: make tables of the paper, and show them next to the paper's numbers."""
+"""Run whole pipelines: `clinit demo`, and `clinit reproduce` for the tables of the paper.
+
+Both can run on handwritten digits, which need no data.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from clinit.analysis.paper.tables import NAMES, TABLES
 from clinit.cli.frame.console import note, out, say
 from clinit.cli.frame.context import Context, Run, runner
-from clinit.cli.frame.demo_inputs import make_digits
 from clinit.cli.frame.options import described
 from clinit.cli.frame.process import keeps
+from clinit.cli.frame.progress import doing
 from clinit.cli.frame.run_data import check_caches
+from clinit.errors import ClinitError
 from clinit.files.paths import check_writable, exists
 
 if TYPE_CHECKING:
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.protocol.study.study import Study
 
 SMALL_EPOCHS = 5
+_MARKER = ".clinit-demo"
 
 
 @keeps("Finished steps are kept: run the same command again to resume.")
@@ -172,7 +178,7 @@ def _digits(folder: Path, run: Run) -> tuple[Path, Path]:
     if not exists(made):
         shutil.rmtree(place, ignore_errors=True)  # left by a killed call
         place.mkdir(parents=True)
-        make_digits(place, run)
+        _make_digits(place, run)
         made.touch()
     return place / "caches" / "base", place / "caches" / "new"
 
@@ -191,3 +197,84 @@ def _show(table: PaperTable, where: Places, plan: ReproductionPlan) -> None:
     out.print(terminal(found))
     say()
     note(f"written: {write_table(found, where.out / 'tables')}")
+
+
+@keeps("The next demo starts from the beginning.")
+def demo(
+    context: Context,
+    folder: Annotated[
+        Path,
+        typer.Option("--out", help="Folder for everything that the demo writes.", metavar="FOLDER"),
+    ] = Path("clinit-demo"),
+) -> None:
+    """Run the whole pipeline on handwritten digits, offline, in about a minute.
+
+    First, a small ConvNeXtV2 is trained on the digits 0 to 3. It is then frozen,
+    and the digits 4 to 9 arrive in three tasks of two, with three ways to make
+    the rows of the new classes. Every command is printed as you would type it.
+    """
+    run = runner(context)
+    _prepare(folder)
+    _make_digits(folder, run)
+    _announce("Six new classes in three tasks: random, class-mean and least-square rows")
+    runs = folder / "runs"
+    run(
+        *("train-head", "--base", folder / "caches" / "base", "--new", folder / "caches" / "new"),
+        *("--out", runs, "--tasks", 3, "--iterations", 100, "--eval-every", 10),
+        *("--batch-size", 64, "--buffer", 200),
+        *("--init", "random", "--init", "class-mean", "--init", "least-square"),
+    )
+    _announce("The same results again, from the records alone, with curves")
+    run("report", runs, "--curves")
+
+
+def _prepare(folder: Path) -> None:
+    """Make an empty folder: clear the folder of an earlier demo, refuse any other content."""
+    check_writable(folder)
+    if exists(folder) and any(folder.iterdir()):
+        if not exists(folder / _MARKER):
+            raise ClinitError(
+                f"{folder} is not empty and was not written by an earlier demo",
+                remedy="Choose another folder with `clinit demo --out`.",
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARKER).touch()
+
+
+def _make_digits(folder: Path, run: Run) -> None:
+    """Write images and weights into `folder`, and the caches `caches/base` and `caches/new`.
+
+    Args:
+        folder: An empty folder.
+        run: Runs a command of clinit.
+    """
+    from clinit.extract.dataset.scan import scan
+    from clinit.extract.digits import EPOCHS, MODEL, MODEL_ARGS, SIDE, pretrain, write_digits
+
+    _announce("Handwritten digits (scikit-learn) as PNG files, and a backbone trained on 0 to 3")
+    base, new = folder / "digits" / "base", folder / "digits" / "new"
+    count = write_digits(base, range(4)) + write_digits(new, range(4, 10))
+    say(f"{count:,} images at {folder / 'digits'}")
+    weights = folder / "backbone.safetensors"
+    with doing("Pretraining …"):
+        pretrain(scan("folder", base, "train").manifest, base, weights)
+    say(f"{MODEL}, {EPOCHS} epochs on the digits 0 to 3, at {weights}")
+    for name in ("base", "new"):
+        _announce(f"Penultimate features of the {name} classes")
+        root = folder / "digits" / name
+        if name == "base":
+            where = "--root", root, "--split", "train", "--out", folder / "base-train.parquet"
+            run("manifest", "build", "folder", *where)
+        arguments = [f"--model-arg={key}={value}" for key, value in MODEL_ARGS.items()]
+        run(
+            *("extract", "--dataset", "folder", "--root", root),
+            *("--out", folder / "caches" / name, "--backbone", MODEL, *arguments),
+            *("--weights", weights, "--input-size", SIDE),
+        )
+
+
+def _announce(text: str) -> None:
+    """Print a heading."""
+    say()
+    out.print(Text(text, style="bold"), soft_wrap=True)

@@ -7,5 +7,4 @@ config                           files of options, and recipes
 run_data, model_source           open caches and models for a command
 outcome                          print what became of a model
 console, results, progress       print results, notes and progress
-demo_inputs                      handwritten digits for commands that need no data
 """
