@@ -42,10 +42,15 @@ from clinit.extract.work.recorded import ASSUMED, name_rows
 from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.temperature import divided
-from clinit.headtrain.model.engine import MODEL_FILE, AnsweredBatch, refused_size
+from clinit.headtrain.model.engine import (
+    MODEL_FILE,
+    AnsweredBatch,
+    is_there,
+    read_image,
+    refused_size,
+)
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.pixels import is_there, read_image
 from clinit.headtrain.model.reading import Reading
 from clinit.machine import choose_device, out_of_memory
 from clinit.words import contrast_digests

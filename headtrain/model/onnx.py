@@ -30,10 +30,9 @@ from clinit.errors import BackboneError, DeviceError, ModelError
 from clinit.extract.dataset.decode import Preprocessing, decode_with_pillow
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable, instead_of, is_file
-from clinit.headtrain.model.engine import AnsweredBatch, Logits, refused_size
+from clinit.headtrain.model.engine import AnsweredBatch, Logits, read_image, refused_size
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, parse_facts
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.pixels import read_image
 from clinit.headtrain.model.predict import Rejection, default_rule
 from clinit.headtrain.model.reading import Reading
 from clinit.machine import cpu_count, out_of_memory

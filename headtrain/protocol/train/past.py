@@ -124,30 +124,12 @@ class OldClasses:
     def draw(self, random: np.random.Generator) -> tuple[np.ndarray, Int[np.ndarray, " rows"]]:
         """Draw equally many rows of each class; return them (rows, dim), in float32, and labels."""
         classes, dim = self.means.shape
-        rows = paired_rows(self.means, self.root, drawn_per_class(classes, dim), random)
-        return rows.reshape(-1, dim), np.repeat(self.labels, rows.shape[1])
-
-
-def paired_rows(
-    means: Float[np.ndarray, "classes dim"],
-    root: Float[np.ndarray, "dim dim"],
-    rows_per_class: int,
-    random: np.random.Generator,
-) -> Float[np.ndarray, "classes rows dim"]:
-    """Draw rows of all classes.
-
-    Args:
-        means: Means of the classes.
-        root: Symmetric root of the shared covariance.
-        rows_per_class: Number of rows, which is rounded up to an even number.
-        random: Generator of the draws.
-    """
-    classes, dim = means.shape
-    pairs = -(-rows_per_class // 2)
-    noise = whitened(random.standard_normal((classes * pairs, dim)))
-    offsets = (noise @ root).reshape(classes, pairs, dim)
-    centres = means.astype(np.float64)[:, None, :]
-    return np.concatenate([centres + offsets, centres - offsets], axis=1).astype(np.float32)
+        pairs = -(-drawn_per_class(classes, dim) // 2)
+        noise = whitened(random.standard_normal((classes * pairs, dim)))
+        offsets = (noise @ self.root).reshape(classes, pairs, dim)
+        centres = self.means[:, None, :]
+        rows = np.concatenate([centres + offsets, centres - offsets], axis=1)
+        return rows.reshape(-1, dim).astype(np.float32), np.repeat(self.labels, 2 * pairs)
 
 
 def whitened(noise: Float[np.ndarray, "pairs dim"]) -> Float[np.ndarray, "pairs dim"]:
