@@ -97,26 +97,19 @@ def diagnose_splits(
         )
 
     def blocks() -> Iterator[Block]:
-        for split, rows in zip(splits, numbers, strict=True):
-            yield from _blocks_of(split, rows, device or torch.device("cpu"))
+        """Yield the valid rows of the splits, without rows of classes that the head lacks."""
+        for split, number in zip(splits, numbers, strict=True):
+            for shard in map(split.shard, range(split.plan.num_shards)):
+                valid = np.flatnonzero(shard.valid)
+                for block in slices(len(valid), BLOCK_ROWS):
+                    own = number[shard.labels[valid[block]]]
+                    features = shard.features[valid[block][own >= 0]]
+                    yield placed(features, device or torch.device("cpu")), own[own >= 0]
 
     with torch_stream(device):
         statistics = ClassStatistics.of_blocks(blocks(), totals, head.dim)
         rows = Rows(*(beside(statistics.gram, part) for part in (head.weight, head.bias)))
         return diagnose(statistics, rows, lam=lam, fingerprint=fingerprint)
-
-
-def _blocks_of(
-    split: CacheSplit, numbers: Int[np.ndarray, " classes"], device: torch.device
-) -> Iterator[Block]:
-    """Yield the valid rows of a split on `device`, without rows of classes with the number -1."""
-    for index in range(split.plan.num_shards):
-        shard = split.shard(index)
-        valid = np.flatnonzero(shard.valid)
-        for block in slices(len(valid), BLOCK_ROWS):
-            labels = numbers[shard.labels[valid[block]]]
-            rows = valid[block][labels >= 0]
-            yield placed(shard.features[rows], device), labels[labels >= 0]
 
 
 def matching_rows(head: Head, of: CacheSplit) -> Int[np.ndarray, " classes"]:

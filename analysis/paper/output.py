@@ -227,7 +227,6 @@ _OF_TABLES = (
 
 def write_table(found: Reproduction, folder: Path) -> str:
     """Write a table below a folder; return the names of its files."""
-    folder.mkdir(parents=True, exist_ok=True)
     for ending, text in FORMATS.items():
         file = folder / f"{found.table.name}.{ending}"
         commit_file(file, partial(Path.write_text, data=text(found), encoding="utf-8"))
@@ -263,7 +262,6 @@ def write_figures(
                 f" `clinit reproduce {name} figures …`"
             )
     folder = where.out / "figures"
-    folder.mkdir(parents=True, exist_ok=True)
     for file, (name, members) in pictures.items():
         if members:
             report = runs_of([run.record for run in members])

@@ -30,7 +30,7 @@ from clinit.extract.cache.features import FeatureSet, select_rows
 from clinit.files.arrays import BFLOAT16, ArrayFile, widened
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
-from clinit.files.lock import claim_file, make_folder
+from clinit.files.lock import claim_file
 from clinit.files.paths import check_readable, instead_of, is_file
 from clinit.files.text import is_text
 
@@ -220,7 +220,6 @@ def store_head(head: Head, path: Path) -> Head:
     Raises:
         ClinitError: If the file cannot be written.
     """
-    make_folder(path.parent)
     with claim_file(path, on_busy=lambda: None):
         with suppress(HeadError):
             stored = read_head(path)

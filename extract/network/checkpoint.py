@@ -45,8 +45,6 @@ class WeightFile:
     tensors: Mapping[str, Tensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Texts next to the tensors of a safetensors file."""
-    key: str = ""
-    """Where the tensors were found: `net`, or `model.net`; empty for the whole file."""
     is_pickle: bool = False
 
     @property
@@ -103,13 +101,13 @@ def read_checkpoint(path: Path, source: Path | None = None) -> WeightFile:
         # PyTorch then proposes to run the code.
         why = ValueError(f"it begins with {begin!r}") if "weights_only" in str(error) else error
         raise failure(why, f"{path} cannot be read as weights", remedy) from error
-    key, tensors = _weights_in(path, found)
+    tensors = _weights_in(path, found)
     size = opened.stat().st_size
     for name, tensor in tensors.items():
         told = tensor.numel() * tensor.element_size()
         if told > size or tensor.is_meta or tensor.layout != torch.strided:
             raise _hollow(path, f"{name} {tuple(tensor.shape)}, {size_text(told)}", size)
-    return WeightFile(path, timm.models.clean_state_dict(tensors), key=key, is_pickle=True)
+    return WeightFile(path, timm.models.clean_state_dict(tensors), is_pickle=True)
 
 
 def _unpickled(path: Path, source: Path) -> Any:
@@ -136,8 +134,8 @@ def _hollow(path: Path, what: str, size: int) -> BackboneError:
     )
 
 
-def _weights_in(path: Path, found: Any) -> tuple[str, dict[str, Tensor]]:
-    """Return the mapping of names to tensors in the content of a file, and its key."""
+def _weights_in(path: Path, found: Any) -> dict[str, Tensor]:
+    """Return the mapping of names to tensors in the content of a file."""
     if isinstance(found, Mapping):
         for key in _KEYS:
             if isinstance(found.get(key), Mapping) and any(_mappings(found[key])):
@@ -145,7 +143,7 @@ def _weights_in(path: Path, found: Any) -> tuple[str, dict[str, Tensor]]:
                 break
     sets = sorted(_mappings(found), key=lambda each: -len(each[1]))
     if sets and (len(sets) == 1 or len(sets[0][1]) > len(sets[1][1])):
-        return sets[0]
+        return sets[0][1]
     if sets:
         index = "".join(f"[{name!r}]" for name in sets[0][0].split("."))
         raise BackboneError(

@@ -65,7 +65,6 @@ def grow(run: SplitRun) -> SplitResult:
             plan = replace(run.plan, num_rows=len(new), fingerprint=fingerprint)
             if is_file(fresh / PLAN_FILE) and Plan.read(fresh) != plan:
                 shutil.rmtree(fresh)  # interrupted before the folder changed again
-            fresh.mkdir(exist_ok=True)
             result = replace(run, plan=plan, manifest=manifest, folder=fresh).run()
             added = result.split
         shards = _joined(run, places.fill_null(-1).to_numpy(), old, added)

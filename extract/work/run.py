@@ -188,7 +188,6 @@ def extract(
             on_image=on_image,
         )
 
-    make_folder(out)
     with claim_file(out / "plan", on_busy=lambda: None):  # parts may begin at the same time
         runs = [run_of(manifest, out / split) for split, manifest in manifests.items()]
         for number in range(config.views):
@@ -202,7 +201,6 @@ def extract(
             if started and not has_grown(run.plan, run.folder):
                 run.plan.settle(run.folder)  # refuse a wrong plan now, not after hours
     for run in runs:
-        make_folder(run.folder)
         yield grow(run) if has_grown(run.plan, run.folder) else run.run()
 
 

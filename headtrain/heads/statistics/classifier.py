@@ -130,12 +130,7 @@ class LeastSquaresClassifier(LinearClassifier):
         lam = error_curve(scores, own, sums).best if self.lam == "auto" else self.lam
         return self._solved(classes, sums, lam, left_out if tested.any() else None)
 
-    def partial_fit(
-        self,
-        X: Any,  # noqa: N803
-        y: Any,
-        classes: Any = None,
-    ) -> LeastSquaresClassifier:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> LeastSquaresClassifier:  # noqa: N803
         """Add labelled rows, of known or of new classes, and solve anew.
 
         Args:
