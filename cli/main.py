@@ -149,9 +149,9 @@ QUIET = "Print no progress and no notes; warnings, errors and results remain."
 
 
 _FILES = {
-    **dict.fromkeys(("add", "remember", "remove", "rename"), "classes"),
-    "demo": "reproduce",
-    "train-top": "train_head",
+    **dict.fromkeys(("add", "remember", "remove", "rename", "model"), "classes"),
+    **dict.fromkeys(("sweep", "train-top"), "train_head"),
+    **{"demo": "reproduce", "evaluate": "predict"},
 }
 """Command -> file of `clinit.cli.commands`, if their names differ."""
 
@@ -169,7 +169,7 @@ class _Commands(dict[str, Any]):
 
 
 def _built(name: str) -> Any:
-    """Return a command: the Typer app in the file of its name, or else the function of its name."""
+    """Return a command: the Typer app in the file of its name, or else what has its name."""
     plain = name.replace("-", "_")
     file = _FILES.get(name, plain)
     module = import_module(f"clinit.cli.commands.{file}")
@@ -218,14 +218,12 @@ def _heed(wanted: bool) -> bool:
     return wanted
 
 
-def _any_command(
-    quiet: Annotated[
-        bool,
-        typer.Option(
-            "--quiet", "-q", callback=_heed, is_eager=True, expose_value=False, help=QUIET
-        ),
-    ] = False,
-) -> None: ...
+_QUIET = typer.Option(
+    "--quiet", "-q", callback=_heed, is_eager=True, expose_value=False, help=QUIET
+)
+
+
+def _any_command(quiet: Annotated[bool, _QUIET] = False) -> None: ...
 
 
 class Commands(TyperGroup):
