@@ -247,7 +247,8 @@ class TopBlocks(Method):
             self.model.network, self._study.training, self._inputs.top, stream.iterations
         )
         if found is not None:
-            restore_optimizer(optimizer, rates, found.optimizer, found.groups, first)
+            restore_optimizer(optimizer, (found.groups, found.optimizer))
+            rates.last_epoch = first
             yield events.Stepped(first)
         points = set(stream.evaluation_points)
         saves = set(range(self._every, stream.iterations, self._every) if self._every else ())
@@ -310,12 +311,8 @@ class TopBlocks(Method):
 
     def _paused(self, iteration: int, optimizer: torch.optim.Optimizer | None) -> Paused:
         groups, state = ([], {}) if optimizer is None else stored_optimizer(optimizer)
-        tensors: dict[str, Any] = {
-            "model": self.model.state(),
-            "method": self._method.memory,
-            "optimizer": state,
-        }
-        return Paused(iteration, {**tensors, "groups": groups})
+        parts = {"model": self.model.state(), "method": self._method.memory}
+        return Paused(iteration, {**parts, "optimizer": state, "groups": groups})
 
     def _take_over(self, found: Checkpoint) -> None:
         try:

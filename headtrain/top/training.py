@@ -145,10 +145,12 @@ def top_optimizer(
     return optimizer, OneCycleLR(optimizer, peaks, total_steps=iterations, cycle_momentum=True)
 
 
-def stored_optimizer(
-    optimizer: torch.optim.Optimizer,
-) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Return rate and betas of each group, and the state as `<parameter>.<name>`."""
+OptimizerState = tuple[Sequence[Mapping[str, Any]], Mapping[str, Tensor]]
+"""Rate and betas of each group, and the state of the parameters as `<parameter>.<name>`."""
+
+
+def stored_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerState:
+    """Return the state of an optimizer."""
     content = optimizer.state_dict()
     rates = [{name: group[name] for name in ("lr", "betas")} for group in content["param_groups"]]
     states = content["state"].items()
@@ -156,22 +158,15 @@ def stored_optimizer(
     return rates, tensors
 
 
-def restore_optimizer(
-    optimizer: torch.optim.Optimizer,
-    schedule: OneCycleLR,
-    tensors: Mapping[str, Tensor],
-    rates: Sequence[Mapping[str, Any]],
-    steps: int,
-) -> None:
-    """Restore a stored state after `steps` steps into a new optimizer and schedule."""
-    content = optimizer.state_dict()
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: OptimizerState) -> None:
+    """Restore a stored state into a new optimizer."""
+    content, (rates, tensors) = optimizer.state_dict(), state
     for key, value in tensors.items():
         index, _, name = key.partition(".")
         content["state"].setdefault(int(index), {})[name] = value
     for group, rate in zip(content["param_groups"], rates, strict=True):
         group.update(lr=rate["lr"], betas=tuple(rate["betas"]))
     optimizer.load_state_dict(content)
-    schedule.last_epoch = steps
 
 
 def train_steps(

@@ -122,20 +122,14 @@ class AdamW:
             weight_decay: Decoupled weight decay.
         """
         self._lr, self._weight_decay = lr, weight_decay
-        self._parameters, self._gradients = parameters, gradients
-        self._moments = [torch.zeros_like(each) for each in parameters]
-        self._squares = [torch.zeros_like(each) for each in parameters]
-        self._steps = [each.new_zeros(()) for each in parameters]
+        moments, squares = ([*map(torch.zeros_like, parameters)] for _ in range(2))
+        steps = [each.new_zeros(()) for each in parameters]
+        self._tensors = parameters, gradients, moments, squares, list[Tensor](), steps
 
     def step(self, share: float | Tensor = 1.0) -> None:
         """Do one step, with this share of the learning rate. Nothing waits for the device."""
         adamw(
-            self._parameters,
-            self._gradients,
-            self._moments,
-            self._squares,
-            [],
-            self._steps,
+            *self._tensors,
             fused=True,
             amsgrad=False,
             beta1=BETAS[0],
