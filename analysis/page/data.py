@@ -249,14 +249,15 @@ def curves(runs: Sequence[RunSummary]) -> dict[str, Any]:
     }
     longest = [max(np.diff(each, prepend=0)) for each in ends]
     losses = {
-        "loss": [run.record.steps["loss"] for run in runs],
-        "loss_new": [run.points["loss_new"] for run in runs],
+        "loss": pl.concat(run.record.steps["loss"] for run in runs).cast(pl.Float64),
+        "loss_new": pl.concat(run.points["loss_new"] for run in runs).cast(pl.Float64),
     }
+    finite = {name: each.filter(each.is_finite()).to_list() for name, each in losses.items()}
     return {
         "ends": ends,
         "grids": [np.diff(grid, prepend=0).tolist() for grid in grids],
         "of": drawn,
-        "log": {name: _is_log(each) for name, each in losses.items()},
+        "log": {name: spans_decades(each) for name, each in finite.items()},  # as in figures
         "thinned": any(steps > share for steps, share in zip(longest, shares, strict=True)),
     }
 
@@ -290,9 +291,3 @@ def _curve(table: pl.DataFrame, name: str, most: int, grids: dict[tuple[int, ...
 def _rounded(name: str, value: float) -> int | float:
     number = round(float(value), 2) if name in ACCURACIES else float(f"{value:.4g}")
     return int(number) if number.is_integer() and abs(number) < 1e15 else number
-
-
-def _is_log(losses: Sequence[pl.Series]) -> bool:
-    """Return whether losses span decades, by the same rule as for figures."""
-    known = pl.concat(losses).cast(pl.Float64).drop_nulls().drop_nans()
-    return spans_decades(known.filter(known.is_finite()).to_list())

@@ -42,7 +42,7 @@ from clinit.files import paths as occupied
 from clinit.files.arrays import DAMAGE, row_count
 from clinit.files.commit import commit_folder
 from clinit.files.paths import check_readable, exists, instead_of, is_file, is_folder, obstacle
-from clinit.headtrain.protocol.record.info import DOCUMENT, RunInfo, SideInfo, check_info, damaged
+from clinit.headtrain.protocol.record.info import DOCUMENT, RunInfo, SideInfo, damaged
 from clinit.headtrain.protocol.study.rules import settings_of
 from clinit.headtrain.protocol.study.study import Study
 
@@ -276,7 +276,9 @@ def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
             remedy="Give a folder written by `clinit train-head --out`, or its parent.",
         )
     info = DOCUMENT.load(path)
-    check_info(info, str(path))
+    DOCUMENT.convert(info, RunInfo, origin=str(path))
+    if not {"init", "method"} & info["config"].keys():
+        raise damaged(path, "config has neither `init` nor `method`")
     digests = info.pop("files", None)
     return cast(RunInfo, info), digests
 

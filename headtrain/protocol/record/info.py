@@ -140,17 +140,6 @@ class RunInfo(TypedDict, total=False):
     """SHA-256 of the other files of the record; absent in records of earlier versions."""
 
 
-def check_info(info: Mapping[str, Any], origin: str) -> None:
-    """Check that the fields of run.json have the expected types.
-
-    Raises:
-        RecordError: If a field is damaged.
-    """
-    DOCUMENT.convert(info, RunInfo, origin=origin)
-    if not {"init", "method"} & info["config"].keys():
-        raise damaged(origin, "config has neither `init` nor `method`")
-
-
 _ONLY: dict[str, Any] = {
     "a_init": "gaussian",
     "buffer_split": "balanced",

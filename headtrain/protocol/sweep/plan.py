@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,11 +174,11 @@ class SweepFolder:
     """The folder of a sweep, claimed by this process."""
 
     path: Path
-    recorded: dict[str, Path]
+    recorded: dict[str, Path] = field(default_factory=dict)
     """Records by the identity of their run."""
-    configs: list[Mapping[str, Any]]
+    configs: list[Mapping[str, Any]] = field(default_factory=list)
     """The settings of all recorded runs."""
-    banks: dict[str, Sequence[Mapping[str, Any]]]
+    banks: dict[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     """Differing settings of all heads in the bank of each recorded run, by its identity."""
 
 
@@ -194,14 +194,12 @@ def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:
         RecordError: If a record was made with other caches or another pretrained head, or is
             damaged.
     """
-    recorded: dict[str, Path] = {}
-    configs: list[Mapping[str, Any]] = []
-    banks: dict[str, Sequence[Mapping[str, Any]]] = {}
+    found = SweepFolder(path)
     for folder in find_records(path):
         stored = read_info(folder)
         with_head = stored["config"].get("loss", Training().loss) in losses
         check_data(folder, stored, data, with_head=with_head, remedy=_KEPT)
-        configs.append(settings_of(stored))
-        identity = identity_of(configs[-1])
-        recorded[identity], banks[identity] = folder, stored.get("bank", ())
-    return SweepFolder(path, recorded, configs, banks)
+        found.configs.append(settings_of(stored))
+        identity = identity_of(found.configs[-1])
+        found.recorded[identity], found.banks[identity] = folder, stored.get("bank", ())
+    return found
