@@ -22,7 +22,7 @@ from clinit.cli.frame.results import show_records, show_runs
 from clinit.cli.frame.study_options import takes, takes_studies
 from clinit.files.paths import check_writable
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.top.images import ImageOptions
+from clinit.headtrain.top.images import ImageOptions, TopImages
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
     from clinit.headtrain.protocol.experiment import RunData
     from clinit.headtrain.protocol.sweep.grid import Choice
-    from clinit.headtrain.top.images import TopImages
 
 
 _DIAGNOSIS_LAMBDA = 0.05

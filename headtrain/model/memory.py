@@ -374,8 +374,8 @@ def read_memory(path: Path) -> Memory:
     """Read the memory of a model.
 
     Raises:
-        StorageError: If the file may not be read.
-        ModelError: If the file is missing, of another kind, or damaged.
+        StorageError: If the file is missing or may not be read.
+        ModelError: If the file is of another kind, or damaged.
     """
     check_readable(path, DOCUMENT.error)
     try:
