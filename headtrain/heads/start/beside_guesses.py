@@ -13,9 +13,9 @@ over `DECADES` around lambda_0, the mean of the d eigenvalues of Sigma_T. F is t
 factor and shift, N the number of left-out new images, and w their weight in F; so the first term
 counts each image once, and the second is a prior: a decade from lambda_0 is one standard deviation.
 lambda_0 is no larger, for if a few directions hold most of the variance, as on audio, new classes
-differ in the others. The only images of classes do not count: what their logits owe to themselves is
-known too coarsely to compare lambdas. The search begins at lambda_0, and ends at the first minimum
-on either side. Without left-out images, lambda is lambda_0.
+differ in the others. The only images of classes do not count: what their logits owe to themselves
+is known too coarsely to compare lambdas. The search begins at lambda_0, and ends at the first
+minimum on either side. Without left-out images, lambda is lambda_0.
 """
 
 from __future__ import annotations
