@@ -18,7 +18,7 @@ from clinit.cli.frame.results import tell_headless
 from clinit.cli.frame.study_options import takes
 from clinit.extract.work.options import ImportConfig
 from clinit.files.paths import check_writable
-from clinit.words import number_of, visible
+from clinit.words import examples, number_of, visible
 
 if TYPE_CHECKING:
     from clinit.extract.cache.summary import HeadFacts
@@ -143,6 +143,9 @@ def import_(
     )
     if lost := written.num_rows - written.num_valid:
         warn(f"{number_of(lost, 'row')} left out: not finite, or beyond the range of float32")
+    if empty := written.manifest.empty_classes:
+        of = number_of(len(written.class_names), "class")
+        warn(f"{len(empty):,} of {of} without a row: {examples(empty)}")
     if config.stored == "train":
         tell_headless(out)
 

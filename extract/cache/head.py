@@ -274,7 +274,9 @@ def read_head(path: Path, *, on_note: Callable[[str], None] = lambda note: None)
         raise HeadError(
             f"{path} names {len(names):,} classes ({len(set(names)):,} different texts) for"
             f" {len(weight):,} rows",
-            remedy="Write the head again with a different name for each row.",
+            remedy="Write the head again with a different name for each row."
+            if (len(weight), len(names)) != (1, 2)
+            else "Two classes have two rows: `clinit.save_head` makes them of scikit-learn's one.",
         )
     if facts.feature_map is not None:
         raise HeadError(

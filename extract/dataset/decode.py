@@ -72,6 +72,8 @@ _START_OF_SCAN = b"\xff\xda\0"
 """The marker of a scan, and the zero byte with which the length of its header begins."""
 _ORIENTATION = 0x0112
 """EXIF tag of the orientation; 1 means upright."""
+_WHITE = {"I": (255, 65535), "F": (1, 255, 65535)}
+"""Values that white may have in the modes of Pillow for samples of 32 bits."""
 _ANIMATIONS = ("GIF", "WEBP")
 _PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF", *(("HEIF",) if READS_HEIC else ()))
 """Other formats of Pillow are left out: some start other programs, some have no size in the
@@ -487,12 +489,32 @@ def _decode_with_torchcodec(content: bytes) -> UInt8[Tensor, "3 height width"]:
 
 def _decode_with_pillow(content: bytes) -> UInt8[np.ndarray, "height width 3"]:
     with _pillow_errors():
-        file = Image.open(io.BytesIO(content), formats=_FORMATS)
-        image = ImageOps.exif_transpose(_on_background(file))
-        if image.mode.startswith("I;16"):
-            samples = np.asarray(image, dtype=np.float32) / 257
-            image = Image.fromarray(np.rint(samples).astype(np.uint8))
-        return np.array(image.convert("RGB"))
+        return _rgb(Image.open(io.BytesIO(content), formats=_FORMATS))
+
+
+def pixels_of_pillow(image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
+    """Return the pixels of an image in memory as `decode` would.
+
+    Raises:
+        ImageError: If its file is damaged, or white is unknown.
+    """
+    with _pillow_errors():
+        return _rgb(image)
+
+
+def _rgb(image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
+    """Return RGB, upright; samples of 16 or 32 bits are scaled by the range that they fit."""
+    image = ImageOps.exif_transpose(_on_background(image))
+    if image.mode in _WHITE or image.mode.startswith("I;16"):
+        samples = np.asarray(image, dtype=np.float64)
+        least, most = float(samples.min()), float(samples.max())
+        white = next((w for w in _WHITE.get(image.mode, (65535,)) if 0 <= least <= most <= w), None)
+        if white is None:
+            raise ImageError(
+                f"samples of 32 bits from {least:g} to {most:g}, of unknown range", remedy=_REMEDY
+            )
+        image = Image.fromarray(np.rint(samples / white * 255).astype(np.uint8))
+    return np.array(image.convert("RGB"))
 
 
 def _on_background(file: Image.Image) -> Image.Image:

@@ -95,19 +95,19 @@ def read_image(image: Any, prepare: Callable[[Any], P]) -> tuple[P | None, str |
 
 
 def pixels_of(image: Any) -> np.ndarray:
-    """Return the pixels of a PIL image or an array, (height, width, 3) in uint8."""
+    """Return the pixels of a PIL image or an array, (height, width, 3) in uint8; grey is three."""
     if hasattr(image, "convert"):
-        from PIL import ImageOps
-
-        image = ImageOps.exif_transpose(image).convert("RGB")
-    elif hasattr(image, "ndim"):
-        image = to_numpy(as_array(image))
-    pixels = np.asarray(image)
+        image = decode.pixels_of_pillow(image)
+    pixels = to_numpy(as_array(image)) if hasattr(image, "ndim") else np.asarray(image)
+    if pixels.ndim == 2:
+        pixels = np.stack([pixels] * 3, axis=2)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
         raise ValueError(
-            f"expected an image file, a PIL image, pixels (height, width, 3) of uint8 or features"
-            f" (rows, dim), got {pixels.dtype} of shape {pixels.shape}"
+            "expected an image file, a PIL image, pixels of uint8 (height, width, 3), or grey"
+            f" (height, width), or features (rows, dim), got {pixels.dtype} of {pixels.shape}"
         )
+    if not pixels.size:
+        raise ImageError(f"no pixels: {pixels.shape[1]} x {pixels.shape[0]}", remedy="")
     return np.array(pixels)
 
 

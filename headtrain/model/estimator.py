@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
+from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.statistics.classifier import (
     LeastSquaresClassifier,
@@ -32,10 +33,11 @@ class AddedClassesClassifier(LinearClassifier):
     from them; they are optional. `partial_fit` adds rows to the rows of earlier calls.
 
     Args:
-        head: Weight (classes, dim) and bias (classes,) as a pair; a `clinit.Head`; a head file; or
-            a fitted linear classifier of scikit-learn (in a `FrozenEstimator` if this classifier is
-            cloned, as in cross-validation, which forgets what was fitted). None: all classes are
-            new, and the first head is that of `LeastSquaresClassifier`.
+        head: Weight (classes, dim) and bias (classes,) as a pair, a `clinit.Head` or a
+            `torch.nn.Linear`; a head file; or a fitted linear classifier of scikit-learn (in a
+            `FrozenEstimator` if this classifier is cloned, as in cross-validation, which forgets
+            what was fitted). None: all classes are new, and the first head is that of
+            `LeastSquaresClassifier`.
         classes: The label of each row of `head`; None: its class names or, without any, 0, 1, ...
         init: Start of new rows, as `clinit add --init`.
         max_old_loss: Points of accuracy that old classes may lose, as `clinit add --max-old-loss`.
@@ -136,8 +138,8 @@ class AddedClassesClassifier(LinearClassifier):
         if isinstance(given, BaseEstimator):
             check_is_fitted(given, "coef_")
             given = given.coef_, given.intercept_
-        pair = (given.weight, given.bias) if isinstance(given, Head) else given
-        weight, bias = row_per_class(*map(np.asarray, pair))
+        pair = (given.weight, given.bias) if hasattr(given, "weight") else given
+        weight, bias = row_per_class(*(to_numpy(as_array(each)) for each in pair))
         known = np.arange(len(weight)) if names is None else np.asarray(names)
         if len(np.unique(known)) != len(weight) or bias.shape != known.shape:
             raise ValueError(

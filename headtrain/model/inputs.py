@@ -94,8 +94,8 @@ def is_features(given: Any) -> bool:
         return True
     if _is_pair(given):
         return True
-    if isinstance(given, list) and given and np.ndim(given[0]) < 2:  # no pictures
-        return np.asarray(given[0]).dtype.kind in "fiub"
+    if isinstance(given, list) and given and not hasattr(given[0], "convert"):
+        return np.ndim(given[0]) < 2 and np.asarray(given[0]).dtype.kind in "fiub"
     return getattr(given, "ndim", 0) in (1, 2) or hasattr(given, "to_numpy")
 
 
@@ -146,9 +146,9 @@ class FeatureInput(Inputs):
         return str(self.path) if self.path.name else "the given features"
 
     def row_names(self, split: str) -> list[str]:
-        """Return a name for each row of a split."""
-        numbers = range(len(self.splits[split].labels))
-        return [*self.names.get(split, [f"row {n}" for n in numbers])]
+        """Return a name for each row of a split: its number, from 0, if it has no other."""
+        numbers, of = range(len(self.splits[split].labels)), f"{split} " * (len(self.splits) > 1)
+        return [*self.names.get(split, [f"{of}row {n}" for n in numbers])]
 
     def need_labels(self) -> None:
         """Check that the classes of the rows are known.
@@ -221,7 +221,7 @@ class FeatureInput(Inputs):
             data["unreadable"] = {"count": len(bad), "first": first}
         if not given:
             raise CacheError(f"{self.told} contains no finite row", remedy="Give other features.")
-        listed = AuditedImages.stored(parts[0], parts[1], names if self.names else None, noun="row")
+        listed = AuditedImages.stored(parts[0], parts[1], names, noun="row")
         train, val = held_out(parts[0], parts[1], share)
         data = {"model": model.origin, "features": self.told, **data}
         return Arrived(train=train, val=val, listed=listed, fingerprint=self.fingerprint, data=data)

@@ -259,7 +259,7 @@ class Model:
     def logits(self, features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows classes"]:
         """Return the logits of features, divided by the temperature, in float64."""
         divisor = 1.0 if self.facts.temperature is None else self.facts.temperature.value
-        found = features.astype(np.float64) @ self.head.weight.T.astype(np.float64)
+        found = np.asarray(features, dtype=np.float64) @ self.head.weight.T.astype(np.float64)
         return np.asarray((found + self.head.bias) / divisor)
 
     def predict(

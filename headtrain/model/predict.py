@@ -87,6 +87,7 @@ class Rejection:
         known, memory, activation = model.facts.known, model.memory, model.facts.activation
         if rule == "auto":
             rule = default_rule(model.facts)
+        cls(rule, 0.0)  # refuses other words
         if known is not None:
             return cls(rule, known.levels[rule][math.floor(100 * rate + 1e-9)])
         if model.linear is None or memory is None or not len(memory.held_out.labels):
@@ -155,7 +156,10 @@ def predict(
     """Classify images or features; see `Model.predict`."""
     if index(top) < 1:
         raise ValueError(f"top must be at least 1, got {top}")
-    if is_features(inputs):
+    if not isinstance(reject, Rejection | None):
+        raise TypeError(f"reject takes a Rejection or the name of a score, got {reject!r}")
+    is_grey = model.engine is not None and getattr(inputs, "dtype", None) == np.uint8
+    if is_features(inputs) and not is_grey:
         rows = features_in(inputs)
         found = [Prediction(rows.path, (), row=row) for row in range(len(rows.features))]
         batches = of_features(model, rows)

@@ -73,6 +73,7 @@ def test_a_head_of_any_floating_point_type_is_read(tmp_path: Path, dtype: torch.
         (WHOLE, {"class_names": '["cat", "cat"]'}, "not a JSON list of different texts"),
         (WHOLE, {"class_names": '["cat", 3]'}, "not a JSON list of different texts"),
         (WHOLE, {"class_names": '["cat"]'}, "names 1 classes"),
+        ({"weight": W[:1], "bias": B[:1], "class_names": np.array(["a", "b"])}, None, "for 1 rows"),
     ],
 )
 def test_what_is_no_head_is_refused(

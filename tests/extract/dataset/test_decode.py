@@ -11,7 +11,7 @@ from PIL import Image, ImageFile, ImageOps
 from torchcodec.decoders import decode_image
 
 from clinit.errors import ImageError, MachineError, ManifestError
-from clinit.extract.dataset.decode import decode, differs, read_image_file
+from clinit.extract.dataset.decode import decode, differs, pixels_of_pillow, read_image_file
 from clinit.extract.dataset.tree import READS_HEIC
 
 
@@ -51,11 +51,24 @@ def test_every_format_and_mode_gives_the_pixels_that_pillow_gives(
     np.testing.assert_allclose(pixels(content).astype(int), pillow_pixels(content), atol=limit)
 
 
-@pytest.mark.parametrize("fmt", ["PNG", "TIFF"])
-def test_16_bit_samples_are_scaled_and_not_clipped(fmt: str) -> None:
-    samples = np.random.default_rng(0).integers(0, 65536, (9, 7), dtype=np.uint16)
-    expected = np.rint(samples / 257)[..., None].repeat(3, axis=2)
-    np.testing.assert_allclose(pixels(encoded(Image.fromarray(samples), fmt)), expected, atol=1)
+@pytest.mark.parametrize(
+    ("fmt", "kind", "white"),
+    [("PNG", "u2", 65535), ("TIFF", "u2", 65535)]
+    + [("TIFF", *each) for each in (("i4", 255), ("i4", 65535), ("f4", 1), ("f4", 255))],
+)
+def test_samples_of_more_bits_are_scaled_and_not_clipped(fmt: str, kind: str, white: int) -> None:
+    part = np.random.default_rng(0).integers(0, 256, (9, 7)) / 255
+    part[0, 0] = 1.0
+    image = Image.fromarray((part * white).astype(kind))
+    expected = np.rint(255 * part)[..., None].repeat(3, axis=2)
+    for found in (pixels(encoded(image, fmt)), pixels_of_pillow(image)):
+        np.testing.assert_allclose(found, expected, atol=1)
+
+
+@pytest.mark.parametrize("factor", [-1, 1e9, np.nan])
+def test_samples_of_unknown_range_are_refused(factor: float) -> None:
+    with pytest.raises(ImageError, match="of unknown range"):
+        pixels_of_pillow(Image.fromarray(np.full((9, 7), factor, np.float32)))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

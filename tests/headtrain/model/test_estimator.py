@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import softmax
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -35,7 +36,9 @@ def drawn(classes: range, images: int = 15, seed: int = 0) -> tuple[np.ndarray, 
 
 @pytest.mark.parametrize("first", [0, OLD])
 def test_new_classes_are_learnt_and_old_rows_stay(first: int) -> None:
-    model = AddedClassesClassifier(HEAD).fit(*drawn(range(first, OLD + NEW)))
+    layer = torch.nn.Linear(DIM, OLD, dtype=torch.float64)
+    layer.load_state_dict({"weight": torch.tensor(HEAD[0]), "bias": torch.tensor(HEAD[1])})
+    model = AddedClassesClassifier(layer if first else HEAD).fit(*drawn(range(first, OLD + NEW)))
     np.testing.assert_array_equal(model.coef_[:OLD], HEAD[0])
     assert model.classes_.tolist() == list(range(OLD + NEW))
     rows, labels = drawn(range(OLD + NEW), 60, seed=1)

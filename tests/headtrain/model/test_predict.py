@@ -1,8 +1,10 @@
 """What a model says of images, and when an image is of none of its classes."""
 
+import io
 import math
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -129,12 +131,17 @@ def test_the_threshold_turns_away_the_share_of_held_out_images_that_is_allowed(
     np.testing.assert_allclose(scores(rule, logits, "softmax"), told, rtol=1e-5)
 
 
+@pytest.mark.untyped
 def test_nonsense_is_refused(model: Model) -> None:
     for rule, threshold in (("softmax", 0.0), ("energy", math.nan)):
         with pytest.raises(ValueError, match=r"must be"):
             Rejection(rule, threshold)
     with pytest.raises(ValueError, match=r"rate must lie in \[0, 1\)"):
         Rejection.at_rate(remembering(3), "energy", math.nan)
+    with pytest.raises(ValueError, match="rule must be one of"):
+        Rejection.at_rate(remembering(3), "margin")
+    with pytest.raises(TypeError, match="reject takes a Rejection"):
+        remembering(3).predict(np.zeros((1, 4)), reject=0.5)
     with pytest.raises(ModelError, match="remembers no image"):
         Rejection.at_rate(remembering(0), "energy", 0.05)
 
@@ -151,6 +158,11 @@ def test_one_image_is_computed_at_once_in_any_form(
         (one,) = found
         assert [each.name for each in one.guesses] == [each.name for each in expected[0].guesses]
         assert one.guesses[0].probability == pytest.approx(expected[0].guesses[0].probability)
+    assert model.predict(np.asarray(image.convert("L"))) == model.predict(image.convert("L"))
+    nothing, cut = image.crop((5, 5, 5, 9)), Image.open(io.BytesIO(images[0].read_bytes()[:-40]))
+    reasons = [each.reason for each in model.predict([cut, pixels, nothing])]
+    assert reasons == [ANY, None, "no pixels: 0 x 4"]
+    assert "truncated" in reasons[0]
     (gone,) = model.predict(images[0].with_name(f"{images[0].stem}x.png"))
     assert gone.reason == f"the file is missing. Did you mean {images[0]}?"
     for wrong in (pixels.astype(np.float32), pixels[..., :2], 5):
