@@ -39,7 +39,7 @@ _DIAGNOSIS_LAMBDA = 0.05
 
 _KEPT = (
     "Heads in training are lost, because the heads of a seed are recorded together when all are"
-    " trained. Existing records are kept."
+    " trained. Existing records are kept: run the same command again to train the rest."
 )
 
 
