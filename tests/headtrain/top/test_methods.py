@@ -1,4 +1,6 @@
-from collections.abc import Callable
+"""The losses of DER++ and EWC beside their equations, one sample after the other."""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,33 +11,40 @@ from torch import Tensor
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
 from clinit.headtrain.protocol.stream.scenario import Task
-from clinit.headtrain.protocol.study.parts import EwcConfig
+from clinit.headtrain.protocol.study.parts import DerppConfig, EwcConfig
 from clinit.headtrain.protocol.study.study import Study
-from clinit.headtrain.top.methods import Ewc, diagonal_fisher
+from clinit.headtrain.top.methods import Derpp, Ewc, diagonal_fisher
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import TopMethod
 from tests.headtrain.top.networks import build
 
 Make = Callable[..., Any]
-BASE, STEP = 4, 2
+BASE, STEP, EACH = 4, 2, 20
 TASKS = [Task(n, np.arange(STEP), BASE + STEP * (n - 1)) for n in (1, 2)]
 
 
 @pytest.fixture
 def images(make_images: Make) -> Any:
-    """30 base rows, then 20 rows of each of two tasks."""
-    images = make_images(70, classes=BASE)
-    images.labels[30:50] = BASE + torch.arange(20) % STEP
-    images.labels[50:] = BASE + STEP + torch.arange(20) % STEP
+    """20 base rows, then 20 rows of each of two tasks."""
+    images = make_images(3 * EACH, classes=BASE)
+    for task in TASKS:
+        images.labels[rows_of(task.number)] = task.start + torch.arange(EACH) % STEP
     return images
+
+
+def rows_of(number: int) -> np.ndarray:
+    return np.arange(EACH) + EACH * number
 
 
 def enter(model: Any, images: Any, task: Task) -> None:
     """Let the classes of a task arrive."""
-    torch.manual_seed(task.number)
-    model.widen(STEP) if model.num_classes < task.stop else None
-    images.old = np.arange(30) if task.number == 1 else np.empty(0, dtype=np.int64)
-    images.new = np.arange(30, 50) + 20 * (task.number - 1)
+    if model.num_classes < task.stop:
+        torch.manual_seed(task.number)
+        model.widen(STEP)
+    images.new = rows_of(task.number)
+    # What the buffer still holds of the rows of earlier tasks (0: the base).
+    kept = [rows_of(number)[::-1][: 12 - 3 * task.number] for number in range(task.number)]
+    images.old = np.concatenate(kept)
 
 
 def learn(method: Any, model: Any, images: Any, task: Task) -> Tensor:
@@ -44,7 +53,7 @@ def learn(method: Any, model: Any, images: Any, task: Task) -> Tensor:
     method.begin(model, task, images)
     optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
     for _ in range(5):
-        loss, _ = method.loss(model, images.batch(images.new, num_new=20))
+        loss, _ = method.loss(model, images.batch(images.new, num_new=EACH))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -54,7 +63,7 @@ def learn(method: Any, model: Any, images: Any, task: Task) -> Tensor:
 
 
 def naive_fisher(
-    model: Any, images: Any, rows: range, classes: int, name: str = "ce"
+    model: Any, images: Any, rows: Sequence[int], classes: int, name: str = "ce"
 ) -> dict[str, Tensor]:
     """Squared gradients of one sample after the other, averaged."""
     parameters = model.trainable()
@@ -86,10 +95,11 @@ def naive_penalty(model: Any, fisher: dict[str, Tensor], anchor: dict[str, Tenso
 def test_loss_and_gradient_are_those_of_equation_3(make_top: Make, images: Any, name: str) -> None:
     lam, model = 30.0, make_top(BASE)
     method = Ewc(EwcConfig(lam=lam, samples=100), loss_name=name)
-    base = naive_fisher(model, images, range(30), BASE, name)
+    enter(model, images, TASKS[0])
+    base = naive_fisher(model, images, images.old, BASE, name)
     at_base = anchor_of(model, base)
     learn(method, model, images, TASKS[0])
-    first = naive_fisher(model, images, range(30, 50), BASE + STEP, name)
+    first = naive_fisher(model, images, images.new, BASE + STEP, name)
     at_first = anchor_of(model, first)
     enter(model, images, TASKS[1])
     method.begin(model, TASKS[1], images)
@@ -97,7 +107,7 @@ def test_loss_and_gradient_are_those_of_equation_3(make_top: Make, images: Any, 
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=random)
-    batch = images.batch(images.new, num_new=20)
+    batch = images.batch(images.new, num_new=EACH)
     loss, losses = method.loss(model, batch)
     plain = LOSSES[name].value(model.classifier(model.blocks(batch.activations)), batch.labels)
     springs = naive_penalty(model, base, at_base) + naive_penalty(model, first, at_first)
@@ -129,7 +139,7 @@ def test_the_sample_is_drawn_by_the_seed_and_its_fisher_is_the_naive_one(
         read.append(rows.tolist())
         return batches(rows, size)
 
-    images.batches, images.old = spy, np.arange(30)
+    images.batches, images.old = spy, rows_of(0)
     for samples, seed in ((7, 0), (7, 0), (7, 1), (1000, 0)):
         method = Ewc(EwcConfig(samples=samples), seed=seed)
         method.begin(model, TASKS[0], images)
@@ -141,7 +151,7 @@ def test_the_sample_is_drawn_by_the_seed_and_its_fisher_is_the_naive_one(
     assert first == again == sorted(set(first)) != other
     assert of_task != first
     assert len(first) == len(other) == 7
-    assert whole == list(range(30))
+    assert whole == list(range(EACH))
 
 
 @pytest.mark.parametrize("key", ["vit", "convnextv2", "convnext", "resnet-basic", "swin"])
@@ -177,3 +187,92 @@ def test_a_cuda_device_gives_the_same(make_top: Make, make_images: Make) -> None
     found = diagonal_fisher(model, images.batches(rows, 8), classes=6)
     for key, values in found.items():
         torch.testing.assert_close(values.cpu(), expected[key], rtol=1e-3, atol=1e-6)
+
+
+def draw(images: Any, task: Task, step: int) -> Any:
+    """Six new rows and six old ones."""
+    random = np.random.default_rng([task.number, step])
+    new, old = random.permutation(images.new)[:6], random.permutation(images.old)
+    return images.batch(np.concatenate([new, old[:6]]), num_new=6)
+
+
+def outputs(model: Any, images: Any, row: int) -> Tensor:
+    logits: Tensor = model.classifier(model.blocks(images.values[row : row + 1]))[0]
+    return logits
+
+
+@torch.no_grad()
+def former_logits(model: Any, images: Any, rows: np.ndarray, width: int) -> dict[int, Tensor]:
+    return {int(row): outputs(model, images, int(row))[:width].clone() for row in rows}
+
+
+def assert_is_equation_6(
+    config: DerppConfig,
+    name: str,
+    model: Any,
+    images: Any,
+    found: tuple[Tensor, Tensor],
+    batch: Any,
+    dark: np.ndarray,
+    former: dict[int, Tensor],
+) -> None:
+    """L_new + alpha E |z' - h(x')|^2 + beta E l(y'', f(x'')), one sample after the other."""
+
+    def loss(row: int) -> Tensor:
+        return LOSSES[name].value(outputs(model, images, row)[None], images.labels[[row]])[0]
+
+    def distance(row: int) -> Tensor:
+        squares = (outputs(model, images, row)[: len(former[row])] - former[row]) ** 2
+        return squares.mean()
+
+    losses = torch.stack([loss(row) for row in batch.rows.tolist()])
+    new, old = losses[: batch.num_new].mean(), losses[batch.num_new :].mean()
+    dark_loss = torch.stack([distance(row) for row in dark.tolist()]).mean()
+    expected = new + config.alpha * dark_loss + config.beta * old
+    torch.testing.assert_close(found[1], losses.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[0], expected, rtol=1e-5, atol=1e-5)
+    parameters = list(model.parameters())
+    torch.testing.assert_close(
+        torch.autograd.grad(found[0], parameters),
+        torch.autograd.grad(expected, parameters),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("name", ["ce", "mse", "sqen"])
+def test_the_former_logits_are_those_of_the_start_of_the_task(
+    make_top: Make, images: Any, name: str
+) -> None:
+    config = DerppConfig(alpha=0.3, beta=0.7)
+    model, method = make_top(BASE), Derpp(config, name)
+    for task in TASKS[:2]:
+        enter(model, images, task)
+        method.begin(model, task, images)
+        former = former_logits(model, images, images.old, task.start)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+        batch = draw(images, task, step=0)
+        found, dark = method.loss(model, batch), batch.rows[batch.num_new :]
+        assert_is_equation_6(config, name, model, images, found, batch, dark, former)
+        method.end(model, task, images)
+        assert not method.memory
+
+
+def test_without_old_rows_it_is_the_mean_loss_of_new_rows(make_top: Make, images: Any) -> None:
+    model, method = make_top(BASE), Derpp(DerppConfig())
+    enter(model, images, TASKS[0])
+    images.old = np.empty(0, dtype=np.int64)
+    method.begin(model, TASKS[0], images)
+    batch = images.batch(images.new, num_new=EACH)
+    assert method.loss(model, batch)[0] == TopMethod().loss(model, batch)[0]
+
+
+def test_alpha_0_and_beta_1_is_rehearsal_with_twice_the_step(make_top: Make, images: Any) -> None:
+    model, method = make_top(BASE), Derpp(DerppConfig(alpha=0.0, beta=1.0))
+    enter(model, images, TASKS[0])
+    method.begin(model, TASKS[0], images)
+    assert not method.memory
+    batch = draw(images, TASKS[0], step=0)
+    torch.testing.assert_close(method.loss(model, batch)[0], 2 * TopMethod().loss(model, batch)[0])
