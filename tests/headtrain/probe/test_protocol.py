@@ -5,17 +5,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression as Reference
 from sklearn.metrics import log_loss
+from sklearn.preprocessing import StandardScaler
 
+from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.groups import held_out_rows
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
-from clinit.headtrain.probe import fit
-from clinit.headtrain.probe.protocol import Probe, measure, probe
-from clinit.headtrain.probe.settings import ProbeConfig
+from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.heads.statistics.solve import least_squares, leave_one_out_curve
+from clinit.headtrain.probe import fit as module
+from clinit.headtrain.probe.fit import LogisticRegression, Standard
+from clinit.headtrain.probe.protocol import Probe, first_head, measure, probe
+from clinit.headtrain.probe.settings import C, ProbeConfig
 from clinit.headtrain.protocol.record.format import finite
 from clinit.headtrain.protocol.stream.source import Source
 from clinit.headtrain.protocol.train.heads import LabelledRows
@@ -28,10 +36,6 @@ FEATURES = RNG.normal(size=(200, DIM)).astype(np.float16)
 LABELS = RNG.integers(0, CLASSES, size=200)
 ALL = np.arange(CLASSES)
 LACKING = np.array([0, 1, -1, 2, 3, -1, 4, 5])
-
-
-def part(rows: FeatureSet, chosen: np.ndarray) -> FeatureSet:
-    return FeatureSet(rows.features[chosen], rows.labels[chosen], rows.class_names)
 
 
 def run(source: Source | None = None, **settings: Any) -> Probe:
@@ -71,7 +75,7 @@ def test_accuracies_are_those_of_counting_row_by_row(
 def test_the_chosen_setting_is_that_of_a_loop_over_the_grid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fit, "GRADIENT", 1e-7)
+    monkeypatch.setattr(module, "GRADIENT", 1e-7)
     train, val = digits().train, digits().val
     held = held_out_rows(train.labels, groups_of(train), 0.2, generator(0, Draw.HELD_OUT))
     values = (0.001, 0.03, 1.0, 30.0)
@@ -105,7 +109,7 @@ def test_the_content_is_plain_values_and_names_the_edge_of_the_grid() -> None:
 
 
 def test_without_validation_rows_the_number_is_that_of_the_held_out_ones() -> None:
-    source = replace(digits(), val=part(digits().val, np.zeros(200, dtype=bool)))
+    source = replace(digits(), val=digits().val.part(np.zeros(200, dtype=bool)))
     found = run(source)
     assert found.val is None
     best = min(found.grid, key=lambda point: point.held_out_loss)
@@ -115,7 +119,7 @@ def test_without_validation_rows_the_number_is_that_of_the_held_out_ones() -> No
 
 
 def test_classes_without_a_training_row_have_no_head_row() -> None:
-    found = run(replace(digits(), train=part(digits().train, digits().train.labels != 4)))
+    found = run(replace(digits(), train=digits().train.part(digits().train.labels != 4)))
     assert found.classes == 9
     assert found.head.class_names == tuple(name for name in NAMES if name != "4")
     assert found.val.rows == 200
@@ -132,3 +136,127 @@ def test_classes_without_a_training_row_have_no_head_row() -> None:
 def test_a_wrong_setting_is_named(wrong: dict[str, Any], fact: str) -> None:
     with pytest.raises(ValueError, match=fact):
         ProbeConfig(**wrong)
+
+
+PRESENT = np.array([0, 2, 3])
+
+
+def animals(per_class: int = 60, seed: int = 0, apart: float = 1.3, mean: float = 2.0) -> Source:
+    """Return rows of three classes; the class `none` has none."""
+    rng, labels = np.random.default_rng(seed), np.repeat(PRESENT, per_class)
+    features = rng.standard_normal((len(labels), 6)) + mean + apart * np.eye(6)[labels]
+    train = FeatureSet(features.astype(np.float32), labels, ("ant", "none", "bee", "cat"))
+    return Source(train=train, val=train.part(np.zeros(len(labels), dtype=bool)))
+
+
+CPU = ProbeConfig(device="cpu")
+
+
+def fitted(head: Head, data: Source) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return the logits of the training rows, and how the head was fitted."""
+    assert head.class_names == ("ant", "bee", "cat")
+    assert head.origin["rows"] == len(data.train.labels)
+    return data.train.features @ head.weight.T + head.bias, {**head.origin}  # type: ignore[dict-item]
+
+
+def held_out(labels: np.ndarray) -> np.ndarray:
+    return held_out_rows(labels, np.arange(len(labels)), 0.2, generator(0, Draw.HELD_OUT))
+
+
+def test_logistic_is_that_of_scikit_learn_on_standardised_features() -> None:
+    data = animals()
+    found, told = fitted(probe(data, CPU).head, data)
+    features = StandardScaler().fit_transform(data.train.features)
+    peer = Reference(C=told["c"], max_iter=10_000, tol=1e-10)
+    expected = peer.fit(features, data.train.labels).decision_function(features)
+    centred = [each - each.mean(axis=1, keepdims=True) for each in (found, expected)]
+    np.testing.assert_allclose(centred[0], centred[1], atol=5e-3)
+
+
+def naive_temperature(data: Source, lam: float) -> float:
+    """Minimise the smoothed loss of held-out rows over T, with a head of the other rows."""
+    labels = np.searchsorted(PRESENT, data.train.labels)
+    features, held = data.train.features.astype(np.float64), held_out(labels)
+    head = least_squares(features[~held], labels[~held], lam=lam)
+    scores, truth = features[held] @ head.weight.T + head.bias, np.eye(3)[labels[held]]
+    share = 1 / (held.sum() + 2)
+    targets = (1 - share) * truth + share * (1 - truth) / 2
+
+    def loss(log_t: float) -> float:
+        return float(-(targets * log_softmax(scores / np.exp(log_t), axis=1)).sum())
+
+    found = minimize_scalar(loss, bounds=(-9, 3), method="bounded", options={"xatol": 1e-9})
+    return float(np.exp(found.x))
+
+
+FAR = animals(60, apart=12.0, mean=0.0)
+
+
+@pytest.mark.parametrize("data", [animals(10, seed=3), animals(), FAR], ids=["few", "near", "far"])
+def test_a_first_head_is_least_squares_divided_by_the_temperature_of_held_out_rows(
+    data: Source,
+) -> None:
+    found, told = fitted(first_head(data), data)
+    labels = np.searchsorted(PRESENT, data.train.labels)
+    statistics = ClassStatistics.of(data.train.features, labels)
+    assert told["lam"] == leave_one_out_curve(data.train.features, labels, statistics).best
+    assert told["temperature"] == pytest.approx(naive_temperature(data, told["lam"]), rel=1e-3)
+    assert told["temperature_rows"] == round(0.2 * len(labels))
+    expected = least_squares(data.train.features, labels, lam=told["lam"])
+    scores = data.train.features @ expected.weight.T + expected.bias
+    np.testing.assert_allclose(found * told["temperature"], scores, atol=1e-5)
+
+
+def test_of_penalties_that_label_rows_alike_the_likeliest_wins() -> None:
+    by_loss = probe(FAR, CPU)
+    assert [point.top1 for point in by_loss.grid] == [100.0] * len(C)
+    assert by_loss.chosen == {"c": max(C)} == {"c": by_loss.head.origin["c"]}
+    assert "penalties by loss on 36 held-out training rows" in by_loss.protocol
+    # Against scikit-learn: the mean loss of the held-out rows at each C.
+    labels = FAR.train.labels
+    held = held_out(np.searchsorted(PRESENT, labels))
+    features = StandardScaler().fit(FAR.train.features[~held]).transform(FAR.train.features)
+    for point in by_loss.grid:
+        peer = Reference(C=point.c, max_iter=10_000, tol=1e-10)
+        chances = peer.fit(features[~held], labels[~held]).predict_proba(features[held])
+        assert point.held_out_loss == pytest.approx(log_loss(labels[held], chances), rel=1e-2)
+
+
+def test_single_rows_are_enough_for_a_solution_and_not_for_a_choice() -> None:
+    alone = animals(per_class=1)
+    head = first_head(alone)
+    assert head.num_classes == 3
+    assert "temperature" not in head.origin
+    with pytest.raises(CacheError, match="every class has a single training row") as caught:
+        probe(alone, CPU)
+    assert "--c 1" in caught.value.remedy
+
+
+TRAIN = digits().train
+PIXELS = TRAIN.features.astype(np.float64)
+STANDARDISED = StandardScaler().fit_transform(PIXELS)  # some pixels are constant
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+@pytest.mark.parametrize("c", [0.01, 1.0, 30.0])
+def test_logistic_regression_is_that_of_scikit_learn(
+    c: float, standardise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GRADIENT", 1e-7)
+    monkeypatch.setattr(module, "BLOCK_VALUES", 700)  # seventy rows
+    seen = STANDARDISED if standardise else PIXELS
+    reference = Reference(C=c, max_iter=5000, tol=1e-7).fit(seen, TRAIN.labels)
+    rows = LabelledRows.on(torch.device("cpu"), TRAIN.features, TRAIN.labels)
+    problem = LogisticRegression(rows, 10, Standard.of(rows, standardise=standardise))
+    found, parameters = problem.minimum(c)
+    weight, bias = (part.numpy() for part in problem.split(parameters))
+    assert found.converged
+    np.testing.assert_allclose(weight, reference.coef_, atol=0.02 * np.abs(reference.coef_).max())
+    expected = reference.intercept_ - reference.intercept_.mean()
+    np.testing.assert_allclose(bias - bias.mean(), expected, atol=0.02 * np.abs(expected).max())
+    logits = PIXELS @ found.rows.weight.T + found.rows.bias
+    np.testing.assert_allclose(logits, seen @ weight.T + bias, atol=1e-9)
+    loss = torch.nn.functional.cross_entropy(
+        torch.from_numpy(logits), torch.from_numpy(TRAIN.labels)
+    )
+    assert found.loss == pytest.approx(float(loss))
