@@ -26,7 +26,6 @@ ORDER = [
     "table7-forward-transfer",
     "table8-cost",
 ]
-SMALL, LARGE = (600, 24_000), (1200, 192_000)
 
 
 @pytest.fixture(autouse=True)

@@ -51,11 +51,6 @@ def run(kind: str, root: Path, out: Path, config: ExtractConfig) -> Mapping[str,
     return open_cache(out).splits
 
 
-def features(split: CacheSplit, content: Callable[[int], bytes]) -> dict[bytes, np.ndarray]:
-    loaded = split.load()
-    return {content(row): loaded.features[row] for row in range(split.num_rows)}
-
-
 def test_the_same_images_have_the_same_features_wherever_they_lie(
     roots: Mapping[str, Path], config: ExtractConfig, tmp_path: Path
 ) -> None:
@@ -63,7 +58,8 @@ def test_the_same_images_have_the_same_features_wherever_they_lie(
     for kind, root in roots.items():
         for name, split in run(kind, root, tmp_path / "caches" / kind, config).items():
             images = images_of(split.manifest.table, root)
-            found[kind, name] = features(split, images.read)
+            features = split.load().features
+            found[kind, name] = {images.read(row): features[row] for row in range(split.num_rows)}
             assert split.class_names == ("a", "b", "c")
             named = {images.read(row): split.labels[row] for row in range(split.num_rows)}
             for path in (roots["folder"] / name).glob("*/*.png"):

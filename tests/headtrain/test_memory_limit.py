@@ -34,10 +34,6 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Caches:
     return base, write_new(folder / "new")
 
 
-def loaded(caches: Caches) -> tuple[Source, ...]:
-    return tuple(map(read_source, caches))
-
-
 def train(
     sides: tuple[Source, ...], settings: dict[str, Any], **options: Any
 ) -> tuple[list[RunRecord], list[str]]:
@@ -81,7 +77,7 @@ def test_heads_are_the_same_wherever_their_features_are(caches: Caches, family: 
     if family == "bf16" and not cpu_has_bf16():
         pytest.skip("needs a CPU with bfloat16 products")
     settings = {name: value for name, value in FAMILIES[family].items() if value is not None}
-    (expected,), notes = train(loaded(caches), settings)
+    (expected,), notes = train(tuple(map(read_source, caches)), settings)
     assert not any("disk" in note for note in notes)
     # In 40,000 bytes, three splits fit, and copies of 52 rows: the test rows of some tasks.
     for memory in (SMALL, 40_000) if family in ("least-square", "joint", "ridge") else (SMALL,):

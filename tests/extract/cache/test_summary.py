@@ -24,20 +24,16 @@ BAD = (3, 4, 11)
 @pytest.fixture
 def split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CacheSplit:
     """Twenty rows in three shards; three of them are not finite."""
-    return make(tmp_path, monkeypatch)
-
-
-def make(folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: str = "float32") -> CacheSplit:
     monkeypatch.setattr(module, "SHARD_ROWS", 7)
     labels = np.arange(ROWS) * 4 // ROWS
-    features = np.eye(4, DIM, dtype=dtype)[labels]
+    features = np.eye(4, DIM, dtype=np.float32)[labels]
     features[list(BAD)] = np.nan
-    np.save(folder / "x.npy", features)
-    np.save(folder / "y.npy", labels)
+    np.save(tmp_path / "x.npy", features)
+    np.save(tmp_path / "y.npy", labels)
     config = ImportConfig(backbone="clip")
-    split = import_features(folder / "x.npy", folder / "y.npy", folder / "cache", config)
+    split = import_features(tmp_path / "x.npy", tmp_path / "y.npy", tmp_path / "cache", config)
     head = Head(np.eye(4, DIM), np.zeros(4), tuple("0123"))
-    write_head(head, folder / "cache" / "head.safetensors")
+    write_head(head, tmp_path / "cache" / "head.safetensors")
     run = split.summary.run
     write_summary(split.path, split.plan, split.manifest, NamedHead(head, "made"), run)
     return open_split(split.path)

@@ -1,9 +1,9 @@
 """Data sets in tar shards and Parquet files, scanned as a whole."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -13,7 +13,6 @@ from clinit.extract.dataset.scan import Scan, available_splits, scan
 from tests.extract.dataset.made import make_parquet, make_tar
 
 KINDS = ("webdataset", "huggingface")
-Write = Callable[..., Path]
 
 
 def shard(path: Path, *samples: tuple[str, str]) -> Path:
@@ -33,18 +32,12 @@ def write(kind: str, root: Path, name: str, *labels: str) -> Path:
 def rows(scanned: Scan) -> list[tuple[str, int, str]]:
     """Return the rows without the endings of containers and images."""
     table = scanned.manifest.table.select("path", "label", "class_name")
-    ends = (".tar", ".parquet", ".jpg", ".png")
-    return [(_without(path, ends), label, name) for path, label, name in table.iter_rows()]
+    ends = re.compile(r"\.(tar|parquet|jpg|png)")
+    return [(ends.sub("", path), label, name) for path, label, name in table.iter_rows()]
 
 
-def _without(path: str, ends: tuple[str, ...]) -> str:
-    for end in ends:
-        path = path.replace(end, "")
-    return path
-
-
-def huggingface(root: Path, split: str = "train", **options: Any) -> Scan:
-    return scan("huggingface", root, split, **options)
+def huggingface(root: Path) -> Scan:
+    return scan("huggingface", root, "train")
 
 
 @pytest.mark.parametrize("kind", KINDS)

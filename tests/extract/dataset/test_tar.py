@@ -14,11 +14,8 @@ from tests.extract.dataset.made import make_tar
 
 SAMPLES = [("a.jpg", b"first"), ("a.cls", b"1"), ("b.jpg", b"second image"), ("b.cls", b"0\n")]
 MANY = [(f"{row:03}.jpg", bytes([row + 1]) * 3_000) for row in range(30)]
-OTHERS, SECOND, UNENDED = (
-    "members left out, not part of a sample with an image",
-    "images left out, because their sample already has an image",
-    "shards without an end mark, perhaps truncated",
-)
+OTHERS = "members left out, not part of a sample with an image"
+SECOND = "images left out, because their sample already has an image"
 
 
 def indexed(path: Path, *members: tuple[str, bytes], kind: int = tarfile.USTAR_FORMAT) -> Contents:

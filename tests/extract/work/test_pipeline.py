@@ -29,7 +29,6 @@ from clinit.extract.work.pipeline import (
 from clinit.extract.work.run import extract, load_network
 from tests.extract.work.made import tiny_backbone, tiny_config
 
-CPU = torch.device("cpu")
 TRANSFORM = Transform(
     resize=36, crop=(32, 32), interpolation="bilinear", mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)
 )
