@@ -9,31 +9,24 @@ import clinit
 from clinit.errors import ModelError
 from clinit.headtrain.model.storage import read_facts
 from clinit.headtrain.protocol.record.format import find_records, read_info
-from tests.cli.calls import call, checked, done, refused
-from tests.cli.made_cache import write_cache
+from tests.cli.calls import call, checked, done, refused, sides
 
 SIZES = ("--tasks=2", "--iterations=4", "--eval-every=2", "--batch-size=8", "--buffer=10")
 REMEDY = "Choose another --out, or replace it with --overwrite."
 
 
-@pytest.fixture
-def caches(tmp_path: Path) -> list[str]:
-    base, new = (write_cache(tmp_path / name, seed) for seed, name in enumerate(("base", "new")))
-    return ["--base", str(base), "--new", str(new)]
-
-
-def train(caches: list[str], out: Path, *words: str) -> Result:
-    return call("train-head", *caches, "--out", out, "--device=cpu", *SIZES, *words)
+def train(run: Path, out: Path, *words: str) -> Result:
+    return call("train-head", *sides(run), "--out", out, "--device=cpu", *SIZES, *words)
 
 
 def test_the_record_of_another_run_is_replaced_where_that_is_asked_for(
-    caches: list[str], tmp_path: Path
+    tiny_run: Path, tmp_path: Path
 ) -> None:
     runs = tmp_path / "runs"
-    train(caches, runs, "--init=random", "--init=lda")
+    train(tiny_run, runs, "--init=random", "--init=lda")
     for other in ("--seed=1", "--diagnose"):
-        assert REMEDY in refused(train(caches, runs, "--init=random", other)).remedy
-    checked(train(caches, runs, "--init=random", "--seed=1", "--diagnose", "--overwrite"))
+        assert REMEDY in refused(train(tiny_run, runs, "--init=random", other)).remedy
+    checked(train(tiny_run, runs, "--init=random", "--seed=1", "--diagnose", "--overwrite"))
     seeds = {path.name: read_info(path)["config"]["seed"] for path in find_records(runs)}
     assert seeds == {"random": 1, "lda-calibrated": 0}
     assert sorted(path.name for path in runs.iterdir()) == [".lock", "lda-calibrated", "random"]

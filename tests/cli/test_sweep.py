@@ -7,24 +7,20 @@ from typer.testing import Result
 from clinit.headtrain.protocol.record.format import find_records, read_info, read_record
 from clinit.headtrain.top.checkpoint import Checkpoint
 from tests.cli.calls import call, checked, sides
-from tests.cli.made_cache import write_cache
 
-SMALL = ("device=cpu", "tasks=2", "iterations=4", "eval_every=2", "batch_size=8", "buffer=10")
+SIZES = ("tasks=2", "iterations=3", "eval_every=3", "batch_size=6", "buffer=9")
+Sweep = Callable[..., Result]
+TOP = ("--top", *SIZES, "probe=false", "device=cpu")
 
 
 @pytest.fixture
-def caches(tmp_path: Path) -> list[str]:
-    base, new = (write_cache(tmp_path / name, seed) for seed, name in enumerate(("base", "new")))
-    return ["--base", str(base), "--new", str(new)]
+def sweep(tiny_run: Path, tmp_path: Path) -> Sweep:
+    return lambda *words: call("sweep", *sides(tiny_run), "--out", tmp_path / "out", *words)
 
 
-def invoke(caches: list[str], out: Path, *words: str) -> Result:
-    return call("sweep", *caches, "--out", out, *SMALL, *words)
-
-
-def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path) -> None:
-    grid = ["init=random,least-square", "scale=norm,calibrated", "seed=0:2"]
-    text = checked(invoke(caches, tmp_path / "out", *grid))
+def test_a_grid_is_trained_recorded_and_ranked(sweep: Sweep, tmp_path: Path) -> None:
+    grid = [*SIZES, "device=cpu", "init=random,least-square", "scale=norm,calibrated", "seed=0:2"]
+    text = checked(sweep(*grid))
     assert "2 of 8 combinations repeat another run" in text
     assert "6 runs on 2 streams, 0 already recorded; 6 to train in 2 banks" in text
     assert "3 of 6 runs recorded" in text
@@ -33,23 +29,14 @@ def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path
     assert "Ranked by A_all" in text
     assert "6 run records at" in text
     assert len(find_records(tmp_path / "out")) == 6
-    again = checked(invoke(caches, tmp_path / "out", *grid))
+    again = checked(sweep(*grid))
     assert "6 runs on 2 streams, 6 already recorded; 0 to train" in again
     assert "are recorded\n" not in again
     assert "Ranked by A_all" in again
 
 
-SIZES = ("tasks=2", "iterations=3", "eval_every=3", "batch_size=6", "buffer=9")
-TOP = ("--top", *SIZES, "probe=false", "device=cpu")
-
-
-@pytest.fixture
-def sweep(tiny_run: Path, tmp_path: Path) -> Callable[..., Result]:
-    return lambda *words: call("sweep", *sides(tiny_run), "--out", tmp_path / "out", *words)
-
-
 def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
-    sweep: Callable[..., Result], tiny_run: Path, tmp_path: Path
+    sweep: Sweep, tiny_run: Path, tmp_path: Path
 ) -> None:
     grid = [*TOP, "rank=2", "init=random,least-square"]
     checked(sweep(*grid))
@@ -69,7 +56,7 @@ def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
 
 
 def test_a_killed_run_is_resumed_when_the_grid_has_grown(
-    sweep: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid, save = [*TOP, "--checkpoint-every=1", "init=random"], Checkpoint.write
 
