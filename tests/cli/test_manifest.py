@@ -1,3 +1,5 @@
+"""A manifest from images, and what is known of a data set, through the command line."""
+
 from pathlib import Path
 
 import polars as pl
@@ -5,7 +7,7 @@ import pytest
 from typer.testing import Result
 
 from clinit.extract.dataset.manifest import read_manifest
-from tests.cli.calls import call, refused
+from tests.cli.calls import call, checked, refused
 from tests.extract.dataset.made import make_tar
 
 
@@ -77,3 +79,10 @@ def test_columns_of_parquet_files_may_be_named(tmp_path: Path) -> None:
     result = call("manifest", "build", "huggingface", *out, *named)
     assert "0  insect  train.parquet/0" in result.stdout
     assert read_manifest(tmp_path / "out" / "m").table["column"].to_list() == ["b"]
+
+
+def test_a_known_data_set_is_shown_with_its_sizes_classes_and_layouts() -> None:
+    names = checked(call("manifest", "show", "places365", "--classes")).split()
+    assert len(names) == 365
+    shown = checked(call("manifest", "show", "places365"))
+    assert all(fact in shown for fact in (names[0], names[-1], "1,803,460", "Layouts"))

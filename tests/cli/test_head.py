@@ -1,6 +1,7 @@
-"""A cache to its linear probe, through the command line."""
+"""Heads of a cache, through the command line: its linear probe, and one aligned with its views."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import clinit
 from clinit.errors import HeadError
 from clinit.extract.cache.head import read_head
-from tests.cli.calls import call, done
+from clinit.headtrain.protocol.stream.source import read_base_head
+from tests.cli.calls import NETWORK, call, done
 from tests.headtrain.probe.digits import NAMES, digits
 
 QUICK = ["--c", 0.01, "--c", 1, "--device", "cpu"]
@@ -57,3 +59,22 @@ def test_json_contains_what_the_library_returns(cache: Path) -> None:
     assert told["chosen"] == {"c": 1.0} == dict(found.chosen)
     assert [point["top1"] for point in told["grid"]] == [point.top1 for point in found.grid]
     assert told["cache"]["path"] == str(cache)
+
+
+def test_align_takes_the_views_of_the_cache_in_turn(
+    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
+) -> None:
+    cache, heads = tmp_path / "cache", {}
+    places = ["--root", make_tree(train=8, val=3), "--out", cache, "--weights", tiny_weights]
+    done("extract", *places, *NETWORK, "--dataset", "folder", *("--views", 3, "--view-seed", 5))
+    for number, seen in ((3, "3 views (seed 5)"), (1, "1 view (seed 5)"), (0, "plain images")):
+        out = tmp_path / f"{number}.safetensors"
+        few = ("--device", "cpu", "--epochs", 4, "--views", number)
+        shown = done("head", "align", cache, "--out", out, *few)
+        assert f"on 24 rows, {seen}" in shown
+        assert "Top-1 on 9 validation rows" in shown
+        heads[number] = out.read_bytes()
+    assert len(set(heads.values())) == 3
+    facts = read_base_head(tmp_path / "3.safetensors")[1]["alignment"]
+    assert (facts["views"], facts["view_seed"]) == (3, 5)
+    assert str(facts["augmentation"]).startswith("random resized crop 32x32")
