@@ -169,8 +169,7 @@ def test_means_are_those_without_the_row(
 
 
 OLD, NEW, WIDTH = 6, 3, 12
-RANDOM = np.random.default_rng(0)
-CENTRES = RANDOM.normal(size=(OLD + NEW, WIDTH)) + 3
+CENTRES = np.random.default_rng(0).normal(size=(OLD + NEW, WIDTH)) + 3
 ROOT = np.diag(np.linspace(0.3, 1.2, WIDTH))
 """Of the covariance within classes."""
 
