@@ -30,7 +30,7 @@ def test_a_grid_is_trained_recorded_and_ranked(sweep: Sweep, tmp_path: Path) -> 
     assert "6 run records at" in text
     assert len(find_records(tmp_path / "out")) == 6
     again = checked(sweep(*grid))
-    assert "6 runs on 2 streams, 6 already recorded; 0 to train" in again
+    assert "6 runs on 2 streams, 6 already recorded; 0 to train in 0 banks" in again
     assert "are recorded\n" not in again
     assert "Ranked by A_all" in again
 
