@@ -18,7 +18,7 @@ from clinit.extract.dataset.known import FOLDER, Dataset
 from clinit.extract.dataset.layouts import Found, Listing, Reader
 from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.names import CLASS_COLUMNS, alike, usual_columns
-from clinit.extract.dataset.tree import LEFT, FolderContents, Tree, file_warnings
+from clinit.extract.dataset.tree import IMAGE_SUFFIXES, LEFT, FolderContents, Tree, file_warnings
 from clinit.files.arrays import read_table, reading
 from clinit.files.paths import exists, instead_of, is_file
 from clinit.words import contrast, counted, listed, printable
@@ -29,7 +29,7 @@ _USUAL = {
         *("image_name", "img", "image_file", "image_id", "img_id", "id"),
     ),
     "class": CLASS_COLUMNS,
-    "split": ("split", "set", "subset", "partition", "usage"),
+    "split": ("split", "set", "subset", "partition", "usage", "phase"),
     "group": (
         *("group", "group_id", "patient", "patient_id", "subject", "sequence", "video", "burst"),
     ),
@@ -37,6 +37,7 @@ _USUAL = {
 """Role of a column -> its usual names."""
 _CHOICE = re.compile(r"(.+?):((?:(?:path|class|split|group)=[^,]*,?)+)", re.DOTALL)
 _NAME, _SUFFIX = r"([^/]+)$", r"\.[^./]+$"
+_HEADER = "Write a header above it, `path,class`, and separate the columns by commas."
 _REMEDY = "Name the columns: `--labels FILE:path=COLUMN,class=COLUMN`; also split= and group=."
 
 
@@ -109,7 +110,7 @@ def _read(choice: str, tree: Tree) -> tuple[Path, pl.DataFrame, dict[str, str]]:
     """Return the table's path, its columns by role as texts, and their names in the table."""
     chosen = None if is_file(Path(choice)) else _CHOICE.fullmatch(choice)
     source = Path(chosen[1] if chosen else choice)
-    given = dict(each.split("=") for each in chosen[2].strip(",").split(",")) if chosen else {}
+    given = dict(each.split("=", 1) for each in chosen[2].strip(",").split(",")) if chosen else {}
     remedy = "Give a CSV, TSV or Parquet file with a header and UTF-8 text."
     if not exists(source):
         raise ManifestError(f"no table at {source}", remedy=instead_of(source, remedy, is_file))
@@ -121,13 +122,21 @@ def _read(choice: str, tree: Tree) -> tuple[Path, pl.DataFrame, dict[str, str]]:
         column = given.get(role) or next((free[i] for i in usual_columns(free, usual)), None)
         if role in given and not given[role]:
             continue
+        flags = [name for name in free if role == "split" and column is None and _flagged(name)]
+        if len(flags) > 1:
+            raise ManifestError(
+                f"{source} has several columns of splits, {listed(flags)}",
+                remedy=f"Name one, `--labels FILE:split={flags[0]}`, or leave them out: `split=`.",
+            )
+        column = next(iter(flags), column)
         if column in names:
             columns[role] = column
         elif role in ("path", "class") or column is not None:
             what = f"no column {column!r}" if column else f"no column that is known as the {role}"
-            raise ManifestError(
-                f"{source} has {what}; its columns are {', '.join(names)}", remedy=_REMEDY
-            )
+            told, remedy = "its columns are", _REMEDY
+            if any(suffix in name.lower() for name in names for suffix in IMAGE_SUFFIXES):
+                told, remedy = "its first line looks like an image, not a header:", _HEADER
+            raise ManifestError(f"{source} has {what}; {told} {', '.join(names)}", remedy=remedy)
     roots = "|".join(re.escape(f"{root}/") for root in {tree.root.absolute(), tree.real})
     texts = {
         role: pl.col(columns[role]).cast(pl.String).str.strip_chars().replace("", None)
@@ -177,14 +186,23 @@ def _matched(
     return files.join(once, on="key", how="inner"), missing
 
 
+def _flagged(column: str) -> str:
+    """Return the part that a column of booleans means, such as `is_valid`; else an empty text."""
+    return part_of(re.sub(r"(?i)^is", "", column))
+
+
 def _parts(source: Path, found: pl.DataFrame, columns: dict[str, str]) -> tuple[pl.Series, str]:
     """Return the part (train, validation, test) of each image, and how the parts were found."""
     if "split" in columns:
-        words = {word: part_of(word) or None for word in found["split"].drop_nulls().unique()}
+        yes = _flagged(columns["split"])
+        no = "validation" if yes == "train" else "train"
+        flags = {"true": yes, "1": yes, "false": no, "0": no} if yes else {}
+        texts = found["split"].drop_nulls().unique()
+        words = {text: part_of(text) or flags.get(text.lower()) for text in texts}
         if wrong := [word for word, part in words.items() if part is None]:
             raise ManifestError(
                 f"{source}: the split {wrong[0]!r} in {columns['split']} is none of"
-                f" {listed(PARTS_OF['train'] + PARTS_OF['val'], 'or')}",
+                f" {listed((*PARTS_OF['train'], *PARTS_OF['val'], *flags), 'or')}",
                 remedy="Correct it, or leave this column out: `--labels FILE:split=`.",
             )
         return found["split"].replace_strict(words, return_dtype=pl.String), ""

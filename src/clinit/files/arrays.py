@@ -9,7 +9,9 @@ huggingface/safetensors.
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 import tokenize
 import zipfile
 import zlib
@@ -62,7 +64,7 @@ def scan_parquet(path: Path) -> pl.LazyFrame:
 def read_table(path: Path) -> pl.DataFrame:
     """Read a table that a user wrote: Parquet, or text with a header, separated by tab, `,` or `;`.
 
-    The columns of text are texts.
+    The columns of text are texts. Excel writes UTF-16, and the separator in a line `sep=;`.
 
     Raises:
         OSError: If the file cannot be read.
@@ -76,8 +78,13 @@ def read_table(path: Path) -> pl.DataFrame:
         raise ValueError(f"it is larger than {size_text(_MOST_TEXT)}")
     with path.open("rb") as file:
         head = file.readline(2**16)
-    sign = next((sign for sign in ("\t", ",", ";") if sign.encode() in head), ",")
-    return pl.read_csv(path, separator=sign, infer_schema=False, glob=False)
+    code = "utf-16" if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf8"
+    first = head.decode(code, "replace").lstrip("\ufeff")
+    told = re.findall("^sep=([^\r\n])", first)
+    sign = next((sign for sign in (*told, "\t", ",", ";") if sign in first), ",")
+    return pl.read_csv(
+        path, separator=sign, skip_rows=len(told), encoding=code, infer_schema=False, glob=False
+    )
 
 
 def row_count(table: pl.LazyFrame, size_bytes: int) -> int:

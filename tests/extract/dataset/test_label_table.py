@@ -28,6 +28,12 @@ filename\tlabel\tclass_name\nROOT/1.jpg\t0\ta\n.\\2.jpg\t1\tb | | 1.jpg a 2.jpg 
 x,y,z\n1.jpg,b,a\n | :path=x,class=z | 1.jpg a
 file,label,split\n1.jpg,a,Training\n2.jpg,b,test | | 1.jpg a
 file,label,set\n1.jpg,a,7\n2.jpg,b,8 | :split= | 1.jpg a 2.jpg b
+file,label,is_valid\n1.jpg,a,False\n2.jpg,b,True | | 1.jpg a
+file,label,is_training_image\n1.jpg,a,1\n2.jpg,b,0 | | 1.jpg a
+file,label,test\n1.jpg,a,false\n2.jpg,b,true | :split=test | 1.jpg a
+file,label,Phase\n1.jpg,a,train\n2.jpg,b,val | | 1.jpg a
+a=b,label\n1.jpg,a | :path=a=b,class=label | 1.jpg a
+sep=;\r\nfile;label\r\n1.jpg;a,b | | 1.jpg a,b
 file,label\n3.v2.png,a\n3.v2.png,a | | deep/3.v2.png a
 """
 
@@ -79,6 +85,9 @@ def test_splits_and_groups_are_columns_and_folders_may_name_splits(tmp_path: Pat
         ("file,label\n../1.jpg,a", "", "names ../1.jpg, which is outside of"),
         ("file,label\n1.jpg,a\n1.jpg,b", "", "1.jpg has two classes, a and b"),
         ("file,label,split\n1.jpg,a,foo", "", "the split 'foo' in split is none of train, val"),
+        ("file,label,is_test\n1.jpg,a,2", "", "the split '2' in is_test is none of train, val"),
+        ("file,label,valid,is_test\n1.jpg,a,0,1", "", "of splits, valid and is_test"),
+        ("1.jpg,a\n2.jpg,b", "", "its first line looks like an image, not a header: 1.jpg, a"),
         ("file,label\n9.jpg,a", "", "labels no train image in"),
         ("file,label\n1.jpg,a,b", "", "cannot be read as a table of labels"),
         ("", "", "cannot be read as a table of labels"),
