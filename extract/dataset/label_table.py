@@ -124,10 +124,8 @@ def _read(choice: str, tree: Tree) -> tuple[Path, pl.DataFrame, dict[str, str]]:
             continue
         flags = [name for name in free if role == "split" and column is None and _flagged(name)]
         if len(flags) > 1:
-            raise ManifestError(
-                f"{source} has several columns of splits, {listed(flags)}",
-                remedy=f"Name one, `--labels FILE:split={flags[0]}`, or leave them out: `split=`.",
-            )
+            what = f"{source} has several columns of splits, {listed(flags)}"
+            raise ManifestError(what, remedy=f"Name one: `--labels FILE:split={flags[0]}`.")
         column = next(iter(flags), column)
         if column in names:
             columns[role] = column

@@ -23,8 +23,8 @@ from clinit.words import counted, printable
 HEIC_SUFFIXES, HEIC_READER = (".heic", ".heif"), "`pip install pillow-heif`"
 READS_HEIC = find_spec("pillow_heif") is not None
 IMAGE_SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm"),
-    *(".pgm", ".avif"),
+    *(".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"),
+    *(".jpe", ".jfif"),
     *(HEIC_SUFFIXES if READS_HEIC else ()),
 )
 """Suffixes of image files, in upper or lower case. Others are left out, because clinit cannot

@@ -47,6 +47,13 @@ def test_a_table_gives_images_their_classes(tmp_path: Path, line: str) -> None:
     assert [word for row in rows for word in row] == expected.split()
 
 
+def test_the_unicode_text_of_excel_is_a_table(tmp_path: Path) -> None:
+    (tmp_path / "1.jfif").touch()
+    (tmp_path / "a.txt").write_text("file\tlabel\n1\tRösti\n", encoding="utf-16")
+    found = scan("folder", tmp_path, "train", labels=str(tmp_path / "a.txt"))
+    assert found.manifest.class_names == ("Rösti",)
+
+
 def test_what_has_no_line_or_no_image_is_counted(tmp_path: Path) -> None:
     root, table = tmp_path / "images", "file,label\n1.jpg,a\n9.jpg,a\n2.jpg,\n"
     found = labelled(root, table)
