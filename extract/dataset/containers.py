@@ -35,7 +35,7 @@ from clinit.extract.dataset.layouts import Found, Listing
 from clinit.extract.dataset.manifest import LABEL_SCHEMA, LEAVES_ROOT, Contents
 from clinit.extract.dataset.names import read_class_names
 from clinit.extract.dataset.parquet import index_parquet
-from clinit.extract.dataset.tar import index_tar
+from clinit.extract.dataset.tar import CAPTIONS, index_tar
 from clinit.extract.dataset.tree import Tree
 from clinit.files.text import MAX_NAME
 from clinit.words import contrast, counted, examples, printable
@@ -99,7 +99,7 @@ def _listing(
     tree: Tree, files: SplitFiles, contents: Mapping[str, Contents], classes: tuple[str, ...]
 ) -> Listing:
     """Return the images with a label, and warnings about images that are left out."""
-    tables, left_out, (paths, left_files) = list[pl.DataFrame](), dict[str, list[str]](), files
+    tables, left_out, (paths, left_files) = list[pl.DataFrame](), {CAPTIONS: list[str]()}, files
     for path in paths:
         found = contents[path]
         table = found.table.select(
@@ -123,6 +123,8 @@ def _listing(
         )
     unlabelled = table.filter(pl.col("label").is_null())["path"].to_list()
     left_out["images left out, without a label"] = unlabelled
+    alone = table.filter(pl.col("label").is_unique() & pl.col("path").is_in(left_out[CAPTIONS]))
+    left_out[CAPTIONS] = alone["path"].to_list() if 2 * len(alone) > len(table) >= 10 else []
     warnings = (warning for why, names in left_out.items() for warning in counted(names, why))
     return Listing(table.drop_nulls("label"), (*left_files, *warnings))
 

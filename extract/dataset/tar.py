@@ -44,6 +44,8 @@ _NUMBER = re.compile(r"[+-]?\d{1,18}")
 _LABELS = {"cls": MAX_NAME, "json": 2**20, "txt": MAX_NAME}
 """Extension of a label member -> its largest size in bytes; a longer member is probably a
 description."""
+CAPTIONS = "images with a class of their own: key.txt look like captions; key.cls gives a class"
+"""A warning, if there are many such images in all shards."""
 _BLOCK = 512
 _BUFFER = 4096
 """Bytes read at a time. The default of network storage is a megabyte, which would read the images
@@ -112,6 +114,7 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
         is_ended = _has_end(path, file, tar.offset)
     dotted = _split_at_last_dot(samples)
     rows, second = list[tuple[str, int, int, int | None, str | None]](), list[str]()
+    texts = list[str]()
     for key, parts in samples.items():
         images = [member for extension, member in parts.items() if extension in _IMAGES]
         if not images:
@@ -120,6 +123,7 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
         image = images[0]
         second += [_name(m) for n, m in parts.items() if _last(n) in _IMAGES and m is not image]
         told = {name: _told(file, parts[name], name) for name in _LABELS if name in parts}
+        texts += [_name(image)] * ([*told] == ["txt"] and told["txt"][0] is None)
         rows.append((_name(image), image.offset_data, image.size, *_label(told)))
     return Contents(
         pl.DataFrame(rows, schema=CONTENT_SCHEMA, orient="row").sort("position"),
@@ -128,6 +132,7 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
             "images left out, because their sample already has an image": second,
             "images whose names were split at the last of several dots": dotted,
             "shards without an end mark, perhaps truncated": [""] * (not is_ended),
+            CAPTIONS: texts,
         },
     )
 

@@ -66,6 +66,14 @@ def test_a_file_names_the_classes(tmp_path: Path, kind: str, name: str) -> None:
     assert rows(scan(kind, tmp_path, "train")) == [("0/0", 2, "bee"), ("0/1", 0, "ant")]
 
 
+@pytest.mark.parametrize(("count", "end"), [(9, "txt"), (10, "txt"), (10, "cls")])
+def test_texts_that_are_captions_are_told(tmp_path: Path, count: int, end: str) -> None:
+    labels = [(f"{i}.{end}", b"photo %d" % i) for i in range(count)]
+    make_tar(tmp_path / "0.tar", [*labels, *((f"{i}.jpe", b"x") for i in range(count))])
+    told = " ".join(scan("webdataset", tmp_path, "train").warnings)
+    assert ("look like captions" in told) == ((count, end) == (10, "txt"))
+
+
 def test_what_is_left_out_is_told(tmp_path: Path) -> None:
     shard(tmp_path / "train-0.tar", ("x", "0"))
     scan("webdataset", tmp_path, "train")  # which must not be taken for the shard that comes
