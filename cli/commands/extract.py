@@ -16,6 +16,7 @@ from clinit.cli.frame.process import keeps
 from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import tell_headless
 from clinit.cli.frame.study_options import takes
+from clinit.errors import ImageError
 from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.work.options import ExtractOptions
 from clinit.files.paths import check_writable, exists
@@ -106,6 +107,12 @@ def _print_part(result: SplitResult) -> None:
 
 def _print_split(result: SplitResult, listed: Collection[int]) -> None:
     split, run = result.split, result.run
+    if not split.num_valid:
+        first = split.summary.invalid[0]
+        raise ImageError(
+            f"no image of {split.path} has features; {first.path}: {first.reason}",
+            remedy=f"Correct this, remove {split.path}, then run the same command again.",
+        )
     say(
         f"{split.plan.title}: {number_of(split.num_rows, 'image')}, features"
         f" {split.num_valid:,} x {split.dim} {split.dtype} in"

@@ -148,19 +148,22 @@ BLOCK_ROWS = 64
 BLOCKS_KEPT = 8
 """More blocks than threads read at a time, so that no block is read twice."""
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
+_NO_BYTES = "its row in the Parquet file contains no bytes"
+_ONLY_PATH = (
+    f"{_NO_BYTES}, but the path of an image: write the file again with `dataset.with_format("
+    "'arrow').map(datasets.table.embed_table_storage, batched=True).to_parquet(FILE)`"
+)
+"""The `to_parquet` of the Hugging Face library stores the path of an image that lies in a file."""
 
 
-def read_images(path: Path, column: str, first: int, rows: int) -> list[bytes | None]:
-    """Return the content of consecutive images; None for an image without bytes.
+def read_images(path: Path, column: str, first: int, rows: int) -> list[Any]:
+    """Return consecutive images: bytes, a structure of `bytes` and `path`, or None.
 
     Raises:
         PolarsError: If the file is damaged.
         OSError: If the file cannot be read.
     """
-    image, table = pl.col(column), scan_parquet(path)
-    if isinstance(table.collect_schema()[column], pl.Struct):
-        image = image.struct.field("bytes")
-    return table.slice(first, rows).select(image).collect().to_series().to_list()
+    return scan_parquet(path).slice(first, rows).select(column).collect().to_series().to_list()
 
 
 @dataclass(slots=True, eq=False)
@@ -224,5 +227,9 @@ def _images(container: Container, first: int, count: int) -> list[bytes | ImageE
             return [_images(container, row, 1)[0] for row in range(first, first + count)]
         why = str(error).partition("\n")[0]
         return [ImageError(f"cannot be read from the Parquet file: {why}", remedy=_REMEDY)]
-    nothing = ImageError("its row in the Parquet file contains no bytes", remedy=_REMEDY)
-    return [nothing if image is None else image for image in found]
+    cells = [each if isinstance(each, dict) else {"bytes": each} for each in found]
+    for each in cells:
+        if each["bytes"] is None:
+            fault = _ONLY_PATH if each.get("path") else _NO_BYTES
+            each["bytes"] = ImageError(fault, remedy=_REMEDY)
+    return [each["bytes"] for each in cells]

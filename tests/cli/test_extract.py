@@ -59,6 +59,17 @@ def test_invalid_rows_are_listed(extract: Call, make_tree: Tree, tmp_path: Path)
     assert f"{images[0].relative_to(root)}: the file is missing" in again
 
 
+def test_a_split_without_any_feature_is_an_error(
+    extract: Call, make_tree: Tree, tmp_path: Path
+) -> None:
+    root = make_tree()
+    for image in root.glob("val/*/*.png"):
+        image.write_text("no pixels")
+    refused = extract("--root", root)
+    assert refused.exit_code == 1
+    assert "val/a/0.png: not an image" in str(refused.exception)
+
+
 def test_views_are_extracted_and_shown(extract: Call, make_tree: Tree, tmp_path: Path) -> None:
     root, cache = make_tree(), tmp_path / "cache"
     (root / "train" / "b" / "2.png").write_text("no pixels")

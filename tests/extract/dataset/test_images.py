@@ -129,6 +129,12 @@ def test_a_damaged_header_of_a_member_is_one_bad_image(
     assert [images.read(row) for row in (0, 2)] == [CONTENT[0], CONTENT[2]]
 
 
+def test_a_row_with_the_path_of_an_image_alone_tells_how_to_embed_it(tmp_path: Path) -> None:
+    make_parquet(tmp_path / "x.parquet", [None], [0])
+    with pytest.raises(ImageError, match="embed_table_storage"):
+        ContainedImages(tmp_path, table(parquet_rows(tmp_path / "x.parquet", 1))).read(0)
+
+
 def pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
