@@ -296,8 +296,9 @@ def load_backbone(
         DeviceError: If the device is absent.
     """
     choose_device(config.device)
-    _check_name(config.name)
-    folder = None
+    name, folder = _timm_name(config.name), None
+    note = f"timm's name of {config.name} is {name}" if name != config.name else ""
+    config = replace(config, name=name)
     if config.weights is not None and is_folder(config.weights):
         folder = TimmFolder.read(config.weights, config.name)
         file, arguments = folder.weights(config.weights), folder.model_args
@@ -308,12 +309,12 @@ def load_backbone(
         raise BackboneError(
             f"{config.name}: {error}", remedy="Correct or leave out these arguments."
         ) from error
-    note = ""
     if config.weights is None:
         network = pretrained_network(config.name, config.model_args)
     else:
         checkpoint = checkpoint or read_checkpoint(config.weights)
-        network, note = network_of_file(config.name, checkpoint, config.model_args)
+        network, renamed = network_of_file(config.name, checkpoint, config.model_args)
+        note = "; ".join(filter(None, (note, renamed)))
     network.eval().requires_grad_(False)
     first = next((each for each in network.modules() if isinstance(each, nn.Conv2d)), None)
     if first is not None and (first.in_channels == 1 or config.model_args.get("in_chans", 3) != 3):
@@ -397,14 +398,18 @@ def _last_layer(config: BackboneConfig, network: nn.Module, names: _Names) -> He
     return Head(weight, bias, names)
 
 
-def _check_name(name: str) -> None:
-    """Refuse every name that is not a model of timm, with or without a tag."""
+def _timm_name(name: str) -> str:
+    """Return the present name of a model of timm, with or without a tag; refuse other names."""
+    name = timm.models.get_deprecated_models().get(name) or name
     architecture, _, tag = name.partition(".")
     if architecture not in timm.list_models():
         near = difflib.get_close_matches(architecture, timm.list_models(), n=5)
+        bare = re.sub(r"^(hf[-_]hub:)?timm/", "", name)
         raise BackboneError(
             f"timm {timm.__version__} has no model {name!r}",
-            remedy=f"Similar models: {', '.join(near)}."
+            remedy=f"Leave out the repository: `--backbone {bare}`."
+            if bare != name
+            else f"Similar models: {', '.join(near)}."
             if near
             else "See `timm.list_models()`; give a folder or a file of weights with `--weights`.",
         )
@@ -417,6 +422,7 @@ def _check_name(name: str) -> None:
             remedy=f"Available: {', '.join(tags) or 'none'}. Or give a checkpoint with"
             f" `--weights FILE`, and the name {architecture}.",
         ) from error
+    return name
 
 
 def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height width"]) -> None:

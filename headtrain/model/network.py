@@ -274,6 +274,7 @@ def stock_model(config: ExtractConfig) -> Model:
         ModelError: If the classes of its rows are unknown.
     """
     network = load_network(config)
+    name = network.backbone.config.name
     nothing = np.zeros((0, network.backbone.dim), np.float32)
     head = Head(nothing, nothing.sum(axis=1), ())
     record: dict[str, str] = {}
@@ -282,18 +283,18 @@ def stock_model(config: ExtractConfig) -> Model:
         record = {"assumed_names": source} if source == ASSUMED else {}
     if head.class_names is None:
         raise ModelError(
-            f"the {head.num_classes:,} rows of {config.backbone.name} have no class names",
+            f"the {head.num_classes:,} rows of {name} have no class names",
             remedy="Give a file with one name per row: `--head-classes FILE`.",
         )
     facts = ModelFacts(
-        backbone=config.backbone.name,
+        backbone=name,
         class_names=head.class_names,
         tasks=(0,) * head.num_classes,
         fingerprint=network.fingerprint,
         record=record,
     )
     engine = TimmEngine(network.backbone, network.transform)
-    return Model(facts=facts, linear=head, origin=config.backbone.name, engine=engine)
+    return Model(facts=facts, linear=head, origin=name, engine=engine)
 
 
 def assemble(backbone: backbones.Backbone, head: Head) -> nn.Module:

@@ -72,6 +72,8 @@ def test_names_and_arguments_that_are_no_architecture_are_refused_before_timm_is
         load_backbone(BackboneConfig(name=name, weights=weights, model_args=arguments))
     if name == f"{MODEL}.nope":
         assert "convnextv2_atto.fcmae_ft_in1k" in caught.value.remedy
+    if name.startswith("hf-hub"):
+        assert "`--backbone resnet18`" in caught.value.remedy
 
 
 @pytest.mark.parametrize("parameter", ["head.fc.weight", "head.fc.bias"])
@@ -210,6 +212,13 @@ def test_the_digest_of_a_state_is_that_of_its_values_however_they_lie() -> None:
     assert state_sha256({"a": spread}) == state_sha256({"a": lone})
     assert state_sha256({"a": lone}) != state_sha256({"a": lone + 1})
     assert state_sha256({"a": lone}) != state_sha256({"b": lone})
+
+
+def test_a_deprecated_name_of_timm_stands_for_todays(tmp_path: Path) -> None:
+    given = saved("vit_tiny_patch16_224", tmp_path, **TINY_VIT, num_classes=3)
+    found = load_backbone(dataclasses.replace(given, name="vit_tiny_patch16_224_in21k"))
+    assert found.config.name == "vit_tiny_patch16_224.augreg_in21k"
+    assert found.config.name in found.note
 
 
 @pytest.mark.parametrize(
