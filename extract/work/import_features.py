@@ -124,6 +124,7 @@ def _other_classes(out: Path, split: str) -> tuple[Path, tuple[str, ...]]:
     return other, read_manifest(path).class_names if is_file(path) else ()
 
 
+_NAME_ALL = "Name all classes: `clinit cache import --classes FILE`, one per line."
 _Numbered = tuple[Int[np.ndarray, " rows"], tuple[str, ...]]
 """Labels as int64 in [0, classes), and one name per class."""
 
@@ -147,7 +148,7 @@ def number_labels(
     texts = isinstance(told, list) and all(isinstance(each, str) for each in told)
     if np.shape(told) != (rows,) or not (texts or np.asarray(told).dtype.kind in "iu"):
         raise CacheError(
-            f"{origin} contains {'text' if texts else np.asarray(told).dtype} of shape"
+            f"{origin} contains {'text' if texts else getattr(told, 'dtype', 'objects')} of shape"
             f" {np.shape(told)}, expected integers or text of shape ({rows},)",
             remedy=ONE_PER_ROW,
         )
@@ -165,7 +166,9 @@ def number_labels(
         raise CacheError(
             f"{origin} contains labels from {least} to {most}, expected"
             f" {f'0 to {len(names) - 1}' if names else 'none below 0'}",
-            remedy="Number the classes from 0, and name all of them in the file of `--classes`.",
+            remedy="Number the classes from 0, and leave out rows without a class."
+            if least < 0
+            else f"Number the classes from 0. {_NAME_ALL}",
         )
     return told.astype(np.int64), shared if shared[: len(names)] == names else names
 
@@ -189,7 +192,7 @@ def _numbered_texts(
         raise CacheError(
             f"{origin} contains {len(unknown):,} labels that are not among the {len(names):,} class"
             f" names: {'; '.join(filter(None, (examples(unknown), near)))}",
-            remedy="Name all classes in the file of `--classes`, one per line.",
+            remedy=_NAME_ALL,
         )
     return np.array([number[name] for name in labels], dtype=np.int64), names
 

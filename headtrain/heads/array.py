@@ -300,3 +300,11 @@ def unit(features: Num[Any, "rows dim"]) -> Float[Any, "rows dim"]:
     norms = xp.linalg.vector_norm(wide, axis=1, keepdims=True)
     wide /= xp.where(norms > 0, norms, 1.0)
     return wide
+
+
+def missing_rows(given: Any, array: np.ndarray) -> list[str]:
+    """Return the rows in which labels, given as `array` or a sequence, are missing, as texts."""
+    items = given if isinstance(given, list | tuple) else np.atleast_1d(array).tolist()
+    items = () if array.dtype.kind in "iu" else items
+    gaps = (row for row, each in enumerate(items) if not isinstance(each, str))
+    return [str(row) for row in gaps if str(items[row]) in ("None", "nan", "NaT", "<NA>")]

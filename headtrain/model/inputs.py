@@ -29,7 +29,7 @@ from clinit.extract.cache.plan import caches_in
 from clinit.extract.dataset.names import by_word, in_words, near_names, plain
 from clinit.files.arrays import FEATURES, FORMATS, LABELS, open_arrays, widened
 from clinit.files.paths import is_folder
-from clinit.headtrain.heads.array import as_array, to_numpy
+from clinit.headtrain.heads.array import as_array, missing_rows, to_numpy
 from clinit.headtrain.heads.groups import in_whole_groups
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.model.audit import AuditedImages
@@ -329,6 +329,11 @@ def _labelled(given: Any, labels: Any, origin: str, names: Any = None) -> Featur
     if labels is None:
         return FeatureSet(rows, np.zeros(len(rows), np.int64), ("",))
     found = to_numpy(as_array(labels))
+    if missing := missing_rows(labels, found):
+        raise CacheError(
+            f"{origin}: no label in {number_of(len(missing), 'row')} (row {examples(missing)})",
+            remedy="Give these rows a label, or leave them out.",
+        )
     if names is None and found.ndim == 1 and found.dtype.kind in "iu" and (found >= 0).all():
         kinds, found = np.unique(found, return_inverse=True)  # a few rows can have any number
         names = tuple(map(str, kinds))

@@ -19,7 +19,7 @@ from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.paths import check_writable
 from clinit.files.text import is_text
-from clinit.headtrain.heads.array import as_array, to_numpy
+from clinit.headtrain.heads.array import as_array, missing_rows, to_numpy
 from clinit.headtrain.heads.statistics.classifier import row_per_class
 from clinit.headtrain.protocol.stream.source import Source, read_source, read_sources
 from clinit.machine import choose_device
@@ -100,10 +100,10 @@ def _matrix(given: Any, name: str, dim: int | None = None) -> Float[np.ndarray, 
 def _labels(given: Any, rows: int, name: str) -> np.ndarray:
     array = _on_host(given)
     is_negative = name != "groups" and array.dtype.kind == "i" and (array < 0).any()
-    items = given if isinstance(given, list | tuple) else array if array.dtype.kind == "O" else ()
-    is_missing = array.ndim == 1 and any(each is None or each != each for each in items)
-    if array.shape != (rows,) or array.dtype.kind not in "iuUSO" or is_negative or is_missing:
-        expected = f"integers from 0 or texts ({rows},), none missing"
+    missing = missing_rows(given, array)
+    if array.shape != (rows,) or array.dtype.kind not in "iuUSO" or is_negative or missing:
+        lack = f"none missing (as in row {missing[0]})" if missing else "none missing"
+        expected = f"integers from 0 or texts ({rows},), {lack}"
         raise ValueError(f"{name} is {array.dtype} {array.shape}, expected {expected}")
     return array.astype(str) if array.dtype.kind in "SO" else array
 

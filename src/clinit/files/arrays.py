@@ -104,8 +104,8 @@ def row_count(table: pl.LazyFrame, size_bytes: int) -> int:
 FEATURES, LABELS = ("features",), ("labels", "label")
 """Array names to look for if the user gives no name."""
 ONE_PER_ROW = (
-    "Give one integer or text per feature vector, in the same order: `labels.astype(int)`,"
-    " `labels.ravel()`, or `labels.argmax(axis=1)` of one-hot rows."
+    "Give one integer or text per feature vector, in the same order: `labels.astype(int)`, of texts"
+    " `labels.astype(str)`, `labels.ravel()`, or `labels.argmax(axis=1)` of one-hot rows."
 )
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """NumPy has no bfloat16, which is the upper half of a float32."""
@@ -169,7 +169,7 @@ FORMATS: Mapping[str, Callable[[Path, str], np.ndarray]] = {
 """Suffix of a file -> reads an array."""
 _WRITERS = {
     ".npy": "`numpy.save(path, array)`; pickled objects are not read",
-    ".npz": "`numpy.savez(path, features=…, labels=…)`",
+    ".npz": "`numpy.savez(path, features=…, labels=…)`; objects by `.astype(str)` or `(float)`",
     ".safetensors": "`safetensors.numpy.save_file` or `safetensors.torch.save_file`",
 }
 
@@ -243,7 +243,7 @@ class ArrayFile:
                 return names
         raise CacheError(
             f"`class_names` in the metadata of {self.path} is not a JSON list of different texts",
-            remedy="Name the classes with `--classes FILE`, one per line.",
+            remedy="Name the classes with `clinit cache import --classes FILE`, one per line.",
         )
 
     def features(self, name: str) -> Float[np.ndarray, "rows dim"] | np.ndarray:
