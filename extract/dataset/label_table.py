@@ -38,6 +38,7 @@ _USUAL = {
 _CHOICE = re.compile(r"(.+?):((?:(?:path|class|split|group)=[^,]*,?)+)", re.DOTALL)
 _NAME, _SUFFIX = r"([^/]+)$", r"\.[^./]+$"
 _HEADER = "Write a header above it, `path,class`, and separate the columns by commas."
+_JOIN = "Join them to one, `split`, of train, val and test; or choose: `--labels FILE:split=NAME`."
 _REMEDY = "Name the columns: `--labels FILE:path=COLUMN,class=COLUMN`; also split= and group=."
 
 
@@ -124,8 +125,7 @@ def _read(choice: str, tree: Tree) -> tuple[Path, pl.DataFrame, dict[str, str]]:
             continue
         flags = [name for name in free if role == "split" and column is None and _flagged(name)]
         if len(flags) > 1:
-            what = f"{source} has several columns of splits, {listed(flags)}"
-            raise ManifestError(what, remedy=f"Name one: `--labels FILE:split={flags[0]}`.")
+            raise ManifestError(f"{source} has columns of splits, {listed(flags)}", remedy=_JOIN)
         column = next(iter(flags), column)
         if column in names:
             columns[role] = column

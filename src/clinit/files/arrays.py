@@ -169,7 +169,7 @@ FORMATS: Mapping[str, Callable[[Path, str], np.ndarray]] = {
 """Suffix of a file -> reads an array."""
 _WRITERS = {
     ".npy": "`numpy.save(path, array)`; pickled objects are not read",
-    ".npz": "`numpy.savez(path, features=…, labels=…)`; objects by `.astype(str)` or `(float)`",
+    ".npz": "`numpy.savez(path, features=…, labels=…)`; objects: `.astype(str)`, `.astype(float)`",
     ".safetensors": "`safetensors.numpy.save_file` or `safetensors.torch.save_file`",
 }
 
