@@ -107,7 +107,7 @@ def _print_part(result: SplitResult) -> None:
 
 def _print_split(result: SplitResult, listed: Collection[int]) -> None:
     split, run = result.split, result.run
-    if not split.num_valid:
+    if split.summary.invalid and not split.num_valid:
         first = split.summary.invalid[0]
         raise ImageError(
             f"no image of {split.path} has features; {first.path}: {first.reason}",

@@ -73,6 +73,15 @@ def test_a_head_that_remembers_no_image_rejects_nothing(work: Path) -> None:
     assert "--device has no effect here" in unframed(idle)
 
 
+def test_class_names_without_rows_are_told(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", features=np.ones((3, 2)), labels=[1, 1, 2])  # from 1
+    (tmp_path / "names.txt").write_text("dog\nelk\nfox\n")
+    given = ("--classes", tmp_path / "names.txt", "--backbone", "own", "--out", tmp_path / "out")
+    assert "Warning: 1 of 3 classes without a row: dog" in done(
+        "cache", "import", tmp_path / "x.npz", *given
+    )
+
+
 def test_verify_prints_the_command_that_writes_a_damaged_shard_again(
     work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,7 +141,7 @@ def test_nonsense_is_refused(model: Model) -> None:
     with pytest.raises(ValueError, match="rule must be one of"):
         Rejection.at_rate(remembering(3), "margin")
     with pytest.raises(TypeError, match="reject takes a Rejection"):
-        remembering(3).predict(np.zeros((1, 4)), reject=0.5)
+        remembering(3).predict(np.zeros((1, 4)), reject=0.5)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="remembers no image"):
         Rejection.at_rate(remembering(0), "energy", 0.05)
 
