@@ -7,10 +7,12 @@ each (`without_parts`).
 
 Left-out logits of few images hardly tell one lambda from another. Lambda minimises
 
-    N F(lambda) / w + 1/2 log10(lambda / lambda_0)^2,    lambda_0 = tr Sigma_T / d,
+    N F(lambda) / w + 1/2 log10(lambda / lambda_0)^2,
+    lambda_0 = (1 + (`UNSURE` / n)^2) tr Sigma_T / d,
 
-over `DECADES` around lambda_0, the mean of the d eigenvalues of Sigma_T. F is the least loss over
-factor and shift, N the number of left-out new images, and w their weight in F; so the first term
+over `DECADES` around lambda_0, the mean of the d eigenvalues of Sigma_T, and more of it if the n
+new images are so few that they hardly show how images vary. F is the least loss over factor and
+shift, N the number of left-out new images, and w their weight in F; so the first term
 counts each image once, and the second is a prior: a decade from lambda_0 is one standard deviation.
 lambda_0 is no larger, for if a few directions hold most of the variance, as on audio, new classes
 differ in the others. The only images of classes do not count: what their logits owe to themselves
@@ -43,6 +45,9 @@ from clinit.headtrain.heads.statistics.solve import LambdaCurve
 
 PARTS = 5
 """Number of parts that are left out in turn for the leave-one-out logits of fitted rows."""
+UNSURE = 3.0
+"""Number of new images with which lambda_0 is twice the mean eigenvalue: with the mean alone, new
+classes of one class of two images lost 2 to 4 points on text and photographs."""
 DECADES = (-3, -2, -1, 0, 1)
 
 
@@ -64,7 +69,7 @@ def lambda_beside_guesses(
         Lambda, the losses, and the unscaled rows without each part; no losses and no rows if no
         class has two images.
     """
-    middle = usual_lambda(statistics)
+    middle = usual_lambda(statistics, int(sample.data.counts[sample.data.start :].sum()))
     alone = torch.from_numpy(sample.alone).to(sample.target.device)
     judges, singles = sample.judgeable, sample.subset(sample.alone)
     left_out = judges.target >= 0
@@ -105,8 +110,8 @@ def lambda_beside_guesses(
     return lam, curve, [rows[lam] for rows in without if rows]
 
 
-def usual_lambda(statistics: ClassStatistics) -> float:
-    """Return lambda_0, to two digits; 1 if the data do not vary."""
+def usual_lambda(statistics: ClassStatistics, images: int) -> float:
+    """Return lambda_0 of so many new images, to two digits; 1 if the data do not vary."""
     covariance = statistics.total_covariance
-    found = float(namespace(covariance).linalg.trace(covariance)) / covariance.shape[0]
-    return float(f"{found:.2g}") if found > 0 else 1.0
+    mean = float(namespace(covariance).linalg.trace(covariance)) / covariance.shape[0]
+    return float(f"{(1 + (UNSURE / images) ** 2) * mean:.2g}") if mean > 0 else 1.0

@@ -255,7 +255,7 @@ def test_the_rows_that_judge_an_image_have_not_seen_it(each: int) -> None:
         sample, statistics = CalibrationSet.of(data, LOSSES["ce"], "auto"), data.statistics()
         ((lam, curve, rest),) = together([lambda_beside_guesses(start, sample, statistics, known)])
         eigenvalues = np.linalg.eigvalsh(statistics.total_covariance)
-        decades = np.log10(curve.lams / eigenvalues.mean())
+        decades = np.log10(curve.lams / ((1 + (3 / len(labels)) ** 2) * eigenvalues.mean()))
         costs = 4 * each / 0.2 * np.array(curve.errors) + decades**2 / 2  # 0.2: weight of new rows
         assert lam == curve.lams[best := np.argmin(costs)]
         assert 0 < best < len(costs) - 1 or not -2.5 < decades[best] < 0.5  # neighbours are dearer
@@ -291,7 +291,7 @@ def test_next_to_many_classes_rows_get_norms_of_old_ones(monkeypatch: pytest.Mon
     rows = raw_rows(Start(init="least-square"), data, data.statistics(), least.lam)
     expected = (1 - part) * least.factor + part * norm_factor(rows, data), (1 - part) * least.shift
     assert (mixed.factor, mixed.shift) == pytest.approx(expected)
-    assert least.lam == usual_lambda(data.statistics())
+    assert least.lam == usual_lambda(data.statistics(), 5)
 
 
 def remembered(each: int) -> Memory:
