@@ -14,13 +14,13 @@ import typer
 
 from clinit.cli.frame import model_source, outcome
 from clinit.cli.frame.config import ConfigOption
-from clinit.cli.frame.console import note, say
+from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.options import AsJson, Overwrite, described
 from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing, training_progress
 from clinit.cli.frame.results import print_content
 from clinit.cli.frame.study_options import takes
-from clinit.extract.dataset.names import in_words
+from clinit.extract.dataset.names import by_word, in_words, plain
 from clinit.headtrain.model.settings import AddConfig, ArrivalKind, RememberConfig
 from clinit.observer import Doing
 from clinit.words import DIGEST_LETTERS, examples, number_of, visible
@@ -202,6 +202,10 @@ def rename(
     named = found.facts.history[-1].settings["names"].items()
     told = [f"{in_words(before)} is now {in_words(now)}" for before, now in named]
     say(f"{found.origin}: {examples(told, outcome.SHOWN)}")
+    others = by_word([name for name in found.class_names if name not in {*pairs.values()}])
+    twice = [f"{new} and {others[plain(new)]}" for new in pairs.values() if plain(new) in others]
+    if twice:
+        warn(f"classes of one name in words: {examples(twice, outcome.SHOWN)}")
 
 
 def _changed(

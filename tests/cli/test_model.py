@@ -12,7 +12,7 @@ from PIL import Image
 import clinit
 from clinit.cli.frame.model_source import ONNX_FORM, next_to
 from clinit.errors import CacheError, ManifestError, ModelError, StorageError
-from clinit.extract.cache.head import Head
+from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.read import open_split
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.memory import Memory, read_memory
@@ -452,3 +452,10 @@ def test_what_does_not_fit_is_refused(
         told = told.replace(places[name], name)
     assert message in " ".join(told.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_new_name_that_another_class_has_in_words_is_told(tmp_path: Path) -> None:
+    head = Head(np.eye(2, dtype=np.float32), np.zeros(2, np.float32), ("n01440764", "b"))
+    write_head(head, tmp_path / "head.npz")
+    told = done("rename", tmp_path / "head.npz", "b=Tench", "--out", tmp_path / "new.npz")
+    assert "Warning: classes of one name in words: Tench and n01440764" in told
