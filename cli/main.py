@@ -149,9 +149,9 @@ QUIET = "Print no progress and no notes; warnings, errors and results remain."
 
 
 _FILES = {
-    **dict.fromkeys(("add", "remember", "remove", "rename", "model"), "classes"),
+    **dict.fromkeys(("add", "remember", "remove", "rename"), "classes"),
     **dict.fromkeys(("sweep", "train-top"), "train_head"),
-    **{"demo": "reproduce", "evaluate": "predict"},
+    "demo": "reproduce",
 }
 """Command -> file of `clinit.cli.commands`, if their names differ."""
 
