@@ -13,7 +13,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.losses import LOSSES
-from clinit.headtrain.heads.start.beside_guesses import PARTS, lambda_beside_guesses, usual_lambda
+from clinit.headtrain.heads.start.beside_guesses import PARTS, lambda_beside_guesses
 from clinit.headtrain.heads.start.calibrate import norm_factor, together
 from clinit.headtrain.heads.start.calibration_set import CalibrationSet
 from clinit.headtrain.heads.start.initialise import initialise
@@ -291,7 +291,8 @@ def test_next_to_many_classes_rows_get_norms_of_old_ones(monkeypatch: pytest.Mon
     rows = raw_rows(Start(init="least-square"), data, data.statistics(), least.lam)
     expected = (1 - part) * least.factor + part * norm_factor(rows, data), (1 - part) * least.shift
     assert (mixed.factor, mixed.shift) == pytest.approx(expected)
-    assert least.lam == usual_lambda(data.statistics(), 5)
+    mean = np.linalg.eigvalsh(data.statistics().total_covariance).mean()
+    assert least.lam == pytest.approx((1 + (3 / 5) ** 2) * mean, rel=0.05)  # of two digits
 
 
 def remembered(each: int) -> Memory:
