@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clinit.cli.frame.console import err, foot, is_quiet, note, say, warn
+from clinit.cli.frame.console import err, foot, is_quiet, say, tell
 from clinit.observer import Doing, Event, Noted, Observer, Progressed, Warned
 from clinit.words import duration, number_of, visible
 
@@ -210,21 +210,19 @@ def _text(text: str) -> Text:
 
 @contextmanager
 def training_progress() -> Iterator[Observer]:
-    """Show all events of long work, each note only once."""
+    """Show all events of long work, each note and warning only once."""
     from clinit.headtrain.protocol import events
 
     with progress() as line:
         line.work("Preparing")
         steps, total = 0, 0
-        note_once = cache(note)
+        tell_once = cache(tell)
 
         def observe(event: Event) -> None:
             nonlocal steps, total
             match event:
-                case Noted(text):
-                    note_once(text)
-                case Warned(text):
-                    warn(text)
+                case Noted() | Warned():
+                    tell_once(event)
                 case Doing(what):
                     line.work(what)
                 case Progressed():
@@ -270,15 +268,15 @@ def sweep_progress(total: int, done: int) -> Iterator[Observer]:
     from clinit.headtrain.protocol import events
 
     recorded, share = done, 0.0
-    note_once = cache(note)
+    tell_once = cache(tell)
     with progress() as line:
         line.work(f"{done:,}/{total:,} runs")
 
         def observe(event: Event) -> None:
             nonlocal recorded, share
             match event:
-                case Noted(text):
-                    note_once(text)
+                case Noted() | Warned():
+                    tell_once(event)
                 case events.BankStarted(runs):
                     share = len(runs) / max(1, runs[0].stream.tasks * runs[0].stream.iterations)
                     line.more = f"bank of {len(runs)}"

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
 from clinit.headtrain.heads.array import torch_stream
 from clinit.headtrain.heads.linear import Rows
@@ -33,7 +34,8 @@ from clinit.headtrain.protocol.study.study import Study, names_of
 from clinit.headtrain.protocol.train.heads import LabelledRows
 from clinit.headtrain.protocol.train.task_start import Starts, warm_up
 from clinit.machine import Stopwatch, choose_device
-from clinit.observer import Noted, Observer, ignore
+from clinit.observer import Observer, Warned, ignore
+from clinit.setting import Imported
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
 """Measures a head on statistics of its training rows; returns plain values by name."""
@@ -209,14 +211,21 @@ class Learner:
         point = Point(fact.iteration, *counts, fact.losses, self.seconds, fact.found.mistakes)
         entry.points.append(point)
         by_name = dict(zip(self.ids, fact.losses.tolist(), strict=True))
-        for name, loss in by_name.items():
-            if not np.isfinite(loss) and not self.experiment.study.is_closed:
-                after = f"after {fact.iteration:,} updates of task {entry.task}"
-                self._diverge(name, f"its loss is {loss} {after}")
+        for study, (name, loss) in zip(self.experiment.studies, by_name.items(), strict=True):
+            if np.isfinite(loss) or study.is_closed:
+                continue
+            after = f"after {fact.iteration:,} updates of task {entry.task}"
+            own = study.training.loss
+            if isinstance(own, Imported) and not fact.iteration and name not in self.log.diverged:
+                raise ExperimentError(
+                    f"the loss {own.path} is {loss} {after}",
+                    remedy="Return a finite loss of each row for finite logits.",
+                )
+            self._diverge(name, f"its loss is {loss} {after}")
         self.observer(events.Evaluated(entry.task, fact.iteration, by_name))
 
     def _diverge(self, name: str, why: str) -> None:
         """Note that a head has diverged, once per head."""
         if name not in self.log.diverged:
             self.log.diverged[name] = f"{name} has diverged: {why}"
-            self.observer(Noted(self.log.diverged[name]))
+            self.observer(Warned(self.log.diverged[name]))

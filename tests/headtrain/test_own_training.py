@@ -95,11 +95,16 @@ def without_gradient(logits: Tensor, labels: Tensor) -> Any:
     return entropy(logits, labels).detach()
 
 
+def undefined(logits: Tensor, labels: Tensor) -> Any:
+    return entropy(logits, labels) * torch.nan
+
+
 @pytest.mark.parametrize(
     ("own", "fact"),
     [
         (one_number, r"one_number returned Tensor \(\), expected a tensor \(\d+,\)"),
         (without_gradient, "with gradient"),
+        (undefined, "undefined is nan after 0 updates of task 1"),
     ],
 )
 def test_what_is_no_loss_of_each_row_is_refused(own: Any, fact: str) -> None:

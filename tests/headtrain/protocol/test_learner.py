@@ -14,7 +14,7 @@ from clinit.headtrain.protocol.learner import Experiment, Learner, Method
 from clinit.headtrain.protocol.stream.task_plan import Lesson
 from clinit.headtrain.protocol.study.study import Study
 from clinit.headtrain.protocol.train.evaluate import BankEvaluation
-from clinit.observer import Event, Noted
+from clinit.observer import Event, Warned
 from tests.headtrain.protocol.test_experiment import make_base, make_head, make_new
 
 NOTHING = Initialisation(Rows(np.empty((0, 0)), np.empty(0)))
@@ -66,7 +66,7 @@ def test_facts_are_logged_timed_by_phase_and_told(monkeypatch: pytest.MonkeyPatc
     assert first.points[0].elapsed_s == [4.0 + 8.0]
     spent = {name: learner.log.seconds[name] for name in ("initialise", "train", "evaluate")}
     assert spent == {"initialise": 4.0, "train": 2 * (4.0 + 16.0), "evaluate": 16.0}
-    (note,) = [event.note for event in seen if isinstance(event, Noted)]  # once, not per task
-    assert "has diverged: its loss is nan after 2 updates of task 1" in note
-    kinds = [type(event).__name__ for event in seen if not isinstance(event, Noted)]
+    (told,) = [event.warning for event in seen if isinstance(event, Warned)]  # once, not per task
+    assert "has diverged: its loss is nan after 2 updates of task 1" in told
+    kinds = [type(event).__name__ for event in seen if not isinstance(event, Warned)]
     assert kinds == ["TaskStarted", "Stepped", "Evaluated"] * 2
