@@ -120,6 +120,13 @@ def test_storage_that_cannot_lock_serves(
         assert {path.name for path in tmp_path.iterdir()} == {*before, ".lock"}
 
 
+def test_a_refused_command_leaves_a_folder_as_it_was(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "new"):
+        with pytest.raises(KeyError), claim_folder(folder):
+            raise KeyError
+    assert [*tmp_path.iterdir()] == []
+
+
 def replace_while_claimed(folder: Path) -> None:
     with claim_folder(folder):
         (folder / ".lock").unlink()

@@ -44,19 +44,26 @@ def claim_folder(
         ClinitError: If another process has the claim and `on_busy` is None, or the folder cannot
             be written, is removed or is replaced.
     """
-    make_folder(folder)
-    with _claim(folder / _LOCK, folder, on_busy) as (descriptor, is_locked):
+    is_new, lock = not os.path.lexists(folder), folder / _LOCK
+    with _claim(lock, folder, on_busy) as (descriptor, is_locked):
         if is_locked:
             _sweep(folder)
-        yield
-        if not _names(folder / _LOCK, descriptor):
+        try:
+            yield
+        except BaseException:
+            if _names(lock, descriptor) and [*folder.iterdir()] == [lock]:  # nothing was begun
+                lock.unlink()
+                if is_new:
+                    folder.rmdir()
+            raise
+        if not _names(lock, descriptor):
             raise ClinitError(
                 f"{folder} was removed or replaced while this command wrote into it",
                 remedy="Run the same command again; it completes the folder.",
             )
         if not leaves_lock:
             # Remove it before the release, as in `claim_file`; after an error, leave it.
-            (folder / _LOCK).unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
 
 
 def remove_left_locks(folder: Path) -> None:
@@ -98,7 +105,6 @@ def claim_file(
     writes. `on_busy` and errors are as in `claim_folder`.
     """
     lock = path.with_name(f".{path.name}.lock")
-    make_folder(path.parent)
     with _claim(lock, path, on_busy) as (_, is_locked):
         if is_locked:
             _sweep(path.parent, {path.name, *drafts_of})
@@ -127,6 +133,7 @@ def _claim(
 ) -> Iterator[tuple[int, bool]]:
     """Open the lock file; hold its lock if the storage can lock, and yield whether it can."""
     while True:
+        make_folder(lock.parent)
         descriptor = _open(lock, claimed)
         try:
             locked = _hold(descriptor, claimed, on_busy)
