@@ -184,7 +184,7 @@ def group(
     """
     import numpy as np
 
-    from clinit.extract.cache.groups import record_groups, write_groups
+    from clinit.extract.cache.groups import GROUPS_FILE, record_groups, write_groups
     from clinit.extract.cache.read import open_cache, stored_features
     from clinit.headtrain.heads.repeats import find_groups
 
@@ -203,3 +203,4 @@ def group(
     rows_told, of = number_of(split.num_rows, "image"), number_of(count, "group")
     repeat = "seem to repeat" if groups == "found" else "repeat"
     say(f"Of {rows_told}, {repeating:,} {repeat} other images: {of}{how}")
+    say(f"Recorded in {split.path / GROUPS_FILE}: without it, nothing is recorded")

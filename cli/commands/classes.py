@@ -164,6 +164,8 @@ def remove(
     knows = f"{left.origin} knows {number_of(left.facts.num_classes, 'class')}"
     gone = left.facts.history[-1].classes
     say(f"{knows}, {len(gone):,} fewer: {outcome.listed(gone)} removed")
+    if left.facts.temperature is not None:
+        note(f"probabilities are divided as before: {left.facts.probabilities}")
     if left.memory is not None and not left.memory.exact:
         note(
             "the stored covariance still includes the removed classes:"

@@ -52,13 +52,11 @@ def merge(
     """
     model_source.check_model(model)
     model_source.check_model(other)
-    place = model_source.target(out, model, overwrite=overwrite)
+    place = model_source.target(out, model, other, overwrite=overwrite)
     from clinit.headtrain.model.add import merge as merged
     from clinit.headtrain.model.model import load_model
-    from clinit.headtrain.model.storage import check_apart
 
     with claimed_file(place), training_progress() as observe:
-        check_apart(place, other)
         observe(Doing("Loading the models …"))
         one, two = (load_model(path, device="cpu") for path in (model, other))
         added = merged(one, two, config, model_source.command_data(), observe)

@@ -120,9 +120,9 @@ def command_data() -> dict[str, Any]:
 def target(
     out: Path | None,
     model: Path,
+    *others: Path,
     tell: Callable[[str], None] = note,
     form: str = "",
-    *,
     overwrite: bool,
 ) -> Path:
     """Return the path of the new model; check that it can be written, with the right suffix.
@@ -130,6 +130,7 @@ def target(
     Args:
         out: The path, if the user gives one.
         model: The model before; a path next to it is chosen, and told.
+        others: Further models, which are only read too.
         tell: Called with the choice in words.
         form: As in `next_to`.
         overwrite: Whether an existing model may be replaced.
@@ -147,7 +148,8 @@ def target(
     if kind_of(out) or out.is_symlink():
         from clinit.headtrain.model.storage import check_apart, foreign_to_model
 
-        check_apart(out, model)
+        for reads in (model, *others):
+            check_apart(out, reads)
         check_free(out, "model", foreign_to_model, ModelError, overwrite=overwrite)
     return out
 
@@ -263,7 +265,7 @@ def opened(
         raise typer.BadParameter("--backbone needs --out: the name of the new model")
     check_source(paths, given)
     choice, folders = list[str](), list[Path]()
-    place = target(out, paths[0], choice.append, overwrite=overwrite)
+    place = target(out, paths[0], tell=choice.append, overwrite=overwrite)
     with kept(folders), claimed_file(place), training_progress() as observe:
         from clinit.headtrain.model.images import ImageFolder, kept_features
         from clinit.headtrain.model.inputs import check_names

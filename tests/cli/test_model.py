@@ -210,6 +210,7 @@ def test_classes_are_removed_with_what_is_remembered_of_them(
     printed = done("remove", grown[0], "b", "g", "--out", fewer)
     assert f"{fewer} knows 5 classes, 2 fewer: b, g removed" in printed
     assert "`clinit remember` computes it anew" in printed
+    assert "probabilities are divided as before: temperature" in printed
     before, after = head_of(grown[0]), head_of(fewer)
     assert after.class_names == memory_of(fewer).class_names == tuple("acdef")
     np.testing.assert_array_equal(after.weight, before.weight[[0, 2, 3, 4, 5]])

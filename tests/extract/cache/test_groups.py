@@ -68,6 +68,7 @@ def test_imported_rows_repeat_each_other_only_on_request(tmp_path: Path) -> None
     assert train.named(("1",)).groups is not None
     found = ("found", "2 seem to repeat other images: 2 groups found", 20)
     for how, told, groups in (found, ("none", "0 repeat other images: 0 groups", 22)) * 2:
+        told += f"\nRecorded in {out}/train/groups.parquet: without it"
         assert told in run("group", out, "--groups", how)
         assert len(np.unique(groups_of(read_source(out).train))) == groups
 
