@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -107,6 +108,8 @@ def _told(error: BaseException) -> tuple[str, str] | None:
         return str(error), error.remedy
     if short := _shortage(error):
         return short
+    if isinstance(error, FileNotFoundError) and error.errno and error.filename is None:
+        return "the current folder has been removed", "Change to an existing one (`cd`)."
     if isinstance(error, OSError):  # such as a name that is too long
         return str(error) or type(error).__name__, ""
     return None
@@ -309,6 +312,7 @@ def main() -> None:
     console.replace_what_cannot_be_printed()
     console.show_messages_of_libraries()
     try:
+        Path.cwd()  # if it is gone, libraries end the process
         code = app(standalone_mode=False)
         if (swallowed := process.arrived()) is not None:
             raise swallowed  # raise it again, because Python ignores exceptions within `__del__`

@@ -109,9 +109,9 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
         # Typer supports no lists of literals. `_listed` reads numbers, including ranges.
         closed = words and not is_open
         kind = list[StrEnum(each.name, {word: word for word in words}) if closed else str]  # type: ignore[misc]
-        metavar = "NUMBER|RANGE" if not words else None
-        metavar = "|".join((*words, "MODULE:FUNCTION")) if is_open else metavar
+        metavar = "START|MODULE:FUNCTION" if is_open else None if words else "NUMBER|RANGE"
         listed = " Repeatable, for one run each."
+        listed = f" START: {', '.join(words)}.{listed}" if is_open else listed
         listed = listed if words else f" Several as 0:3 (0, 1 and 2) or 0,3,7.{listed}"
     elif each.items:
         kind, listed = list[each.items], " Repeatable."  # type: ignore[name-defined]

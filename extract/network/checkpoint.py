@@ -130,7 +130,7 @@ def _hollow(path: Path, what: str, size: int) -> BackboneError:
     return BackboneError(
         f"{path} declares {what}, but is a file of {size_text(size)}",
         remedy="If you know its origin, store all numbers:"
-        f" {_line(path, ')', 'w = {n: t.clone() for n, t in w.items()}; ')}",
+        f" {_line(path, ')', 'w = {n: t.to_dense().clone() for n, t in w.items()}; ')}",
     )
 
 

@@ -62,6 +62,7 @@ class Array:
         if array.ndim == len(self.axes):
             for axis, length in zip(self.axes, array.shape, strict=True):
                 sizes.setdefault(axis, length)
+                sizes.setdefault(f"{axis}_and_1", length + 1)
         expected = tuple(sizes.get(axis) for axis in self.axes)
         if array.shape != expected:
             return f"{found}, expected {tuple(zip(self.axes, expected, strict=True))}"

@@ -73,18 +73,17 @@ class Model:
 
         Raises:
             ValueError: If the activation is another word.
-            TypeError: If an argument is unknown, or `head` is no `Head`.
+            TypeError: If an argument is unknown, or `head` is no `Head`, or nothing is given.
             HeadError: If the rows have no class names, or two the same, or are not finite.
         """
         if unknown := sorted({*parts} - {each.name for each in fields(self)}):
             raise TypeError(f"a model takes no {unknown[0]!r}")
         if activation not in get_args(Activation):
             raise ValueError(f"activation takes softmax or sigmoid, got {activation!r}")
-        if head is not None:
+        if "facts" not in parts:
             if not isinstance(head, Head):
-                raise TypeError(
-                    f"head is a {type(head).__name__}, expected clinit.Head(weight, bias)"
-                )
+                read = "clinit.Head(weight, bias, class_names); clinit.load reads a model"
+                raise TypeError(f"head is a {type(head).__name__}, expected {read}")
             from clinit.headtrain.model.storage import facts_of
 
             names = head.class_names if class_names is None else tuple(class_names)
@@ -229,6 +228,8 @@ class Model:
             ModelError: If a class does not exist, two classes would have the same name, or a name
                 cannot be printed.
         """
+        if not isinstance(new_names, Mapping):
+            raise TypeError(f"rename takes {{'old name': 'new name'}}, got {new_names!r}")
         new_names = dict(zip(self._meant([*new_names]), map(str, new_names.values()), strict=True))
         names = tuple(new_names.get(name, name) for name in self.facts.class_names)
         for name in new_names.values():

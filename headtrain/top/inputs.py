@@ -424,10 +424,11 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
         )
     found = root if root is not None else Path(stored or "")
     # The first valid image: an invalid image may have been missing from the start.
-    first = found / train.manifest.file_of(int(train.valid.argmax()))
-    if not is_file(first):
+    first = train.manifest.file_of(int(train.valid.argmax()))
+    if not is_file(found / first):
+        before = f" (at extraction: {stored})" if root is not None and stored is not None else ""
         raise ExperimentError(
-            f"the images of {cache} are not in {found}: there is no {first}",
-            remedy=f"Give their folder with {option}.",
+            f"the images of {cache} are not in {found}: there is no {found / first}",
+            remedy=f"Give the folder that contains {first} with {option}{before}.",
         )
     return Side(read_source(cache), opened, found)

@@ -47,6 +47,7 @@ def test_every_command_and_every_option_has_whole_help_at_80_columns(
     command, context = COMMANDS[path]
     text = command.get_help(context)
     assert command.help
+    assert max(map(len, text.splitlines())) <= 80
     for parameter in command.get_params(context):
         assert getattr(parameter, "help", None), parameter.name
         for name in parameter.opts if parameter.param_type_name == "option" else ():
@@ -137,6 +138,15 @@ def test_the_help_is_given_at_any_width(
     environment = {**os.environ, "COLUMNS": odd}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert "Print a recipe: the commands in order" in done.stdout
+
+
+def test_a_removed_current_folder_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert run(monkeypatch, "report", "runs") == 1
+    assert "the current folder has been removed" in capsys.readouterr().err
 
 
 def test_the_commands_are_those_of_the_documentation() -> None:

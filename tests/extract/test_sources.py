@@ -81,5 +81,6 @@ def test_the_containers_of_a_cache_are_looked_for_before_top_blocks_are_trained(
     assert open_side(tmp_path / "cache", None, option="--base-root").root == roots[kind]
     with pytest.raises(
         ExperimentError, match=r"there is no .*/nowhere/(train-0\.tar|train/0\.parquet)$"
-    ):
+    ) as caught:
         open_side(tmp_path / "cache", Path("/nowhere"), option="--base-root")
+    assert f"(at extraction: {roots[kind]})" in caught.value.remedy

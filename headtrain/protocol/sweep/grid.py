@@ -34,7 +34,7 @@ one core of an AMD EPYC), before any training."""
 _TRUTH = {"true": True, "false": False}
 # At most the digits of 64 bits, because Python refuses to read thousands of digits.
 _INTEGERS = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
-_NUMBERS = re.compile(r"([^:]+?)\.\.([^:]+):(lin|log)(\d{0,18})")
+_NUMBERS = re.compile(r"([^:]+?)\.\.([^:]+)(?::(lin|log)(\d{0,18}))?")
 _DIGITS = 6
 """Significant digits of the values of a range, so that names of runs contain the exact value."""
 

@@ -88,7 +88,7 @@ def _expanded(state: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "arguments", "match", "remedy"),
     [
-        (_expanded, {}, "declares head.fc.weight (2000000, 12), 96.00 MB", "t.clone()"),
+        (_expanded, {}, "declares head.fc.weight (2000000, 12), 96.00 MB", "t.to_dense().clone()"),
         (lambda s: s | {"head.fc.bias": torch.empty(3, device="meta")}, {}, "declares", "clone"),
         (lambda s: nn.Linear(2, 3), {}, "objects of its program", "False); w = w.state_dict()"),
         (lambda s: {"a.b": nn.Linear(2, 3)}, {}, "objects of its", "False)['a.b']; w = w.st"),

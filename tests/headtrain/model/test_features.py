@@ -338,6 +338,10 @@ def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
         Model(model.head, ["ant", "bee", "bee"])
     with pytest.raises(TypeError, match="no 'activaton'"):
         Model(model.head, activaton="sigmoid")
+    with pytest.raises(TypeError, match="expected clinit"):
+        Model()
+    with pytest.raises(TypeError, match="rename takes"):
+        model.rename(wrong[0])
     for missing in (None, np.nan):
         with pytest.raises(ValueError, match="none missing"):
             clinit.Features(rows, ["dog", missing])

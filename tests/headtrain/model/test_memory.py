@@ -119,6 +119,7 @@ def forged() -> list[Any]:
     cases: dict[str, tuple[dict[str, Any], str]] = {
         "labels outside": ({"held_out_labels": np.arange(5, 10)}, "contains 5 to 9, expected"),
         "unknown": ({"more": np.zeros(1)}, "array more is unknown"),
+        "narrow": ({"left_out": rows.features}, "array left_out is "),
         "names": ({"class_names": ["a"]}, r"array counts is int64 \(5,\), expected"),
     }
     for name, value in (("freedom", "1"), ("averaged", -1), ("backbone", None), ("exact", 0)):

@@ -57,7 +57,7 @@ def test_words_become_lists_and_ranges_of_the_type_of_their_field() -> None:
         ("lr=1e-2..1e-4:log3", "must go upwards", "a..b:log5"),
         ("lr=0..1:log3", "on a log scale from above 0", "a..b:log5"),
         ("lr=0..1:lin1", "a count of 2 to", "a..b:log5"),
-        ("lr=1e-4..1e-2:log", "a count of 2 to", "a..b:log5"),
+        ("lr=1e-4..1e-2", "a count of 2 to", "a..b:log5"),
         ("lr=nan..1:log3", "needs two numbers", "a..b:log5"),
         ("seed=0:100000000000", "1 to 100,000 numbers", "a:b"),
         ("lr=1e-5..1e-1:log99999999", "a count of 2 to", "a..b:log5"),
