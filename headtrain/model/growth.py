@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
@@ -236,12 +236,14 @@ def grown_head(growth: Growth, observer: Observer) -> GrownHead:
         least = 0.0 if start.balance is None else start.balance.fitted  # the price comes later
         found.append(start.shifted(least, start.balance))
     if share < 1:
-        init = "fitted" if is_auto else growth.config.init
-        head, start = _started(growth, init, old)
+        head, start = _started(growth, "fitted" if is_auto else growth.config.init, old)
         if is_auto and len(old.rows.labels):
             # With a single image per class, nothing else shows how far old images lie from the new
             # rows, which could take them all: these take at most half of the stand-ins.
-            room = float(np.median(_room(left.head, start.rows, old.rows)))
+            rows = old.rows.features
+            chosen = np.linspace(0, len(rows) - 1, min(MOST_TAKEN, len(rows))).astype(int)
+            before, added = _logits(left.head, start.rows, rows[chosen])
+            room = float(np.median(before.max(axis=1) - added.max(axis=1)))
             start = start.shifted(min(0.0, room))
         found.append(start)
     start = found[0].mixed(found[1], share) if len(found) > 1 else found[0]
@@ -340,13 +342,6 @@ def _logits(head: Head, rows: Rows, features: np.ndarray) -> tuple[np.ndarray, n
     features, new = features.astype(np.float32), rows.on_host()
     old: np.ndarray = features @ head.weight.T + head.bias
     return old, features @ new.weight.astype(np.float32).T + new.bias
-
-
-def _room(head: Head, new: Rows, rows: FeatureSet) -> Float[np.ndarray, " rows"]:
-    """Return how far the largest old logit of each stand-in exceeds the largest new one."""
-    chosen = np.linspace(0, len(rows.labels) - 1, min(MOST_TAKEN, len(rows.labels))).astype(int)
-    old, added = _logits(head, new, rows.features[chosen])
-    return np.asarray(old.max(axis=1) - added.max(axis=1))
 
 
 def _study(growth: Growth, init: Any, loss: Any, buffer: int) -> Study:

@@ -29,12 +29,7 @@ from clinit.headtrain.heads.statistics.class_statistics import (
     row_weights,
 )
 from clinit.headtrain.heads.statistics.moments import MomentSums, add_products, cut, symmetric
-from clinit.headtrain.model.guesses import (
-    Population,
-    distinct,
-    guessed_population,
-    guessed_variances,
-)
+from clinit.headtrain.model import guesses
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.protocol.stream.buffer import drawn_per_class
 from clinit.headtrain.protocol.train.past import root, whitened
@@ -135,8 +130,8 @@ class OldRows:
         names = tuple(map(str, range(data.start, data.stop)))
         groups = rest.groups
         own = np.arange(len(new)) if groups is None else groups[new]
-        fewer = distinct(FeatureSet(images, labels, names, own))
-        population = guessed_population(self.head, fewer, data.came_with)
+        fewer = guesses.distinct(FeatureSet(images, labels, names, own))
+        population = guesses.guessed_population(self.head, fewer, data.came_with)
         guess = _guessed(population, self.guess.classes, self.noise[:, :pairs])
         rows, labels = guess.rows
         if groups is not None:
@@ -192,18 +187,18 @@ def old_rows(
     given = replace(given, features=given.features[:].astype(np.float32), groups=None)
     # Nothing stands in for a class that must not win.
     missing = (given.counts() == 0) & may_win(Rows.of_head(head), new.features)
-    dim, new = head.dim, distinct(new)
+    dim, new = head.dim, guesses.distinct(new)
     wanted = -(-drawn_per_class(len(names), dim) // 2)
     remembered = guess = None
     is_known = missing & (memory.known if memory is not None else False)
     if memory is not None and is_known.any():
         classes = np.flatnonzero(is_known)
         pairs = max(_pairs(wanted, len(names)), -(-OLD_ROWS // (2 * len(classes))))
-        remembered = drawn_from(memory, classes, guessed_variances(new), pairs)
+        remembered = drawn_from(memory, classes, guesses.guessed_variances(new), pairs)
     classes = np.flatnonzero(missing & ~is_known)
     noise = np.zeros((len(classes), 0, dim), dtype=np.float32)
     if len(classes):
-        population = guessed_population(head, new, came_with)
+        population = guesses.guessed_population(head, new, came_with)
         noise = _noise(len(classes), _pairs(wanted, len(classes)), dim)
         guess = _guessed(population, classes, noise)
     return OldRows(head, given, remembered, guess, noise)
@@ -238,7 +233,7 @@ def drawn_from(
 
 
 def _guessed(
-    guess: Population,
+    guess: guesses.Population,
     classes: Int[np.ndarray, " guessed"],
     noise: Float[np.ndarray, "guessed pairs dim"],
 ) -> DrawnClasses:

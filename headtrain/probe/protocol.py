@@ -35,17 +35,13 @@ import torch
 from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
+from clinit.headtrain.heads import temperature
 from clinit.headtrain.heads.groups import Mask, PerClass, held_out_rows, repeating
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.repeats import groups_of
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.heads.statistics.solve import least_squares_head, leave_one_out_curve
-from clinit.headtrain.heads.temperature import (
-    Temperature,
-    fit_temperature,
-    logits_of as head_logits,
-)
 from clinit.headtrain.probe.fit import Fitted, Tell, fit
 from clinit.headtrain.probe.settings import HELD_OUT, ProbeConfig
 from clinit.headtrain.protocol.record.info import provenance
@@ -250,11 +246,12 @@ def first_head(source: Source) -> Head:
             replace(part, features=part.features[:]) for part in (rows.part(~held), rows.part(held))
         )
         solved = least_squares_head(_statistics(others), curve.best).as_head(rows.class_names)
-        logits = head_logits(solved, aside, np.arange(count))
-        found = fit_temperature(logits, aside.labels, smoothed=True)
+        logits = temperature.logits_of(solved, aside, np.arange(count))
+        found = temperature.fit_temperature(logits, aside.labels, smoothed=True)
         if found is not None:
             origin |= {"temperature": found, "temperature_rows": count}
-            head = Temperature(value=found, fitted_rows=count, measured_rows=0).divided(head)
+            scale = temperature.Temperature(value=found, fitted_rows=count, measured_rows=0)
+            head = scale.divided(head)
     origin["rows"] = len(rows.labels)
     return replace(head, origin=origin, fingerprint=source.fingerprint.backbone_identifier)
 

@@ -217,10 +217,8 @@ class Learner:
             after = f"after {fact.iteration:,} updates of task {entry.task}"
             own = study.training.loss
             if isinstance(own, Imported) and not fact.iteration and name not in self.log.diverged:
-                raise ExperimentError(
-                    f"the loss {own.path} is {loss} {after}",
-                    remedy="Return a finite loss of each row for finite logits.",
-                )
+                told = f"the loss {own.path} is {loss} {after}"
+                raise ExperimentError(told, remedy="Return finite losses for finite logits.")
             self._diverge(name, f"its loss is {loss} {after}")
         self.observer(events.Evaluated(entry.task, fact.iteration, by_name))
 

@@ -55,18 +55,12 @@ from clinit.headtrain.protocol.train.evaluate import evaluate, mean_losses
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
 from clinit.headtrain.protocol.train.step import Updates
 from clinit.headtrain.protocol.train.task_start import TaskStart
+from clinit.headtrain.top import training
 from clinit.headtrain.top.activations import Index, PoolActivations, TaskReader, cut
 from clinit.headtrain.top.checkpoint import Checkpoint, damaged, read_checkpoint
 from clinit.headtrain.top.inputs import ImageData, TopInputs, prepare_runs
 from clinit.headtrain.top.methods import Derpp, Ewc
 from clinit.headtrain.top.network import PlasticModel, cut_network
-from clinit.headtrain.top.training import (
-    TopMethod,
-    restore_optimizer,
-    stored_optimizer,
-    top_optimizer,
-    train_steps,
-)
 from clinit.machine import now
 from clinit.observer import Noted, Observer, Progressed, ignore
 
@@ -243,11 +237,11 @@ class TopBlocks(Method):
             yield self._tested(lesson, 0)
         if not stream.iterations:
             return
-        optimizer, rates = top_optimizer(
+        optimizer, rates = training.top_optimizer(
             self.model.network, self._study.training, self._inputs.top, stream.iterations
         )
         if found is not None:
-            restore_optimizer(optimizer, (found.groups, found.optimizer))
+            training.restore_optimizer(optimizer, (found.groups, found.optimizer))
             rates.last_epoch = first
             yield events.Stepped(first)
         points = set(stream.evaluation_points)
@@ -258,7 +252,7 @@ class TopBlocks(Method):
         with closing(rows.stream(drawn, num_new)) as batches:
             for start, stop in pairwise((first, *stops)):
                 losses = []
-                for each in train_steps(
+                for each in training.train_steps(
                     self.model, self._method, batches, (optimizer, rates), range(start, stop)
                 ):
                     losses.append(each)
@@ -282,8 +276,8 @@ class TopBlocks(Method):
 
         Both are measured by the code for banks of heads, here with one head, in float32.
         """
-        training = replace(self._study.training, precision="float32")
-        bank = Bank(self.model.tensors(), [training], self.device)
+        whole = replace(self._study.training, precision="float32")
+        bank = Bank(self.model.tensors(), [whole], self.device)
         test = self._labelled("val", self._scenario.val.rows_between(0, lesson.task.stop))
         listed = self._study.stream.lists_mistakes(iteration)
         found = evaluate(bank, test, self._scenario.ends, list_mistakes=listed)
@@ -310,7 +304,7 @@ class TopBlocks(Method):
         return LabelledRows(found, torch.from_numpy(labels).to(self.device))
 
     def _paused(self, iteration: int, optimizer: torch.optim.Optimizer | None) -> Paused:
-        groups, state = ([], {}) if optimizer is None else stored_optimizer(optimizer)
+        groups, state = ([], {}) if optimizer is None else training.stored_optimizer(optimizer)
         parts = {"model": self.model.state(), "method": self._method.memory}
         return Paused(iteration, {**parts, "optimizer": state, "groups": groups})
 
@@ -416,9 +410,9 @@ def train_top(
             checkpoint.unlink(missing_ok=True)
 
 
-def top_method(study: Study) -> TopMethod:
+def top_method(study: Study) -> training.TopMethod:
     """Return a new method for a resolved study; it reads only its own settings."""
     name, loss, top = study.stream.method, study.training.loss, study.top or Top()
     if name == "ewc":
         return Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
-    return Derpp(top.derpp, loss) if name == "derpp" else TopMethod(loss)
+    return Derpp(top.derpp, loss) if name == "derpp" else training.TopMethod(loss)

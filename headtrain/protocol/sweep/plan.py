@@ -14,12 +14,7 @@ from typing import Any
 
 from clinit.headtrain.protocol.events import RunsRecorded
 from clinit.headtrain.protocol.experiment import RunData
-from clinit.headtrain.protocol.record.format import (
-    check_free,
-    find_records,
-    read_info,
-    write_record,
-)
+from clinit.headtrain.protocol.record import format as record_file
 from clinit.headtrain.protocol.record.info import settings_of
 from clinit.headtrain.protocol.runs import BankRecords, check_data
 from clinit.headtrain.protocol.study.parts import Training
@@ -155,13 +150,13 @@ def run_sweep(plan: SweepPlan, folder: SweepFolder, banks: BankRecords, observer
         RecordError: If a record cannot be written; earlier records are kept.
         ClinitError: If a bank cannot be trained; runs of earlier banks are recorded.
     """
-    check_free(folder.path / name for name in plan.names.values())
+    record_file.check_free(folder.path / name for name in plan.names.values())
     for bank, records in banks:
         trained = zip(bank, records, strict=True)
         fresh = {run: record for run, record in trained if run.identity not in folder.recorded}
         for run, record in fresh.items():
             place = folder.path / plan.names[run.identity]
-            write_record(replace(record, info={**record.info, "id": place.name}), place)
+            record_file.write_record(replace(record, info={**record.info, "id": place.name}), place)
             folder.recorded[run.identity] = place
         observer(RunsRecorded(len(fresh)))
 
@@ -195,8 +190,8 @@ def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:
             damaged.
     """
     found = SweepFolder(path)
-    for folder in find_records(path):
-        stored = read_info(folder)
+    for folder in record_file.find_records(path):
+        stored = record_file.read_info(folder)
         with_head = stored["config"].get("loss", Training().loss) in losses
         check_data(folder, stored, data, with_head=with_head, remedy=_KEPT)
         found.configs.append(settings_of(stored))
