@@ -386,9 +386,9 @@ def held_out(train: FeatureSet, val: FeatureSet, share: float) -> tuple[FeatureS
     """Hold images out: the split `val` if it exists, else a share of each class.
 
     At least one image of each class of five or more is held out, and none of smaller classes. The
-    choice depends only on the name of the class and its number of images, neither on a seed nor on
-    other classes: a folder always gives the same held-out images. Images that repeat each other
-    count as one, and stay together.
+    choice depends only on the name of the class and on the number and order of its images, neither
+    on a seed nor on other classes: a folder always gives the same held-out images. Images that
+    repeat each other count as one, and stay together.
 
     Args:
         train: Features to learn from.

@@ -333,7 +333,8 @@ class Model:
             given: A folder with a folder of images per class, or features: a cache, a file of
                 arrays, a `FeatureSet`, a `Source`, or a pair of an array (rows, dim) and labels.
             old: Features of old classes, used in place of the memory of the model; or statistics of
-                old classes that the model does not remember.
+                old classes that the model does not remember. Their order decides which are held
+                out.
             more: Add images to classes that the model already contains.
             labels: A table of labels for images, or a file of labels for an array file.
             features: Folder for the features of images, from which an interrupted call resumes;

@@ -45,8 +45,7 @@ def test_a_model_is_replaced_and_a_folder_that_holds_more_is_not(
     rename = ("rename", out, f"{first}=other", "--overwrite", "--out")
     for _ in range(2):
         assert call(*rename, tmp_path / "renamed").exit_code == 0
-    merge = ("model", "merge", tmp_path / "renamed", out, "--out", out)
-    for words in ((*rename, out), merge):
+    for words in ((*rename, out), ("model", "merge", tmp_path / "renamed", out, "--out", out)):
         assert "is only read" in str(refused(call(*words)))
     (out / "LICENSE").write_text("mine")
     assert "it holds LICENSE" in str(refused(call(*export, out, "--overwrite")))
