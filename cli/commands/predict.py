@@ -139,10 +139,11 @@ def predict(
         _show(good, what, opened.facts)
     if rejection is not None and not as_json:
         below = f"{rejection.rule} below {rejection.threshold:.6g}"
+        more = ", perhaps far more of untested classes" if opened.facts.leaves_untested else ""
         note(
             f"{sum(each.unknown for each in good):,} of {number_of(len(good), what)} unknown"
-            f" ({below}: at most {100 * reject_rate:g} % of known {what}s score lower; `clinit"
-            " evaluate`, with folders of other classes, counts the unknown ones that do)"
+            f" ({below}: at most {100 * reject_rate:g} % of tested {what}s score lower{more};"
+            " `clinit evaluate`, with folders of other classes, counts the unknown ones that do)"
         )
     if bad := [each for each in predictions if each.reason is not None]:
         warn(f"{len(bad):,} of {number_of(len(predictions), what)} cannot be read:")

@@ -325,7 +325,6 @@ class Addition:
         if len(self.change.classes) == self.model.facts.num_classes:
             return []
         lines, tested = list[str](), self.change.data["tested_classes"]
-        classes = len(self.change.classes) + tested
         if self.old.total:
             learnt = self.change.data["old_left_out"]
             kinds = {"held out": self.old.total - learnt, "learnt before": learnt}
@@ -340,8 +339,9 @@ class Addition:
             before = f"; before the change, {self.earlier_before.correct:,}"
             before = before if self.earlier_before.total == earlier.total else ""
             lines.append(f"Classes added before: of {of}, {_right(earlier)}{before}.")
-        if classes < self.model.facts.num_classes:
-            left = number_of(self.model.facts.num_classes - classes, "class")
+        if self.model.facts.leaves_untested:
+            others = self.model.facts.num_classes - len(self.change.classes)
+            left = number_of(others - tested, "class")
             of = Path(self.change.data.get("model", "both models")).name
             which = "The other" if tested else "The"
             takes = "give `clinit remember` five or more of each"

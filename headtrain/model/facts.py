@@ -147,6 +147,13 @@ class ModelFacts:
         return self.history[-1].data.get("parents", {}) if self.history else {}
 
     @property
+    def leaves_untested(self) -> bool:
+        """Whether the last addition tested no image of some of the other classes."""
+        last = next((each for each in self.history[::-1] if "tested_classes" in each.data), None)
+        others = self.num_classes - (len(last.classes) if last else 0)
+        return last is not None and last.data["tested_classes"] < others
+
+    @property
     def caution(self) -> str | None:
         """Why the probabilities cannot be trusted; None if they can.
 

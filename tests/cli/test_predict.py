@@ -104,7 +104,7 @@ def test_the_share_of_held_out_images_that_is_allowed_is_unknown(
     # Held-out features are in float16: the score at the threshold itself may fall on either side.
     assert sum(each["unknown"] for each in shown) in (5, 6)
     told = " ".join(invoke(remembering, *images, "--reject", "max-logit").stderr.split())
-    assert "at most 5 % of known images score lower" in told
+    assert "at most 5 % of tested images score lower; `clinit" in told
 
 
 def test_csv_has_a_line_an_image_and_class(

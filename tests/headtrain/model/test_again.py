@@ -154,6 +154,7 @@ def test_one_class_after_the_other_has_the_rows_of_one_addition(model: Model, kn
     check_equal(found, whole)
     assert len({str(e.memory.learnt.groups[18:27]) for e in (found, whole) if e.memory}) == 1
     assert ("The other 5 classes of" in addition.lines()[0]) == (known == "nothing")
+    assert addition.model.facts.leaves_untested == (known != "no class")
     tasks, change = [each.task for each in found.facts.history[-3:]], addition.change
     assert [*found.facts.tasks[-4:]] == [tasks[0], *tasks]
     assert (change.classes, [*change.images.values()], change.data["earlier"]) == (("y",), [9], 3)
