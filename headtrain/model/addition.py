@@ -356,13 +356,13 @@ class Addition:
             return []
         lines = [["before the change", accuracy_in_words(self.old_before), ""]]
         price = self.change.data["price"] if self.prices[-1].points is not None else None
-        for (old, new), same in groupby(self.prices, key=lambda each: (each.old, each.new)):
+        for (old, new, _), same in groupby(self.prices, lambda p: (*p[1:], p.points is None)):
             points = [each.points for each in same]
-            given = [f"{each:g}" for each in points if each is not None]
-            bound = f"--max-old-loss {given[0]}" if given else "default"
-            bound += f" to {given[-1]}" if len(given) > 1 else ""
-            used = " (used)" if price in points else ""
-            lines.append([f"{bound}{used}", accuracy_in_words(old), accuracy_in_words(new)])
+            bound = "default" if None in points else f"--max-old-loss {points[0]:g}"
+            bound += f" to {points[-1]:g}" if len(points) > 1 else ""
+            if price in points:
+                bound += f" ({price:g} used)" if len(points) > 1 else " (used)"
+            lines.append([bound, accuracy_in_words(old), accuracy_in_words(new)])
         heads = ["points that old classes may lose", "old classes, tested", "added classes"]
         return [(heads, lines)]
 

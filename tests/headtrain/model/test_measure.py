@@ -15,7 +15,7 @@ from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.scale import Initialisation, LeftOut
 from clinit.headtrain.model.add import PRICES
-from clinit.headtrain.model.addition import Examined, first_left_out
+from clinit.headtrain.model.addition import Examined, Price, first_left_out
 from clinit.headtrain.model.export import export_model
 from clinit.headtrain.model.memory import owing_nothing
 from clinit.headtrain.model.model import Model, load_model
@@ -112,6 +112,10 @@ def test_a_larger_price_never_costs_new_classes_and_never_exceeds_itself(
     (used,) = (each for each in prices if each.points == 3)
     assert (used.old, used.new) == (added.old, added.new)
     assert {*added.model.facts.history[-1].data["start"]} == {"shrinkage", "quadratic", "scale"}
+    alike = [Price(points, Top1(9 - (points != 0), 9), Top1(9, 9)) for points in (0, 2, 3, None)]
+    for count, bounds in ((3, ["2 to 3 (3 used)"]), (4, ["2 to 3", "default (used)"])):
+        ((_, lines),) = replace(added, prices=tuple(alike[:count])).tables()
+        assert [bound.removeprefix("--max-old-loss ") for bound, *_ in lines[2:]] == bounds
 
 
 def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
