@@ -126,11 +126,11 @@ class Comparison:
             lines.append([*self.names.cells(run), measure.heading, value, *told])
         heads = ("difference", "wins", "p", "result")
         columns = [*self.names.columns, Column("measure"), *(Column(n, "number") for n in heads)]
-        tests = sum(found.adjusted is not None for *_, found in self.lines)
-        words = (
-            "Differences of equal seeds, ± half of the 95 % interval; p: t-test with the rounding"
-            f" of one test image, adjusted by Holm for {number_of(tests, 'test')}."
-        )
+        words = "Differences of equal seeds, ± half of the 95 % interval"
+        if tests := sum(found.adjusted is not None for *_, found in self.lines):
+            words += "; p: t-test with the rounding of one test image, adjusted by Holm for "
+            words += number_of(tests, "test")
+        words += "."
         if any(found.number < FEWEST for *_, found in self.lines):
             words += f" Fewer than {FEWEST} seeds have no p-value."
         if self.left_out:

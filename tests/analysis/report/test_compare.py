@@ -128,7 +128,10 @@ def test_runs_are_compared_seed_by_seed_with_those_that_are_otherwise_equal(
     assert lines["class-mean", "acc_new"]["result"] == "open"
     shown = unbroken(runs.comparison("init", "random").table(), 120)
     assert "Left out: least-square (lr 0.5)." in shown
-    assert "adjusted by Holm" in shown
+    assert "adjusted by Holm for" in shown
+    pair = runs_of([make_run(init, seed=s) for init in ("random", "class-mean") for s in (0, 1)])
+    shown = unbroken(pair.comparison("init", "random").table(), 120)
+    assert "95 % interval. Fewer than 3 seeds have no p-value." in shown
 
 
 @pytest.mark.parametrize(
