@@ -91,7 +91,7 @@ class Race:
         """Return the gain as in the table of the task: mean and deviation over seeds."""
         rows = [row for run in start.runs for row in run.row()["tasks"] if row["task"] == self.task]
         cell = SeedGroup(start.runs, tuple(rows)).cell(MEASURES["gain_equal_level"])
-        return "never" if cell.mean is None else f"gain {cell.text(beside=True).plain}"
+        return "never" if cell.mean is None else cell.text(beside=True).plain
 
 
 def races(runs: Sequence[RunSummary]) -> list[Race]:
@@ -140,7 +140,7 @@ def efficiency(runs: Sequence[RunSummary]) -> Figure:
         told = [(each.name, race.result(each)) for each in race.starts]
         names = [f"{shortened(name, 40 - len(result))}: {result}" for name, result in told]
         seeds = len(race.starts[0].runs)
-        above = f"mean over {seeds} seeds" if seeds > 1 else None
+        above = f"gain in task {race.task}" + (f", mean over {seeds} seeds" if seeds > 1 else "")
         place = axes.transAxes + ScaledTranslation(-0.42, -0.4, figure.dpi_scale_trans)
         look = {"loc": "upper left", "borderaxespad": 0, "labelspacing": 0.25, "alignment": "left"}
         look |= {"title": above, "bbox_to_anchor": (0, 0), "bbox_transform": place}
