@@ -90,7 +90,7 @@ def figure(runs: Sequence[RunSummary], names: Sequence[str] = CURVES) -> Figure:
             few = sum(len(line.at) for line in own) <= MOST_MARKED
             marks = None if few and not is_loss else 2
             for line in own:
-                style.draw_line(axes, line, look, marks=marks, clip=floor is not None)
+                style.draw_line(axes, line, look, marks=marks, floor=floor)
         if is_loss:
             style.scale_losses(axes, floor)
         else:

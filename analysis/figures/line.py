@@ -61,9 +61,9 @@ def log_floor(series: Iterable[Iterable[Line]]) -> float | None:
     """Return the lower end of a logarithmic scale of noisy lines; None if a linear scale suffices.
 
     On a linear scale, a line would look flat next to a line with a peak `LOG_RATIO` times as high.
-    The logarithmic scale ends at a hundredth of the least peak, because the valleys of the noise
-    would otherwise fill the height of the figure; or lower, up to a factor of 1e5 below that peak,
-    if a line begins there.
+    The logarithmic scale ends at a hundredth of the least peak; or lower, up to a factor of 1e5
+    below that peak, if a line begins there or a quarter of its points are. A quarter, because the
+    valleys of the noise would otherwise fill the height of the figure.
     """
     every = [list(lines) for lines in series]
     highs = [np.concatenate([[0.0], *(line.high for line in lines)]) for lines in every]
@@ -71,9 +71,11 @@ def log_floor(series: Iterable[Iterable[Line]]) -> float | None:
     peaks = [peak for peak in peaks if peak > 0]
     if not spans_decades(peaks):
         return None
-    begins = (float(line.low[0]) for lines in every for line in lines if len(line.low))
-    lowest = min((begin for begin in begins if begin > 0), default=np.inf)
-    return max(min(min(peaks) / 100, 0.8 * lowest), min(peaks) / 1e5)
+    begins = (line.low[:1] for lines in every for line in lines)
+    means = (np.sort(line.mean[line.mean > 0]) for lines in every for line in lines)
+    low = np.concatenate([*begins, *(mean[len(mean) // 4 :][:1] for mean in means)])
+    lowest = min(low[low > 0], default=np.inf)
+    return max(min(min(peaks) / 100, lowest / 2), min(peaks) / 1e5)
 
 
 LOG_RATIO = 20.0

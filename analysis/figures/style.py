@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -91,7 +92,7 @@ def panels(
 def name_axes(axes: Axes, x: str, y: str) -> None:
     """Label the axes of a panel."""
     axes.set_xlabel(x, fontsize=NORMAL, labelpad=2)
-    axes.set_ylabel(y, fontsize=NORMAL, labelpad=2)
+    axes.set_ylabel(y, fontsize=NORMAL, labelpad=4)
 
 
 def legend_above(figure: Figure, names: Sequence[str], looks: Sequence[Look]) -> None:
@@ -124,7 +125,7 @@ def remark(axes: Axes, text: str, at: tuple[Real, Real], **options: Any) -> None
 
 
 def draw_line(
-    axes: Axes, line: Line, look: Look, *, marks: int | None = None, clip: bool = False
+    axes: Axes, line: Line, look: Look, *, marks: int | None = None, floor: float | None = None
 ) -> None:
     """Draw a line with its band; it is broken where a value is not finite.
 
@@ -133,21 +134,23 @@ def draw_line(
         line: The line.
         look: Colour and stroke.
         marks: Approximate number of points with a marker; None: all points.
-        clip: Whether the line ends at the edge of the panel.
+        floor: The lower edge of the panel; what lies below is drawn along it.
     """
     if (line.high > line.low).any():  # seeds differ
         band: dict[str, Any] = {"color": look.colour, "alpha": 0.2, "linewidth": 0}
         axes.fill_between(line.at, line.low, line.high, **band)
     every = 1 if marks is None else max(1, -(-len(line.at) // marks))
     drawn: dict[str, Any] = {"marker": look.marker, "markevery": every, "ms": 2.8, **look.style}
-    axes.plot(line.at, line.mean, linewidth=1.1, markeredgewidth=0, clip_on=clip, **drawn)
+    mean = line.mean if floor is None else np.maximum(line.mean, floor)
+    axes.plot(line.at, mean, linewidth=1.1, markeredgewidth=0, clip_on=False, **drawn)
 
 
 def scale_losses(axes: Axes, floor: float | None) -> None:
     """Set a scale from 0, or a logarithmic scale from `floor`."""
     if floor is not None:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        few = axes.get_ylim()[1] < 1e4 * floor
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylim(bottom=floor or 0)

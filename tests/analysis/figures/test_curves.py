@@ -53,7 +53,9 @@ def test_the_loss_has_a_log_scale_where_a_linear_one_hides_a_start(make_run: Mak
         return runs_of([make_run(i, loss_curve=c) for i, c in inits]).figure().axes[0]
 
     assert drawn(50.0, 1.0).get_yscale() == "log"
-    assert drawn(50.0, 1.0).get_ylim()[0] == pytest.approx(0.01)
+    assert drawn(50.0, 1.0).get_ylim()[0] == pytest.approx(1e-5)
+    ends = [line.get_ydata().min() for line in drawn(50.0, 1.0).lines]
+    assert ends == pytest.approx([1e-5] * 6), "drawn along the axis"
     assert drawn(5.0, 1.0).get_yscale() == "linear"
 
 
@@ -160,8 +162,11 @@ def test_runs_that_differ_only_in_their_seed_are_one_start(make_run: MakeRun) ->
     ]
 
 
-def test_a_logarithmic_scale_contains_every_start() -> None:
-    for begin, wanted in ((0.3, 3e-3), (2e-4, 1.6e-4), (0.0, 3e-3), (1e-12, 3e-6)):
-        both = [np.array([8.0, 1e-3]), np.array([begin, 0.3, 1e-6])]
+def test_a_logarithmic_scale_contains_starts_and_most_of_every_line() -> None:
+    for begin, end, wanted in (
+        *((0.3, 0.1, 3e-3), (2e-4, 0.1, 1e-4), (0.0, 0.0, 3e-3), (1e-12, 0.1, 3e-6)),
+        *((0.3, 2e-4, 1e-4), (0.3, 1e-12, 3e-6), (0.3, np.nan, 3e-3)),
+    ):
+        both = [np.array([8.0, 8.0, 0.1]), np.array([begin, 0.3, 0.3, 0.3, end, end, 1e-12])]
         floor = log_floor([[Line(each, each, each, each)] for each in both])
         assert floor == pytest.approx(wanted)
