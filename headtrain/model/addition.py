@@ -383,7 +383,8 @@ class Addition:
         if self.prices and self.prices[-1].points is None and 100 * lost > self.old.total:
             told = f"{number_of(lost, self._noun)} fewer of old classes are right"
             (spared,) = (each for each in self.prices if each.points == 1)
-            cost = number_of(self.prices[-1].new.correct - spared.new.correct, self._noun)
+            missed = self.prices[-1].new.correct - spared.new.correct
+            cost = number_of(missed, self._noun) if missed > 0 else f"no {self._noun}"
             notes.append(f"{told}; `--max-old-loss 1` costs {cost} of added classes instead")
         if empty := change.data.get("lost"):
             which = f"{number_of(len(empty), 'class')} ({examples(empty)})"
