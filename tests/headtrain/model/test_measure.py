@@ -116,6 +116,10 @@ def test_a_larger_price_never_costs_new_classes_and_never_exceeds_itself(
     for count, bounds in ((3, ["2 to 3 (3 used)"]), (4, ["2 to 3", "default (used)"])):
         ((_, lines),) = replace(added, prices=tuple(alike[:count])).tables()
         assert [bound.removeprefix("--max-old-loss ") for bound, *_ in lines[2:]] == bounds
+    for missed, cost in ((0, "costs no "), (2, "costs 2 ")):
+        two = (Price(1, Top1(9, 9), Top1(9 - missed, 9)), alike[3])
+        notes = replace(added, prices=two, old_before=Top1(10**6, 10**6)).notes()
+        assert any(cost in note for note in notes)
 
 
 def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
