@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+_FLOAT16 = np.finfo(np.float16)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredRows:
@@ -53,6 +55,41 @@ def select_rows(features: Float[Any, "rows dim"], chosen: Int[np.ndarray, " chos
     if isinstance(features, StoredRows):
         return features.select(chosen)
     return StoredRows(features.__getitem__, chosen, features.shape[1], features.dtype)
+
+
+def fit_float16(features: Float[np.ndarray, "rows ..."]) -> Bool[np.ndarray, " rows"]:
+    """Return which rows float16 can store at its precision of eleven bits.
+
+    It cannot if a value overflows, or if all values of a row are below the smallest normal number,
+    2^-14: there the spacing of numbers stays 2^-24, so values lose bits, down to zero. Such a row
+    fits only if float16 represents it exactly. A small value in a row of larger values is no
+    problem, because its rounding error is no larger than the errors of the larger values.
+    """
+    largest = largest_values(features)
+    fits, is_small = largest < _FLOAT16.max, largest < _FLOAT16.smallest_normal
+    small = features[is_small]
+    exact = small.astype(np.float16).astype(np.float32) == small
+    fits[is_small] = exact.all(tuple(range(1, features.ndim)))
+    return np.asarray(fits)
+
+
+def largest_values(features: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray, " rows"]:
+    """Return the largest absolute value of each row; NaN if the row contains NaN."""
+    axes = tuple(range(1, features.ndim))
+    # Making an array of absolute values would take longer than `max` and `min` together.
+    return np.asarray(np.maximum(features.max(axes, initial=0), -features.min(axes, initial=0)))
+
+
+def with_copies(features: Float[np.ndarray, "rows dim"]) -> list[Float[np.ndarray, "rows dim"]]:
+    """Return the rows and their copies, rounded to float16 if they fit, both as float32.
+
+    Models and caches may store either: two rows are the same if they, or one and the copy of the
+    other, are equal. Two equal copies may be of different rows.
+    """
+    rows = features.astype(np.float32, order="C")
+    fits, copies = fit_float16(rows), rows.copy()
+    copies[fits] = rows[fits].astype(np.float16)
+    return [rows, copies]
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -106,18 +143,21 @@ class FeatureSet:
         return FeatureSet(features, self.labels[chosen], self.class_names, groups)
 
     def fresh(self, known: FeatureSet, *, in_class: bool = False) -> list[bool]:
-        """Return which rows, as float16, are not among the features of `known`.
+        """Return which rows are not among the features of `known`; see `with_copies`.
 
         With `in_class`, they are not among those of their own class.
         """
 
-        def marks(of: FeatureSet) -> list[tuple[str, bytes]]:
+        def marks(of: FeatureSet) -> list[list[tuple[str, bytes]]]:
             names = [of.class_names[label] if in_class else "" for label in of.labels]
-            rows = of.features[:].astype(np.float16)
-            return [(name, row.tobytes()) for name, row in zip(names, rows, strict=True)]
+            return [
+                [(n, hashlib.sha256(row).digest()) for n, row in zip(names, rows, strict=True)]
+                for rows in with_copies(of.features[:])
+            ]
 
-        seen = {*marks(known)}
-        return [mark not in seen for mark in marks(self)]
+        seen, copies = ({*each} for each in marks(known))
+        pairs = zip(*marks(self), strict=True)
+        return [seen.isdisjoint(pair) and pair[0] not in copies for pair in pairs]
 
     def without(self, known: FeatureSet, *, in_class: bool = False) -> FeatureSet:
         """Return the `fresh` rows."""

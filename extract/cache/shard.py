@@ -28,11 +28,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from clinit.errors import unreadable
+from clinit.extract.cache.features import fit_float16, largest_values
 from clinit.extract.cache.plan import Plan, damaged
 from clinit.files.commit import commit_file
 from clinit.files.paths import exists, is_file
 
-_FLOAT16 = np.finfo(np.float16)
 _SEAL = b"clinit-shard/2 sha256 "
 _BLOCK = 512
 """Bytes of the user block, the smallest that HDF5 allows."""
@@ -77,10 +77,10 @@ def assemble(
 ) -> Shard:
     """Make a shard from float32 features; rows that are not finite become invalid.
 
-    Despite `dtype` float16, the shard is float32 if a row does not fit (`fits_float16`).
+    Despite `dtype` float16, the shard is float32 if a row does not fit (`fit_float16`).
     """
     reasons = dict(reasons)
-    finite = np.isfinite(_largest(features))
+    finite = np.isfinite(largest_values(features))
     for row in np.flatnonzero(~finite):
         reasons.setdefault(int(row), "the features are not finite")
     valid = np.ones(len(features), dtype=bool)
@@ -89,31 +89,9 @@ def assemble(
     if not valid.all():
         kept = kept.copy()
         kept[~valid] = 0
-    if dtype == "float16" and fits_float16(kept):
+    if dtype == "float16" and fit_float16(kept).all():
         kept = kept.astype(np.float16)
     return Shard(kept, labels.astype(np.int64), valid, reasons)
-
-
-def fits_float16(features: Float[np.ndarray, "rows ..."]) -> bool:
-    """Return whether float16 can store every row at its precision of eleven bits.
-
-    It cannot if a value overflows, or if all values of a row are below the smallest normal number,
-    2^-14: there the spacing of numbers stays 2^-24, so values lose bits, down to zero. Such a row
-    fits only if float16 represents it exactly. A small value in a row of larger values is no
-    problem, because its rounding error is no larger than the errors of the larger values.
-    """
-    largest = _largest(features)
-    if not (largest < _FLOAT16.max).all():
-        return False
-    small = features[largest < _FLOAT16.smallest_normal]
-    return np.array_equal(small.astype(np.float16).astype(np.float32), small)
-
-
-def _largest(features: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray, " rows"]:
-    """Return the largest absolute value of each row; NaN if the row contains NaN."""
-    axes = tuple(range(1, features.ndim))
-    # Making an array of absolute values would take longer than `max` and `min` together.
-    return np.asarray(np.maximum(features.max(axes, initial=0), -features.min(axes, initial=0)))
 
 
 def write_shard(shard: Shard, path: Path, *, plan: Plan, index: int) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.errors import ModelError
-from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.features import FeatureSet, with_copies
 from clinit.headtrain.heads.repeats import joined
 from clinit.headtrain.model.audit import AuditedImages
 from clinit.headtrain.model.inputs import Arrived
@@ -244,10 +244,11 @@ def with_names_of(model: Model, other: Model, notes: list[str]) -> Model:
     alike, new = {*_equal_rows(model, other)}, dict[str, str]()
     mine, theirs = ([n for n in each.class_names if n not in alike] for each in (model, other))
     stored, others = _digests(model, mine), _digests(other, theirs)
-    by_digest = {digest: name for name, digest in stored.items()}
+    by_rows, by_copies = ({each[k]: name for name, each in stored.items()} for k in (0, 1))
     rows = _rows(model, mine)
     for name, row in zip(theirs, _rows(other, theirs), strict=True):
-        same = by_digest.get(others.get(name, ""))
+        own, copy = others.get(name, ("", ""))
+        same = by_rows.get(own) or by_rows.get(copy) or by_copies.get(own)
         if same is None and len(mine) and row.any():
             distances = np.abs(rows - row).max(axis=1)
             nearest = mine[int(distances.argmin())]
@@ -267,15 +268,17 @@ def _with_history_of(model: Model, changed: Model) -> Model:
     return replace(changed, facts=replace(changed.facts, history=model.facts.history))
 
 
-def _digests(model: Model, names: Collection[str]) -> dict[str, str]:
-    """Return a digest of the stored training features of each class that has any, in any order."""
+def _digests(model: Model, names: Collection[str]) -> dict[str, list[str]]:
+    """Return digests of the stored training features, in any order, and of their `with_copies`."""
     if model.memory is None:
         return {}
     learnt, found = model.memory.learnt, {}
     for label in np.unique(learnt.labels):
         if (name := learnt.class_names[label]) in {*names}:
-            rows = learnt.features[learnt.labels == label].astype(np.float16)
-            found[name] = hashlib.sha256(b"".join(sorted(r.tobytes() for r in rows))).hexdigest()
+            found[name] = [
+                hashlib.sha256(b"".join(sorted(row.tobytes() for row in rows))).hexdigest()
+                for rows in with_copies(learnt.features[learnt.labels == label])
+            ]
     return found
 
 
@@ -304,7 +307,8 @@ def _shared(model: Model, other: Model) -> tuple[str, ...]:
     shared = _equal_rows(model, other)
     both = {*model.class_names} & {*other.class_names} - {*shared}
     one, two = (_digests(each, both) for each in (model, other))
-    if differs := [n for n in model.class_names if n in both and one.get(n, n) != two.get(n)]:
+    same = {n for n in {*one} & {*two} if one[n][0] in two[n] or two[n][0] in one[n]}
+    if differs := [n for n in model.class_names if n in both - same]:
         raise ModelError(
             f"{model.origin} and {other.origin} have different rows of"
             f" {number_of(len(differs), 'class')} ({examples(differs)})",

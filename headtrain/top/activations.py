@@ -60,7 +60,7 @@ class Trunk:
         """Return the activations of decoded images as if they had been stored in a cache.
 
         They are rounded to float16, unless this would overflow or round an image to zeros
-        (`fits_float16`). Storing activations then changes last bits only.
+        (`fit_float16`). Storing activations then changes last bits only.
         """
         there = pixels.to(self.config.device, non_blocking=True)
         activations = self.features(self.transform.normalise(there))
@@ -74,7 +74,7 @@ class Trunk:
 
 
 def _fits_float16(activations: Float[Tensor, "batch ..."]) -> bool:
-    """Return whether float16 can represent the activations, as `shard.fits_float16`."""
+    """Return whether float16 can represent the activations, as `features.fit_float16`."""
     largest = activations.abs().flatten(1).amax(dim=1)
     small = activations[largest < FLOAT16.smallest_normal]
     return bool((largest < FLOAT16.max).all()) and torch.equal(small.half().float(), small)

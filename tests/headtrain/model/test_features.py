@@ -379,6 +379,21 @@ def test_rows_that_a_model_learnt_stay_so_and_test_nothing(place: Path) -> None:
     assert found.add(drawn(NEW, 5, 8), more=True).change.images == {"dog": 25, "elk": 25}
 
 
+def test_rows_are_one_if_they_are_equal_as_stored(place: Path) -> None:
+    """As float16, rows above 65,504 are all alike, and many near 50."""
+    model, rows = load_model("head.npz"), drawn(NEW, 20, 2)
+    half, named = rows.features.astype(np.float16), replace(rows, class_names=("wolf", "moose"))
+    found = model.add(rows).model.merge(model.add(replace(named, features=half)).model)
+    assert found.model.class_names == OLD + NEW
+    for shift, step in ((50, 1e-3), (1e5, 1)):
+        one, two = (rows.features + np.float32(k) for k in (shift, shift + step))
+        added = model.add(replace(rows, features=one)).model
+        more = added.add(replace(rows, features=two), more=True)
+        assert more.change.images == {"dog": 40, "elk": 40}
+        both = added.merge(model.add(replace(named, features=two)).model).model
+        assert both.class_names == OLD + NEW + named.class_names
+
+
 def test_single_rows_beside_unknown_old_ones_take_at_most_half_of_what_stands_in_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
