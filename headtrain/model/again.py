@@ -36,7 +36,7 @@ from clinit.observer import Noted, Observer, ignore
 from clinit.words import examples, number_of
 
 SAME = 1e-5
-"""Largest difference, relative to the largest number, of classifier rows that count as equal. Equal
+"""Largest difference, relative to the largest number of a row, of rows that count as equal. Equal
 rows differ by rounding, because they are stored divided by the temperatures of their models."""
 
 
@@ -290,9 +290,10 @@ def _rows(model: Model, names: Sequence[str]) -> Float[np.ndarray, "classes dim_
 def _equal_rows(model: Model, other: Model) -> list[str]:
     """Return the classes of equal names and rows, in the order of the first model."""
     names = [name for name in model.class_names if name in {*other.class_names}]
-    limit = SAME * np.abs(model.head.weight).max(initial=0.0)
-    distances = np.abs(_rows(model, names) - _rows(other, names)).max(axis=1, initial=0.0)
-    return [name for name, far in zip(names, distances > limit, strict=True) if not far]
+    own = _rows(model, names)
+    distances = np.abs(own - _rows(other, names)).max(axis=1)
+    limits = SAME * np.abs(own).max(axis=1)
+    return [name for name, far in zip(names, distances > limits, strict=True) if not far]
 
 
 def _shared(model: Model, other: Model) -> tuple[str, ...]:
