@@ -27,14 +27,14 @@ from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.engine import AnyPath
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.growth import GrownHead, Growth, grown_head, grown_memory
-from clinit.headtrain.model.inputs import Inputs, check_names, features_in, held_out
+from clinit.headtrain.model.inputs import Inputs, ask_names, check_names, features_in, held_out
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import DRAWN
 from clinit.headtrain.model.settings import HELD_OUT, AddConfig, ArrivalKind
 from clinit.headtrain.probe.protocol import first_head
 from clinit.headtrain.protocol.stream.source import Source, read_sources
 from clinit.observer import Doing, Noted, Observer, Warned, ignore
-from clinit.words import examples
+from clinit.words import examples, number_of
 
 PRICES = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Values of `--max-old-loss` that are compared with the requested value."""
@@ -69,7 +69,7 @@ def add(
     notes, classes = list[str](), model.facts.num_classes
     known = np.zeros(classes, dtype=bool) if model.memory is None else model.memory.known
     if old is not None:
-        old = old_features(old, model, observe)
+        old = old_features(old, model, inputs.class_names, observe)
         known = known | (old.train.named(model.class_names).counts() > 0)
     turns = config.activation == "sigmoid" and model.facts.activation == "softmax"
     if turns and known.sum() < classes / 2:
@@ -304,8 +304,10 @@ def _check_first(model: Model, names: Sequence[str], config: AddConfig, *, has_o
     raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
 
 
-def old_features(given: Source | AnyPath, model: Model, observe: Observer) -> Source:
-    """Read features of old classes; refuse features of another network."""
+def old_features(
+    given: Source | AnyPath, model: Model, new: Sequence[str], observe: Observer
+) -> Source:
+    """Read features of old classes; refuse features of another network, or of too large numbers."""
     if isinstance(given, str | os.PathLike):
         path = Path(given)
         observe(Doing("Reading the features of old classes …"))
@@ -313,5 +315,13 @@ def old_features(given: Source | AnyPath, model: Model, observe: Observer) -> So
     if not isinstance(given, Source):
         rows = features_in(given).splits["train"]
         given = Source(rows, rows.nothing(), str(given) if isinstance(given, Path) else "")
-    features_in(given).check(model)
+    read, known = features_in(given), {*model.class_names, *new}
+    read.check(model)
+    for rows in read.splits.values():
+        if rows.features.dtype != np.float16:  # which has no such numbers
+            read.finite(rows.features[:])
+    if lost := [name for name in read.class_names if name not in known]:
+        which = f"{len(lost):,} of {number_of(len(read.class_names), 'class')}"
+        observe(Warned(f"{read.told}: {which} unknown to the model: no effect ({examples(lost)})"))
+        ask_names(lost, model, read.told, observe)
     return given

@@ -196,7 +196,7 @@ class FeatureInput(Inputs):
             )
         train, data = self.splits["train"], dict(self.data)
         ask_names(train.class_names, model, self.told, observe)
-        finite = {n: self._finite(each.features[:]) for n, each in self.splits.items()}
+        finite = {n: self.finite(each.features[:]) for n, each in self.splits.items()}
         learnt = np.unique(train.labels[finite["train"]])
         given = tuple(train.class_names[label] for label in learnt)
         if lost := [name for name in train.class_names if name not in given]:
@@ -226,7 +226,7 @@ class FeatureInput(Inputs):
         data = {"model": model.origin, "features": self.told, **data}
         return Arrived(train=train, val=val, listed=listed, fingerprint=self.fingerprint, data=data)
 
-    def _finite(self, features: Any) -> np.ndarray:
+    def finite(self, features: Any) -> np.ndarray:
         """Return which rows are finite; refuse features whose squares overflow."""
         finite = np.isfinite(features)
         if (most := float(np.abs(features).max(where=finite, initial=0))) > LARGEST:

@@ -351,6 +351,12 @@ def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
     three = np.ma.masked_equal(np.append(rows, np.full((1, DIM), 7), axis=0), 7)
     lost = model.add((three, [*NEW, "fox"]))
     assert "not added, without a finite row: 1 class (fox)" in lost.notes()
+    old = drawn(OLD, 1, 1).features
+    told = "\n".join(model.add((rows, NEW), old=(old, ["ant", "Bee", "dog"])).notes())
+    assert "1 of 3 classes unknown to the model: no effect (Bee)" in told
+    assert "has Bee, the model has bee" in told
+    with pytest.raises(ClinitError, match="exceed float32"):
+        model.add((rows, NEW), old=(1e20 * old, OLD))
 
 
 def test_held_out_rows_keep_their_groups() -> None:
