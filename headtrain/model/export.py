@@ -113,7 +113,7 @@ class TrainedRun:
         parts = []
         for side, told in self.record.sides.items():
             start, stop = (0, num_base) if side == "base" else (num_base, len(self.tasks))
-            splits = open_cache(_cache_of_then(told)).splits
+            splits = open_cache(_cache_of_then(told, self.record.path)).splits
             if split in splits and _are_others(told, splits[split]):
                 raise _other_cache(told, f"its {split} rows differ")
             rows = splits[split].load() if split in splits else splits["train"].load().nothing()
@@ -197,10 +197,11 @@ class TrainedRun:
         )
 
 
-def _cache_of_then(told: SideInfo) -> Path:
-    """Return the path of a cache of a run; check its backbone."""
-    path = Path(told["path"])
-    if not is_folder(path):
+def _cache_of_then(told: SideInfo, run: Path | None) -> Path:
+    """Return a cache, from the current folder or one above the run; check its backbone."""
+    above = () if run is None else run.absolute().parents
+    path = next(filter(is_folder, (each / told["path"] for each in (Path(), *above))), None)
+    if path is None:
         raise _other_cache(told, "nothing exists there")
     found = open_split(path / "train").fingerprint.without_rows
     if differing := Fingerprint(told["fingerprint"]).without_rows.differences(found):
@@ -335,7 +336,7 @@ def _network(
             " features with it: `clinit predict FILE.npz FEATURES`.",
         )
     if weights is None:
-        weights = stored_weights(open_split(_cache_of_then(told) / "train"))
+        weights = stored_weights(open_split(_cache_of_then(told, trained.record.path) / "train"))
     then = fingerprint.without_rows
     backbone, transform = rebuild(then, weights, origin=f"the run {info['id']}")
     _load_changed(backbone, trained)

@@ -154,6 +154,9 @@ def test_the_same_run_gives_the_same_file_wherever_its_cache_is(
 ) -> None:
     second = export_model(tiny_run, tmp_path / "second.safetensors").path
     assert exported.path.read_bytes() == second.read_bytes()
+    (tmp_path / "caches").symlink_to(tiny_run.parent / "caches")
+    seal_record(run, base={**(read_info(run)["base"] or {}), "path": "caches/base"})
+    export_model(run, tmp_path / "found.safetensors")
     seal_record(run, base={**(read_info(run)["base"] or {}), "path": "caches/elsewhere"})
     with pytest.raises(CacheError, match="not at caches/elsewhere: nothing exists there") as caught:
         export_model(run, tmp_path / "model.safetensors")
