@@ -21,7 +21,7 @@ from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.names import by_word, in_words, plain
 from clinit.headtrain.model.settings import AddConfig, ArrivalKind, RememberConfig
 from clinit.observer import Doing
-from clinit.words import examples, number_of
+from clinit.words import examples, number_of, quoted
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.model import Model
@@ -143,7 +143,7 @@ def remember(
     if few := int(((memory.counts > 0) & (memory.counts < 5)).sum()):
         say(f"Known from few {noun}s: {number_of(few, 'class')}; 5 to 20 of each are better")
     say(memory.describe(noun))
-    say(f"Next: clinit add {shlex.quote(str(out))} {'FOLDER' if model.engine else 'FEATURES'}")
+    say(f"Next: clinit add {quoted(out)} {'FOLDER' if model.engine else 'FEATURES'}")
 
 
 @keeps(outcome.WHOLE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,7 @@ from clinit.cli.frame.process import claimed_file, keeps
 from clinit.cli.frame.progress import doing
 from clinit.errors import RecordError
 from clinit.files.paths import exists, instead_of, is_folder, looks_like_model
-from clinit.words import number_of
+from clinit.words import number_of, quoted
 
 if TYPE_CHECKING:
     from clinit.extract.cache.head import Top1
@@ -96,7 +95,7 @@ def _check_options(context: Context, out: Path, *, is_model: bool) -> None:
 
 def _show(written: Written, top1: Top1 | None) -> None:
     """Print what was written, and how to use it; `top1` is the final accuracy of a run."""
-    model, path = written.model, shlex.quote(str(written.path))
+    model, path = written.model, quoted(written.path)
     facts, engine = model.facts, model.engine
     arrived = sum(task > 0 for task in facts.tasks)
     old = facts.num_classes - arrived
@@ -124,5 +123,5 @@ def _show(written: Written, top1: Top1 | None) -> None:
     if is_folder(written.path):
         say("Its model card is README.md: add the licence there. To upload it (clinit does not):")
         say(f"hf upload USER/NAME {path} . --private --exclude memory.safetensors")
-    given = path if written.onnx is None else shlex.quote(str(written.path / "model.onnx"))
+    given = path if written.onnx is None else quoted(written.path / "model.onnx")
     say(f"Next: clinit predict {given} {'FEATURES…' if engine is None else 'PHOTOGRAPH…'}")

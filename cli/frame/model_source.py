@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from clinit.files.paths import check_free, check_writable, instead_of, kind_of, 
 from clinit.headtrain.model.settings import WRITES_MODELS, ArrivalKind
 from clinit.observer import Doing, Noted, Observer
 from clinit.setting import fields_of, setting
+from clinit.words import quoted
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.inputs import Inputs
@@ -142,7 +142,7 @@ def target(
         tell(f"the new model goes to {out}; {model.name or model} stays as it is")
     if out.suffix not in (".safetensors", ".npz") and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
-            f"--out must be a folder, or a file that ends in .safetensors, got {out}"
+            f"--out must be a folder, or a file that ends in .npz or .safetensors, got {out}"
         )
     check_writable(out)
     if kind_of(out) or out.is_symlink():
@@ -240,7 +240,7 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
     if model is not None and not looks_like_model(path):
         raise ModelError(
             f"{path} is not a model, but {model} is: are they swapped?",
-            remedy=f"Give the model first: {shlex.quote(str(model))} {shlex.quote(str(path))}",
+            remedy=f"Give the model first: {quoted(model)} {quoted(path)}",
         )
 
 

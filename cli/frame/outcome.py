@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.options import described
 from clinit.extract.dataset.names import in_words
+from clinit.words import quoted
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.addition import Addition
@@ -31,7 +31,7 @@ WHOLE = "No partial model is left: the model is written completely or not at all
 
 def tell_added(added: Addition, saved: Written, html: Path | None = None, *, as_json: bool) -> None:
     """Print the answer, what to look at, and the next command; write a page if it is wanted."""
-    path = shlex.quote(str(saved.path))
+    path = quoted(saved.path)
     for line in [] if as_json else added.lines(str(saved.path)):
         say(line)
     for text in added.audit.lines:
@@ -62,10 +62,11 @@ def write_page(path: Path | None, title: str, facts: ModelFacts) -> None:
 
 
 def print_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Print lines below headings; classes and images are numbers."""
+    """Print lines below headings; classes, images and rows are numbers, and origins are wrapped."""
     from clinit.analysis.report.table import Column, Kind, Table
 
-    kinds: dict[str, Kind] = dict.fromkeys(("classes", "images"), "number")
+    kinds: dict[str, Kind] = dict.fromkeys(("classes", "images", "rows"), "number")
+    kinds["made of"] = "text"
     out.print(Table([Column(head, kinds.get(head, "name")) for head in heads], [lines]))
 
 

@@ -44,7 +44,7 @@ from clinit.headtrain.model.memory import MOST_LEFT_OUT
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.predict import RULES, scores
 from clinit.headtrain.model.storage import Written, write_model
-from clinit.words import examples, listed, number_of
+from clinit.words import examples, listed, number_of, quoted
 
 MOST_KNOWN = 2048
 NONE = Top1(0, 0)
@@ -371,13 +371,13 @@ class Addition:
         change, notes = self.change, [*self.heard]
         for each in self.audit.known[:1]:
             model, old = change.data.get("model", "MODEL"), shlex.quote(each["old"])
-            how = f"remove the old one: `clinit remove {shlex.quote(name)} {old}`"
+            how = f"remove the old one: `clinit remove {quoted(name)} {old}`"
             if dict(zip(self.model.class_names, self.model.facts.tasks, strict=True))[each["old"]]:
                 to = shlex.quote(f"NEW/{each['old']}")
                 how = f"move its {self._noun}s to {to} and run `clinit add {model} NEW --more`"
             notes.append(f"is {each['class']} the same as {in_words(each['old'])}? Then {how}")
         if self.place and any(each["where"] == PLACES[3] for each in self.audit.repeated):
-            none = f"`clinit cache group {shlex.quote(self.place)} --groups none`"
+            none = f"`clinit cache group {quoted(self.place)} --groups none`"
             notes.append(f"are those nearly alike different ones? Then {none}, and add again")
         lost = self.old_before.correct - self.old.correct
         if self.prices and self.prices[-1].points is None and 100 * lost > self.old.total:
@@ -397,7 +397,7 @@ class Addition:
         steps = self.model.facts.history if change.action == "more" else ()
         models = [each.data.get("models", [each.data.get("model", "MODEL")])[-1] for each in steps]
         for step, one in enumerate(steps[:-1], 1):
-            found, then = one.data.get("audit", {}), [*map(shlex.quote, models[step:])]
+            found, then = one.data.get("audit", {}), [*map(quoted, models[step:])]
             odd = [each["image"] for each in found.get("misfits", ())]
             for each in found.get("repeated", ()):  # those that the model had already come first
                 odd += each["images"][-each.get("given", 0) :]

@@ -22,6 +22,7 @@ Wrong arguments of library functions raise `ValueError`; impossible cases are as
 
 from __future__ import annotations
 
+import errno
 from functools import partial
 from typing import Any
 
@@ -58,6 +59,8 @@ def unwritable(path: object, error: OSError) -> ClinitError:
     """Return the error for a path that cannot be written."""
     is_file = isinstance(error, FileExistsError | NotADirectoryError)
     why, remedy = reason(error), "Free space or choose a place that you can write to"
+    if error.errno == errno.ENAMETOOLONG:
+        remedy = "Choose a shorter name"
     if is_file:
         why, remedy = "a file is where a folder is needed", "Choose another place"
     remedy += ", then run the same command again."

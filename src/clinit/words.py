@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
@@ -36,6 +37,11 @@ def _written_out(found: re.Match[str]) -> str:
     if 0xDC80 <= code <= 0xDCFF:
         code -= 0xDC00  # the byte that Python could not decode
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def quoted(path: object) -> str:
+    """Return a path as a shell takes it; `./` makes a path of what would be an option."""
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 def number_of(count: int, noun: str) -> str:

@@ -93,8 +93,16 @@ def test_every_verb_takes_a_head(place: Path) -> None:
     model = load_model("four.npz")
     assert model.class_names == ("bee", "cat", "wolf", "elk")
     assert [each.action for each in model.facts.history] == ["remember", "add", "rename", "remove"]
-    other = load_model("remembers.npz").add((drawn(NEW, 8, 9).features, ["fox"] * 16))
-    assert load_model("one").merge(other.model).model.class_names == (*OLD, *NEW, "fox")
+    assert "Next: clinit predict ./-new " in done("add", "remembers.npz", "new", "--out=-new")
+    load_model("remembers.npz").add((drawn(NEW, 8, 9).features, ["fox"] * 16)).save("other.npz")
+    shown = done("model", "merge", "one", "other.npz", "--out", "m") + done("model", "show", "m")
+    assert load_model("m").class_names == (*OLD, *NEW, "fox")
+    assert all(f" {each} " in shown for each in ("classes", "rows"))  # of 80 columns
+    assert all(f" {each[:12]}" in shown for each in load_model("m").facts.parents)
+    long = call("add", "remembers.npz", "new", "--out", "a" * 250)
+    assert "Choose a shorter name" in refused(long).remedy
+    wrong = call("add", "remembers.npz", "new", "--out", "m.NPZ")
+    assert "ends in .npz or .safetensors" in unframed(wrong)
     assert "(no licence)" not in (place / "one" / "README.md").read_text()
     more = load_model("one").add(drawn(("dog",), 5, 11), more=True)
     assert more.change.images == {"dog": 25, "elk": 20}
