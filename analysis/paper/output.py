@@ -73,7 +73,10 @@ def _parts(
     """Yield titles, tables and sentences in their order; sentences below a title are a list."""
     for group in found.groups:
         yield _title(group), _numbers(found, group), []
-    yield "", None, [_caption(found)]
+    measures = [MEASURES[name] for name in found.table.metrics]
+    words = captions(measures, found.runs, statistics="" if found.runs else _HEADS)
+    words += " All before any training." if found.table.name == "first-task" else ""
+    yield "", None, [words]
     if found.effects:
         main = [e for e in found.effects if (e.better, e.other) == ("least-square", "random")]
         shown = found.effects if is_whole else main
@@ -177,12 +180,6 @@ def _settings_table(settings: Sequence[PaperSetting]) -> Table:
         names = ("paper", "here")
         lines = [[each.name, each.paper, each.here] for each in settings]
     return Table([Column(""), *(Column(name, "setting") for name in names)], [lines])
-
-
-def _caption(found: Reproduction) -> str:
-    measures = [MEASURES[name] for name in found.table.metrics]
-    words = captions(measures, found.runs, statistics="" if found.runs else _HEADS)
-    return words + (" All before any training." if found.table.name == "first-task" else "")
 
 
 def _effect_caption(found: Reproduction) -> str:

@@ -216,20 +216,17 @@ def fit_temperature(
     return None
 
 
-def calibration_error(
-    sure: Float[np.ndarray, " rows"], right: Bool[np.ndarray, " rows"], *, bins: int = BINS
-) -> float:
+def calibration_error(sure: Float[np.ndarray, " rows"], right: Bool[np.ndarray, " rows"]) -> float:
     """Return the expected calibration error of answers, in [0, 1].
 
-    Bin m contains the rows whose largest probability lies in ((m - 1) / bins, m / bins].
+    Bin m contains the rows whose largest probability lies in ((m - 1) / BINS, m / BINS].
 
     Args:
         sure: The largest probability of each row.
         right: Whether the class of this probability is the true class.
-        bins: Number of bins of equal width.
     """
-    place = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
-    gap = np.bincount(place, weights=right - sure, minlength=bins)
+    place = np.clip(np.ceil(sure * BINS).astype(np.int64) - 1, 0, BINS - 1)
+    gap = np.bincount(place, weights=right - sure, minlength=BINS)
     return float(np.abs(gap).sum() / max(1, len(right)))
 
 

@@ -246,12 +246,7 @@ def _surroundings(new: FeatureSet) -> tuple[Float[np.ndarray, " dim"], ShrunkCov
     offsets, around = means[present] - centre, (rows - means[new.labels])[counts[new.labels] > 1]
     share = BY_MEANS / number
     between = np.sqrt(share / (parts + BETWEEN))[:, None] * offsets
-    within = _shrunk(np.concatenate([around, between]), max(1.0, free + share * (number - 1)))
-    return centre, within
-
-
-def _shrunk(rows: Float[np.ndarray, "rows dim"], freedom: float) -> ShrunkCovariance:
-    """Return rows' second moment of so many degrees of freedom, shrunk by Ledoit and Wolf."""
+    rows, freedom = np.concatenate([around, between]), max(1.0, free + share * (number - 1))
     shrinkage = float(ledoit_wolf_shrinkage(rows, assume_centered=True)) if len(rows) > 1 else 0.0
     even = shrinkage * float(np.square(rows).sum()) / (freedom * rows.shape[1])
-    return ShrunkCovariance(np.sqrt((1 - shrinkage) / freedom) * rows, even)
+    return centre, ShrunkCovariance(np.sqrt((1 - shrinkage) / freedom) * rows, even)

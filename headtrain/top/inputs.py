@@ -31,15 +31,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clinit.errors import CacheError, ExperimentError
+from clinit.extract.cache import read
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.plan import Plan
-from clinit.extract.cache.read import (
-    Cache,
-    CacheSplit,
-    open_cache,
-    open_split,
-    refuse_shared_images,
-)
 from clinit.extract.cache.summary import NamedHead
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.work.options import Settings
@@ -78,7 +72,7 @@ class PoolPart:
 
     name: str
     """Name for messages, such as `base train`."""
-    split: CacheSplit
+    split: read.CacheSplit
     root: Path
     """The folder of its images."""
     rows: Int[np.ndarray, " rows"]
@@ -185,7 +179,7 @@ class TrunkCache:
         return self._open(part, folder)
 
     def _open(self, part: PoolPart, folder: Path) -> ActivationRows:
-        split = open_split(folder)
+        split = read.open_split(folder)
         if invalid := split.num_rows - split.num_valid:
             raise CacheError(
                 f"{invalid:,} images of {part.root} give activations that are not finite",
@@ -249,7 +243,7 @@ class Side:
     """One of the two data sets: its features, its cache and its images."""
 
     source: Source
-    cache: Cache
+    cache: read.Cache
     root: Path
 
 
@@ -269,7 +263,7 @@ class ImageData(RunData):
         """Return the data with their images; `given` and `rest` as in `RunData.of`."""
         base = open_side(images.base, images.base_root, option="--base-root")
         new = open_side(images.new, images.new_root, option="--new-root")
-        refuse_shared_images([base.cache, new.cache])
+        read.refuse_shared_images([base.cache, new.cache])
         return cls.of(base.source, new.source, given, images=images, sides=(base, new), **rest)
 
 
@@ -413,7 +407,7 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
         CacheError: If the cache cannot be read.
         ExperimentError: If the images are missing.
     """
-    opened = open_cache(cache)
+    opened = read.open_cache(cache)
     train = opened.split("train")
     stored = train.summary.run.root
     if root is None and stored is None:

@@ -14,14 +14,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from clinit.headtrain.heads.groups import one_of_each, repeating
 from clinit.headtrain.heads.linear import NEVER, Rows
 from clinit.headtrain.heads.repeats import find_groups
+from clinit.headtrain.heads.statistics import solve
 from clinit.headtrain.heads.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.heads.statistics.solve import (
-    LambdaPath,
-    effective_rows,
-    error_curve,
-    generalised_curve,
-    left_out_scores,
-)
 from clinit.headtrain.heads.temperature import fit_temperature
 
 _DRAWS = 2048
@@ -120,14 +114,14 @@ class LeastSquaresClassifier(LinearClassifier):
         if len(classes) < 2:
             raise ValueError(f"there is one class, {classes[0]}: a classifier needs two")
         sums, groups = self._sums(rows, numbers), repeating(find_groups(rows, numbers))
-        drawn, scores = left_out_scores(rows, numbers, sums, groups)
+        drawn, scores = solve.left_out_scores(rows, numbers, sums, groups)
         own = numbers[drawn]
         tested = np.bincount(one_of_each(numbers, groups))[own] > 1
 
         def left_out(lam: float) -> float | None:
             return fit_temperature(scores(lam)[tested], own[tested], smoothed=True)
 
-        lam = error_curve(scores, own, sums).best if self.lam == "auto" else self.lam
+        lam = solve.error_curve(scores, own, sums).best if self.lam == "auto" else self.lam
         return self._solved(classes, sums, lam, left_out if tested.any() else None)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> LeastSquaresClassifier:  # noqa: N803
@@ -154,7 +148,7 @@ class LeastSquaresClassifier(LinearClassifier):
         if not first:
             place = np.searchsorted(every, before)
             found = self._statistics.renumbered(place, len(every)).merged(found)
-        lam = generalised_curve(found).best if self.lam == "auto" else self.lam
+        lam = solve.generalised_curve(found).best if self.lam == "auto" else self.lam
         return self._solved(every, found, lam)
 
     def _sums(self, rows: Any, numbers: Any, num_classes: int | None = None) -> ClassStatistics:
@@ -167,7 +161,7 @@ class LeastSquaresClassifier(LinearClassifier):
 
         `left_out`, a function of lambda, returns the temperature of left-out rows, if any.
         """
-        path = LambdaPath.of(sums)
+        path = solve.LambdaPath.of(sums)
         head = path.head(lam)
         self.temperature_ = (left_out and left_out(lam)) or _temperature(head, path, lam)
         self.classes_, self._statistics, self.lam_ = classes, sums, lam
@@ -185,7 +179,7 @@ class LeastSquaresClassifier(LinearClassifier):
         return np.asarray(softmax(scores, axis=1))
 
 
-def _temperature(head: Rows, path: LambdaPath, lam: float) -> float:
+def _temperature(head: Rows, path: solve.LambdaPath, lam: float) -> float:
     """Return the temperature of rows drawn from the statistics that a head was solved from.
 
     Scores z of these rows become scores of rows that the head was not solved from by the
@@ -206,6 +200,6 @@ def _temperature(head: Rows, path: LambdaPath, lam: float) -> float:
     drawn = random.choice(len(present), _DRAWS, p=statistics.shares[present])
     means = statistics.class_means[present] @ weight.T + head.bias[present]
     scores = means[drawn] + random.standard_normal((_DRAWS, root.shape[1])) @ root.T
-    leverage = min(effective_rows(path, lam) / rows, 1 - 1 / rows)
+    leverage = min(solve.effective_rows(path, lam) / rows, 1 - 1 / rows)
     logits = (scores - leverage * np.eye(len(present))[drawn]) / (1 - leverage)
     return fit_temperature(logits, drawn, smoothed=True) or 1.0

@@ -7,14 +7,7 @@ import pytest
 
 from clinit.headtrain.heads.closed.settings import RanpacConfig
 from clinit.headtrain.heads.start.settings import INITS, Start
-from clinit.headtrain.protocol.study.parts import (
-    HEAD_METHODS,
-    TOP_METHODS,
-    EwcConfig,
-    Stream,
-    Top,
-    Training,
-)
+from clinit.headtrain.protocol.study import parts
 from clinit.headtrain.protocol.study.rules import (
     CLOSED,
     DERPP,
@@ -46,12 +39,12 @@ def test_every_setting_has_one_name_and_a_help_text_of_its_own() -> None:
 def test_values_go_in_and_come_out_by_name() -> None:
     found = Study.of({"seed": 3, "init": "zero", "lr": 0.5, "rank": 7, "ewc_lam": 2.0}, top=True)
     assert found.stream.seed == 3
-    assert found.top.ewc == EwcConfig(lam=2.0)
+    assert found.top.ewc == parts.EwcConfig(lam=2.0)
     assert found == Study(
-        stream=Stream(seed=3),
+        stream=parts.Stream(seed=3),
         start=Start(init="zero"),
-        training=Training(lr=0.5),
-        top=Top(rank=7, ewc=EwcConfig(lam=2.0)),
+        training=parts.Training(lr=0.5),
+        top=parts.Top(rank=7, ewc=parts.EwcConfig(lam=2.0)),
     )
     assert Study.of(found.values(), top=True) == found
 
@@ -127,7 +120,7 @@ def test_settings_that_exclude_each_other_are_refused(
 def test_evaluation_points_begin_before_the_first_step_and_end_after_the_last(
     iterations: int, eval_every: int | Literal["auto"], points: tuple[int, ...]
 ) -> None:
-    assert Stream(iterations=iterations, eval_every=eval_every).evaluation_points == points
+    assert parts.Stream(iterations=iterations, eval_every=eval_every).evaluation_points == points
 
 
 @pytest.mark.parametrize(
@@ -153,7 +146,7 @@ def test_defaults_follow_the_method(
 
 @pytest.mark.parametrize("top", [False, True])
 def test_resolving_twice_changes_nothing_and_keeps_the_identity(top: bool) -> None:
-    for method in TOP_METHODS if top else HEAD_METHODS:
+    for method in parts.TOP_METHODS if top else parts.HEAD_METHODS:
         for init in ("random", "least-square", "lda"):
             asked = study(top, method=method, init=init, lam=0.3, weighting="sample", lr=0.1)
             assert asked.resolved().resolved() == asked.resolved()

@@ -13,17 +13,8 @@ import torch
 from clinit.headtrain.heads.linear import Rows
 from clinit.headtrain.protocol.stream.task_plan import Schedule
 from clinit.headtrain.protocol.study.parts import RateSchedule, Training
-from clinit.headtrain.protocol.train import loop as loop_module
+from clinit.headtrain.protocol.train import loop
 from clinit.headtrain.protocol.train.heads import Bank, LabelledRows
-from clinit.headtrain.protocol.train.loop import (
-    WARM_UP_STEPS,
-    Feed,
-    Replayed,
-    ResidentFeed,
-    StreamedFeed,
-    TaskSteps,
-    rate_shares,
-)
 from clinit.headtrain.protocol.train.step import Updates
 
 CPU = torch.device("cpu")
@@ -46,14 +37,14 @@ def make_schedule() -> Schedule:
 
 
 def make_steps(
-    feed: Callable[[LabelledRows, torch.Tensor], Feed] = ResidentFeed,
+    feed: Callable[[LabelledRows, torch.Tensor], loop.Feed] = loop.ResidentFeed,
     rate: RateSchedule = "constant",
-) -> tuple[Bank, TaskSteps]:
+) -> tuple[Bank, loop.TaskSteps]:
     random = np.random.default_rng(2)
     head = Rows(random.normal(size=(CLASSES, DIM)), random.normal(size=CLASSES))
     bank, schedule = Bank(head, HEADS, CPU), make_schedule()
-    batches, shares = torch.from_numpy(schedule.batches), rate_shares(rate, STEPS)
-    return bank, TaskSteps(Updates(bank, BATCH), feed(make_rows(), batches), schedule, shares)
+    batches, shares = torch.from_numpy(schedule.batches), loop.rate_shares(rate, STEPS)
+    return bank, loop.TaskSteps(Updates(bank, BATCH), feed(make_rows(), batches), schedule, shares)
 
 
 def naive_share(rate: RateSchedule, step: int) -> float:
@@ -94,7 +85,7 @@ def test_steps_are_those_of_a_loop_over_batches_and_their_losses_are_written_dow
 def test_rows_copied_block_by_block_are_those_that_lie_on_the_device() -> None:
     bank, steps = make_steps()
     steps.run(0, STEPS)
-    other, others = make_steps(partial(StreamedFeed, most_steps=5))
+    other, others = make_steps(partial(loop.StreamedFeed, most_steps=5))
     for start, stop in ((0, 5), (5, 6), (6, 10), (10, STEPS)):
         others.run(start, stop)
     assert torch.equal(bank.weight, other.weight)
@@ -113,13 +104,15 @@ def test_a_step_is_captured_once_and_a_failed_capture_is_said(
             raise error
         return lambda: did.append("replayed")
 
-    monkeypatch.setattr(Replayed, "_warm_up", lambda replayed, step: step())
-    monkeypatch.setattr(loop_module, "_capture", capture)
-    replayed = Replayed()
+    monkeypatch.setattr(loop.Replayed, "_warm_up", lambda replayed, step: step())
+    monkeypatch.setattr(loop, "_capture", capture)
+    replayed = loop.Replayed()
     said = nullcontext() if error is None else pytest.warns(UserWarning, match="not permitted")
     with said:
         for _ in range(20):
             replayed(lambda: did.append("launched"))
     after = "replayed" if error is None else "launched"
-    expected = ["launched"] * WARM_UP_STEPS + ["captured"] + [after] * (20 - WARM_UP_STEPS)
+    expected = (
+        ["launched"] * loop.WARM_UP_STEPS + ["captured"] + [after] * (20 - loop.WARM_UP_STEPS)
+    )
     assert did == expected
