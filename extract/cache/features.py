@@ -67,8 +67,7 @@ def fit_float16(features: Float[np.ndarray, "rows ..."]) -> Bool[np.ndarray, " r
     """
     largest = largest_values(features)
     fits, is_small = largest < _FLOAT16.max, largest < _FLOAT16.smallest_normal
-    small = features[is_small]
-    exact = small.astype(np.float16).astype(np.float32) == small
+    exact = features[is_small].astype(np.float16) == features[is_small]
     fits[is_small] = exact.all(tuple(range(1, features.ndim)))
     return np.asarray(fits)
 
@@ -80,16 +79,16 @@ def largest_values(features: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray,
     return np.asarray(np.maximum(features.max(axes, initial=0), -features.min(axes, initial=0)))
 
 
-def with_copies(features: Float[np.ndarray, "rows dim"]) -> list[Float[np.ndarray, "rows dim"]]:
-    """Return the rows and their copies, rounded to float16 if they fit, both as float32.
+def digests_with_copies(features: Float[np.ndarray, "rows dim"]) -> list[list[bytes]]:
+    """Return digests of the rows, and of copies of them that are rounded to float16 if they fit.
 
-    Models and caches may store either: two rows are the same if they, or one and the copy of the
-    other, are equal. Two equal copies may be of different rows.
+    Models and caches store either: two rows are the same if they, or one and the copy of the other,
+    are equal. Two equal copies may be of different rows.
     """
     rows = features.astype(np.float32, order="C")
     fits, copies = fit_float16(rows), rows.copy()
     copies[fits] = rows[fits].astype(np.float16)
-    return [rows, copies]
+    return [[hashlib.sha256(row).digest() for row in each] for each in (rows, copies)]
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -143,17 +142,15 @@ class FeatureSet:
         return FeatureSet(features, self.labels[chosen], self.class_names, groups)
 
     def fresh(self, known: FeatureSet, *, in_class: bool = False) -> list[bool]:
-        """Return which rows are not among the features of `known`; see `with_copies`.
+        """Return which rows are not among the features of `known`; see `digests_with_copies`.
 
         With `in_class`, they are not among those of their own class.
         """
 
         def marks(of: FeatureSet) -> list[list[tuple[str, bytes]]]:
             names = [of.class_names[label] if in_class else "" for label in of.labels]
-            return [
-                [(n, hashlib.sha256(row).digest()) for n, row in zip(names, rows, strict=True)]
-                for rows in with_copies(of.features[:])
-            ]
+            digests = digests_with_copies(of.features[:])
+            return [[*zip(names, each, strict=True)] for each in digests]
 
         seen, copies = ({*each} for each in marks(known))
         pairs = zip(*marks(self), strict=True)

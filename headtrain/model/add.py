@@ -69,7 +69,7 @@ def add(
     notes, classes = list[str](), model.facts.num_classes
     known = np.zeros(classes, dtype=bool) if model.memory is None else model.memory.known
     if old is not None:
-        old = old_features(old, model, inputs.class_names, observe)
+        old = old_features(old, model, inputs, observe)
         known = known | (old.train.named(model.class_names).counts() > 0)
     turns = config.activation == "sigmoid" and model.facts.activation == "softmax"
     if turns and known.sum() < classes / 2:
@@ -304,9 +304,7 @@ def _check_first(model: Model, names: Sequence[str], config: AddConfig, *, has_o
     raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
 
 
-def old_features(
-    given: Source | AnyPath, model: Model, new: Sequence[str], observe: Observer
-) -> Source:
+def old_features(given: Source | AnyPath, model: Model, new: Inputs, observe: Observer) -> Source:
     """Read features of old classes; refuse features of another network, or of too large numbers."""
     if isinstance(given, str | os.PathLike):
         path = Path(given)
@@ -315,11 +313,10 @@ def old_features(
     if not isinstance(given, Source):
         rows = features_in(given).splits["train"]
         given = Source(rows, rows.nothing(), str(given) if isinstance(given, Path) else "")
-    read, known = features_in(given), {*model.class_names, *new}
+    read, known = features_in(given), {*model.class_names, *new.class_names}
     read.check(model)
     for rows in read.splits.values():
-        if rows.features.dtype != np.float16:  # which has no such numbers
-            read.finite(rows.features[:])
+        read.finite(rows.features[:])
     if lost := [name for name in read.class_names if name not in known]:
         which = f"{len(lost):,} of {number_of(len(read.class_names), 'class')}"
         observe(Warned(f"{read.told}: {which} unknown to the model: no effect ({examples(lost)})"))

@@ -14,7 +14,6 @@ of sums and the float32 rounding of the remembered covariance.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -24,7 +23,7 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.errors import ModelError
-from clinit.extract.cache.features import FeatureSet, with_copies
+from clinit.extract.cache.features import FeatureSet, digests_with_copies
 from clinit.headtrain.heads.repeats import joined
 from clinit.headtrain.model.audit import AuditedImages
 from clinit.headtrain.model.inputs import Arrived
@@ -135,8 +134,7 @@ def of_both(model: Model, other: Model) -> tuple[Model, Arrived | None, Model, l
         name now, and on what became of removed classes.
 
     Raises:
-        ModelError: If the networks differ, if a shared class differs, or if a model does not
-            remember the training rows of all classes that the other model lacks.
+        ModelError: As in `merge`.
     """
     one, two = model.depends_on, other.depends_on
     differing = [name for name in {**one, **two} if one.get(name) != two.get(name)]
@@ -247,7 +245,7 @@ def with_names_of(model: Model, other: Model, notes: list[str]) -> Model:
     by_rows, by_copies = ({each[k]: name for name, each in stored.items()} for k in (0, 1))
     rows = _rows(model, mine)
     for name, row in zip(theirs, _rows(other, theirs), strict=True):
-        own, copy = others.get(name, ("", ""))
+        own, copy = others.get(name, (b"", b""))
         same = by_rows.get(own) or by_rows.get(copy) or by_copies.get(own)
         if same is None and len(mine) and row.any():
             distances = np.abs(rows - row).max(axis=1)
@@ -268,17 +266,15 @@ def _with_history_of(model: Model, changed: Model) -> Model:
     return replace(changed, facts=replace(changed.facts, history=model.facts.history))
 
 
-def _digests(model: Model, names: Collection[str]) -> dict[str, list[str]]:
-    """Return digests of the stored training features, in any order, and of their `with_copies`."""
+def _digests(model: Model, names: Collection[str]) -> dict[str, list[bytes]]:
+    """Return digests of the stored training features, in any order, and of their copies."""
     if model.memory is None:
         return {}
     learnt, found = model.memory.learnt, {}
     for label in np.unique(learnt.labels):
         if (name := learnt.class_names[label]) in {*names}:
-            found[name] = [
-                hashlib.sha256(b"".join(sorted(row.tobytes() for row in rows))).hexdigest()
-                for rows in with_copies(learnt.features[learnt.labels == label])
-            ]
+            digests = digests_with_copies(learnt.features[learnt.labels == label])
+            found[name] = [b"".join(sorted(each)) for each in digests]
     return found
 
 

@@ -57,11 +57,10 @@ def unreadable(path: object, error: OSError) -> StorageError:
 
 def unwritable(path: object, error: OSError) -> ClinitError:
     """Return the error for a path that cannot be written."""
-    is_file = isinstance(error, FileExistsError | NotADirectoryError)
     why, remedy = reason(error), "Free space or choose a place that you can write to"
     if error.errno == errno.ENAMETOOLONG:
         remedy = "Choose a shorter name"
-    if is_file:
+    if isinstance(error, FileExistsError | NotADirectoryError):
         why, remedy = "a file is where a folder is needed", "Choose another place"
     remedy += ", then run the same command again."
     return ClinitError(f"cannot write {path}: {why}", remedy=remedy)

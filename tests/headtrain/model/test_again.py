@@ -316,11 +316,8 @@ def test_what_would_not_be_exact_is_refused(model: Model) -> None:
     all_twice = FeatureSet.joined(2 * [images("xy", stop=MOST_LEARNT + 1).train], ("x", "y"))
     twice = Source(all_twice, all_twice.nothing())
     moved = replace(apart, linear=replace(apart.head, weight=apart.head.weight + 0.1))
-    long = (np.append(1e7 * m.head.weight[:1], m.head.weight[1:], axis=0) for m in (first, other))
-    pair = [
-        replace(m, linear=replace(m.head, weight=each))
-        for m, each in zip((first, other), long, strict=True)
-    ]
+    long = np.eye(7, 1, dtype=np.float32) * 1e7
+    pair = (replace(m, linear=replace(m.head, weight=m.head.weight + long)) for m in (first, other))
     transform = replace(model.need_engine().transform, mean=(0.1, 0.2, 0.3))
     foreign = replace(apart, engine=replace(engine_of(apart), transform=transform))
     cases: dict[str, Callable[[], object]] = {

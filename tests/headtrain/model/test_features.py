@@ -99,9 +99,8 @@ def test_every_verb_takes_a_head(place: Path) -> None:
     assert load_model("m").class_names == (*OLD, *NEW, "fox")
     assert all(f" {each} " in shown for each in ("classes", "rows"))  # of 80 columns
     assert all(f" {each[:12]}" in shown for each in load_model("m").facts.parents)
-    long = call("add", "remembers.npz", "new", "--out", "a" * 250)
+    long, wrong = (call("add", "one", "new", "--out", out) for out in ("a" * 250, "m.NPZ"))
     assert "Choose a shorter name" in refused(long).remedy
-    wrong = call("add", "remembers.npz", "new", "--out", "m.NPZ")
     assert "ends in .npz or .safetensors" in unframed(wrong)
     assert "(no licence)" not in (place / "one" / "README.md").read_text()
     more = load_model("one").add(drawn(("dog",), 5, 11), more=True)
@@ -361,8 +360,7 @@ def test_arrays_are_read_or_refused_at_the_door(place: Path) -> None:
     assert "not added, without a finite row: 1 class (fox)" in lost.notes()
     old = drawn(OLD, 1, 1).features
     told = "\n".join(model.add((rows, NEW), old=(old, ["ant", "Bee", "dog"])).notes())
-    assert "1 of 3 classes unknown to the model: no effect (Bee)" in told
-    assert "has Bee, the model has bee" in told
+    assert re.search(r"1 of 3 classes unknown .* \(Bee\)\n.* has Bee, the model has bee", told)
     with pytest.raises(ClinitError, match="exceed float32"):
         model.add((rows, NEW), old=(1e20 * old, OLD))
 
