@@ -311,12 +311,12 @@ def old_features(given: Source | AnyPath, model: Model, new: Inputs, observe: Ob
         observe(Doing("Reading the features of old classes …"))
         (given,) = (path,) if path.suffix in (".npy", ".npz") else read_sources(path)
     if not isinstance(given, Source):
-        rows = features_in(given).splits["train"]
+        read = features_in(given)
+        rows = read.splits["train"]
+        read.finite(rows.features[:])
         given = Source(rows, rows.nothing(), str(given) if isinstance(given, Path) else "")
     read, known = features_in(given), {*model.class_names, *new.class_names}
     read.check(model)
-    for rows in read.splits.values():
-        read.finite(rows.features[:])
     if lost := [name for name in read.class_names if name not in known]:
         which = f"{len(lost):,} of {number_of(len(read.class_names), 'class')}"
         observe(Warned(f"{read.told}: {which} unknown to the model: no effect ({examples(lost)})"))
