@@ -18,14 +18,7 @@ from clinit.extract.cache.summary import NamedHead
 from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.network.backbone import (
-    PRECISIONS,
-    Backbone,
-    BackboneConfig,
-    check_features,
-    load_backbone,
-    parse_model_args,
-)
+from clinit.extract.network import backbone as backbones
 from clinit.extract.network.transform import Transform, View, make_transform
 from clinit.extract.work.grow import grow, has_grown
 from clinit.extract.work.options import ExtractOptions, NetworkOptions, Settings
@@ -47,17 +40,17 @@ it computes small ones faster than they can be launched; those that do not fit a
 class ExtractConfig(Settings):
     """How features are extracted."""
 
-    backbone: BackboneConfig
+    backbone: backbones.BackboneConfig
 
     @classmethod
     def of(cls, options: NetworkOptions, device: str | None = None) -> ExtractConfig:
         """Return the configuration on `device`; None means the device of the options."""
-        backbone = BackboneConfig(
+        backbone = backbones.BackboneConfig(
             name=options.backbone or "",
             weights=options.weights,
-            model_args=parse_model_args(options.model_arg or ()),
+            model_args=backbones.parse_model_args(options.model_arg or ()),
             device=device or str(choose_device(options.device)),
-            autocast=PRECISIONS[options.precision],
+            autocast=backbones.PRECISIONS[options.precision],
             output=options.output,
         )
         settings = {each.name: getattr(options, each.name) for each in fields(Settings)}
@@ -68,12 +61,14 @@ class ExtractConfig(Settings):
 class Network:
     """A backbone, the transform of its images, and the fingerprint of its features."""
 
-    backbone: Backbone
+    backbone: backbones.Backbone
     transform: Transform
     fingerprint: Fingerprint
 
     @classmethod
-    def of(cls, backbone: Backbone, transform: Transform, dtype: str, decoder: str) -> Network:
+    def of(
+        cls, backbone: backbones.Backbone, transform: Transform, dtype: str, decoder: str
+    ) -> Network:
         """Return the network with the fingerprint of its features, stored as `dtype`."""
         fingerprint = Fingerprint.of_network(
             backbone=backbone.config.name,
@@ -103,14 +98,14 @@ def load_network(config: ExtractConfig) -> Network:
                 f" {config.backbone.device}",
                 remedy="Leave it out, or give `--device cuda` on a machine with a GPU.",
             )
-    backbone = load_backbone(config.backbone, named=config.head_classes is not None)
+    backbone = backbones.load_backbone(config.backbone, named=config.head_classes is not None)
     own, size = backbone.data_config, config.input_size
     kind, mean, std = config.transform, config.mean, config.std
     transform = make_transform(kind, own, input_size=size, mean=mean, std=std)
     generator = torch.Generator().manual_seed(0)
     shape = (2, 3, *transform.crop)
     noise = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-    check_features(backbone, transform.normalise(noise.to(config.backbone.device)))
+    backbones.check_features(backbone, transform.normalise(noise.to(config.backbone.device)))
     return Network.of(backbone, transform, config.dtype, config.decoder)
 
 

@@ -17,16 +17,11 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
 from clinit.headtrain.heads.array import as_array, to_numpy
 from clinit.headtrain.heads.linear import Rows
-from clinit.headtrain.heads.statistics.classifier import (
-    LeastSquaresClassifier,
-    LinearClassifier,
-    check_kind,
-    row_per_class,
-)
+from clinit.headtrain.heads.statistics import classifier
 from clinit.headtrain.protocol.stream.source import Source
 
 
-class AddedClassesClassifier(LinearClassifier):
+class AddedClassesClassifier(classifier.LinearClassifier):
     """A released head that learns new classes, as `clinit.Model.add`; its rows do not change.
 
     Labels that are not among `classes` are new. Rows of old classes show what new classes may take
@@ -103,7 +98,7 @@ class AddedClassesClassifier(LinearClassifier):
         check_classification_targets(labels)
         if not first:
             before, labels_before = self._seen
-            check_kind(labels, labels_before)
+            classifier.check_kind(labels, labels_before)
             rows, labels = np.concatenate([before, rows]), np.concatenate([labels_before, labels])
         self._grow(rows, labels)
         self._seen = rows, labels
@@ -112,12 +107,12 @@ class AddedClassesClassifier(LinearClassifier):
     def _grow(self, rows: np.ndarray, labels: np.ndarray) -> None:
         self.temperature_ = 1.0
         if self.head is None:
-            first = LeastSquaresClassifier().fit(rows, labels)
+            first = classifier.LeastSquaresClassifier().fit(rows, labels)
             self.classes_, self.temperature_ = first.classes_, first.temperature_
-            self.coef_, self.intercept_ = row_per_class(first.coef_, first.intercept_)
+            self.coef_, self.intercept_ = classifier.row_per_class(first.coef_, first.intercept_)
             return
         weight, bias, known = self._released()
-        check_kind(labels, known)
+        classifier.check_kind(labels, known)
         if weight.shape[1] != rows.shape[1]:
             read = f"the head reads {weight.shape[1]}"
             raise ValueError(f"X has {rows.shape[1]} features, but {read}")
@@ -139,7 +134,7 @@ class AddedClassesClassifier(LinearClassifier):
             check_is_fitted(given, "coef_")
             given = given.coef_, given.intercept_
         pair = (given.weight, given.bias) if hasattr(given, "weight") else given
-        weight, bias = row_per_class(*(to_numpy(as_array(each)) for each in pair))
+        weight, bias = classifier.row_per_class(*(to_numpy(as_array(each)) for each in pair))
         known = np.arange(len(weight)) if names is None else np.asarray(names)
         if len(np.unique(known)) != len(weight) or bias.shape != known.shape:
             raise ValueError(

@@ -42,13 +42,7 @@ from clinit.extract.work.recorded import ASSUMED, name_rows
 from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.files.paths import is_folder
 from clinit.headtrain.heads.temperature import divided
-from clinit.headtrain.model.engine import (
-    MODEL_FILE,
-    AnsweredBatch,
-    is_there,
-    read_image,
-    refused_size,
-)
+from clinit.headtrain.model import engine as engines
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.reading import Reading
@@ -98,7 +92,7 @@ class TimmEngine:
             "autocast": self.backbone.config.autocast,
         }
 
-    def answered(self, images: Sequence[Any], reading: Reading) -> Generator[AnsweredBatch]:
+    def answered(self, images: Sequence[Any], reading: Reading) -> Generator[engines.AnsweredBatch]:
         """Yield the logits of images, in batches.
 
         The code of the extraction of the training features decodes, resizes and normalises them.
@@ -116,13 +110,13 @@ class TimmEngine:
 
         if len(images) == 1 or not all(isinstance(each, Path) for each in images):
             for row, image in enumerate(images):
-                found, why = read_image(image, prepare)
+                found, why = engines.read_image(image, prepare)
                 nothing = torch.zeros((3, *transform.crop), dtype=torch.uint8)
                 logits = self.logits((nothing if found is None else found)[None]).cpu().numpy()
                 reading.on_images(row + 1)
                 yield [row], logits, {} if why is None else {row: why}
             return
-        there = [row for row, path in enumerate(images) if is_there(path)]
+        there = [row for row, path in enumerate(images) if engines.is_there(path)]
         files = [images[row] for row in there]
         batches = load_files(files, transform, reading, pin_memory=device.type == "cuda")
         backbone = on_its_way(
@@ -156,7 +150,7 @@ class TimmEngine:
         except Exception as error:  # PyTorch has a dozen types
             if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
                 raise
-            raise refused_size(error, self.transform.crop) from error
+            raise engines.refused_size(error, self.transform.crop) from error
 
     @cached_property
     def _classifier(self) -> list[Tensor]:
@@ -232,7 +226,7 @@ def read_engine(
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-    file = path / MODEL_FILE if is_folder(path) else path
+    file = path / engines.MODEL_FILE if is_folder(path) else path
     told = DOCUMENT.convert(content, OfNetwork, origin=f"the description in {file}")
     try:
         arguments = backbones.read_model_args(told["model_args"])
@@ -248,7 +242,7 @@ def read_engine(
         device=str(choose_device(device)),
         autocast=told["autocast"],
     )
-    backbone = backbones.load_backbone(config, read_checkpoint(file, held.get(MODEL_FILE)))
+    backbone = backbones.load_backbone(config, read_checkpoint(file, held.get(engines.MODEL_FILE)))
     if backbone.weights_sha256 != told["weights"]:
         found, exported = contrast_digests(backbone.weights_sha256, told["weights"])
         raise ModelError(

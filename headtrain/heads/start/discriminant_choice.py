@@ -59,20 +59,9 @@ from scipy.special import logit
 from clinit.headtrain.heads.array import beside, to_numpy
 from clinit.headtrain.heads.groups import balanced_draw
 from clinit.headtrain.heads.linear import Rows
+from clinit.headtrain.heads.start import judges
 from clinit.headtrain.heads.start.calibrate import norm_factor
 from clinit.headtrain.heads.start.discriminant import Discriminants, Moments, direction_apart
-from clinit.headtrain.heads.start.judges import (
-    ALL,
-    FOLDS,
-    NEW_ROWS,
-    OLD_ROWS,
-    Judges,
-    cross_entropy,
-    folds_of,
-    left_out_logits,
-    logistic_loss,
-    logits_by,
-)
 from clinit.headtrain.heads.start.new_rows import NewClasses
 from clinit.headtrain.heads.start.refinement import MOST_STEPS, Refinement, climbed_down
 from clinit.headtrain.heads.start.scale import Balance, Initialisation, LeftOut
@@ -109,15 +98,15 @@ def discriminant_rows(
     problem = Problem.of(data, independent=independent)
     if not len(problem.old.labels):
         shrinkage, quadratic, _apart = problem.usual
-        found = problem.whole(shrinkage).rows(problem.remaining[ALL], quadratic)
+        found = problem.whole(shrinkage).rows(problem.remaining[judges.ALL], quadratic)
         factor = norm_factor(found, data) if data.start else 1.0
         rows = Rows(factor * found.weight, factor * found.bias)
         return _started(rows, data, Optimum(0.0, shrinkage, quadratic, factor, 0.0, 0.0))
     choice = problem.chosen()
     refined = problem.refinement(choice).best()
-    rows, sides = refined[ALL], (problem.old, problem.new)
+    rows, sides = refined[judges.ALL], (problem.old, problem.new)
     # The only image of a class is judged by the rows themselves; `Balance` does not use it.
-    old, new = (left_out_logits(refined, side, side.fold) for side in sides)
+    old, new = (judges.left_out_logits(refined, side, side.fold) for side in sides)
     tested = problem.new.fold >= 0
     judged = np.append(np.ones(len(old), dtype=bool), tested)
     numbers, logits = problem.numbers[judged], np.concatenate([old, new])[judged]
@@ -152,8 +141,8 @@ def _started(rows: Rows, data: NewClasses, choice: Optimum) -> Initialisation:
 class Problem:
     """The data of one start: statistics of all rows, and the rows that judge, old and new."""
 
-    old: Judges
-    new: Judges
+    old: judges.Judges
+    new: judges.Judges
     numbers: Int[np.ndarray, " judges"]
     """Number in the data of each judging row, old rows first."""
     shares: Float[np.ndarray, " new_judges"]
@@ -179,15 +168,15 @@ class Problem:
         totals, means = statistics.totals, to_numpy(statistics.class_means)
         is_new, present = data.labels >= data.start, totals > 0
         sides = []
-        for chosen, most in ((~is_new, OLD_ROWS), (is_new, NEW_ROWS)):
+        for chosen, most in ((~is_new, judges.OLD_ROWS), (is_new, judges.NEW_ROWS)):
             rows = np.flatnonzero(chosen)
             kept = balanced_draw(data.labels[rows], most) if len(rows) else rows
             sides.append(rows[kept])
         old, new = sides
         groups = np.arange(len(data.labels)) if data.groups is None else data.groups
         return cls(
-            old=Judges.of(data, old, np.arange(len(old)) % FOLDS),
-            new=Judges.of(data, new, folds_of(data.labels[new], groups[new])),
+            old=judges.Judges.of(data, old, np.arange(len(old)) % judges.FOLDS),
+            new=judges.Judges.of(data, new, judges.folds_of(data.labels[new], groups[new])),
             numbers=np.concatenate(sides),
             shares=np.ones(len(new)) if data.shares is None else data.shares[new],
             counts=totals[data.start :],
@@ -196,7 +185,7 @@ class Problem:
             classes=int(present.sum()),
             scatter=to_numpy(statistics.within_covariance) * totals.sum(),
             freedom=float(totals.sum() - present.sum()),
-            loss=logistic_loss if independent else cross_entropy,
+            loss=judges.logistic_loss if independent else judges.cross_entropy,
         )
 
     def moments(self, left: int) -> Moments:
@@ -224,11 +213,11 @@ class Problem:
     def remaining(self) -> dict[int, Moments]:
         """What remains without the new rows of each fold that has some, and of all rows."""
         folds = np.unique(self.new.fold[self.new.fold >= 0]).tolist()
-        return {fold: self.moments(fold) for fold in (ALL, *folds)}
+        return {fold: self.moments(fold) for fold in (judges.ALL, *folds)}
 
     def whole(self, shrinkage: float) -> Discriminants:
         """Factorise A of all images."""
-        return Discriminants.of(self.remaining[ALL], self.within, shrinkage)
+        return Discriminants.of(self.remaining[judges.ALL], self.within, shrinkage)
 
     @property
     def usual(self) -> tuple[float, float, float]:
@@ -252,8 +241,8 @@ class Problem:
         for quadratic in QUADRATICS:
             prior = cost + ((quadratic - self.usual[1]) / 0.35) ** 2 / 2
             rows = {f: m.rows(weights[f], quadratic) for f, m in self.remaining.items()}
-            old = logits_by(rows[ALL], self.old.features)
-            new = left_out_logits(rows, self.new, self.new.fold)
+            old = judges.logits_by(rows[judges.ALL], self.old.features)
+            new = judges.left_out_logits(rows, self.new, self.new.fold)
             new[alone, self.new.labels[alone]] -= owes
             value, *rest = self._calibrated(old, new)
             found.append((Optimum(value + prior, shrinkage, quadratic, *rest), new))
@@ -263,7 +252,7 @@ class Problem:
     def _of_singles(self, choice: Optimum, new: Float[np.ndarray, "rows new"]) -> float:
         """Return the part of the objective that is the loss of single images."""
         alone = replace(self.new, weight=self.new.weight * (self.new.fold < 0))
-        logits = new + choice.apart * left_out_logits(self.apart, *self.dealt[1])
+        logits = new + choice.apart * judges.left_out_logits(self.apart, *self.dealt[1])
         value, _ = self.loss(choice.scale * logits + choice.shift, alone, self.new.labels)
         return float(self.shares.sum()) * value
 
@@ -282,16 +271,16 @@ class Problem:
         return unseen * max(1.0, 1 / len(self.counts) + new / (unseen + between))
 
     @cached_property
-    def dealt(self) -> list[tuple[Judges, Int[np.ndarray, " rows"]]]:
+    def dealt(self) -> list[tuple[judges.Judges, Int[np.ndarray, " rows"]]]:
         """Both sides with folds for v: the only images of classes are dealt out too."""
-        alone = np.where(self.new.fold < 0, self.new.labels % FOLDS, self.new.fold)
+        alone = np.where(self.new.fold < 0, self.new.labels % judges.FOLDS, self.new.fold)
         return [(self.old, self.old.fold), (self.new, alone)]
 
     @cached_property
     def apart(self) -> dict[int, Rows]:
         """The row v of all images, and without the images of each fold."""
         found = {}
-        for left in (ALL, *range(FOLDS)):
+        for left in (judges.ALL, *range(judges.FOLDS)):
             sides = [side.part(fold != left) for side, fold in self.dealt]
             (old, within), (new, other) = (side.mean_and_root() for side in sides)
             root = np.concatenate([within, other]) * np.sqrt(0.5)
@@ -303,7 +292,7 @@ class Problem:
         self, old: Float[np.ndarray, "old new"], new: Float[np.ndarray, "rows new"]
     ) -> tuple[float, float, float, float]:
         """Return the least value over scale, shift and the multiple of v, with these."""
-        v_old, v_new = (left_out_logits(self.apart, *each) for each in self.dealt)
+        v_old, v_new = (judges.left_out_logits(self.apart, *each) for each in self.dealt)
         spread, own = float(old.var(0).mean()), self.new.labels
         usual = np.log(np.sqrt(self.old.spread / spread)) if self.old.spread * spread > 0 else 0.0
         judged, size = float(self.shares.sum()), np.sqrt(spread / (v_old.var() or np.inf))
@@ -334,7 +323,7 @@ class Problem:
     def refinement(self, choice: Optimum) -> Refinement:
         """Return what refines the chosen rows, of all images and without those of each fold."""
         whole, begin = self.whole(choice.shrinkage), {}
-        for left in (ALL, *range(FOLDS)):
+        for left in (judges.ALL, *range(judges.FOLDS)):
             apart, moments = self.apart[left], self.remaining.get(left, whole.moments)
             raw = whole.rows(moments, choice.quadratic)
             weight = choice.scale * (raw.weight + choice.apart * apart.weight)

@@ -12,32 +12,22 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from clinit.headtrain.heads.closed.settings import Closed
 from clinit.headtrain.heads.start.settings import Start
-from clinit.headtrain.protocol.study.parts import (
-    CLOSED_METHODS,
-    HEAD_METHODS,
-    SOLVED_METHODS,
-    TOP_METHODS,
-    DerppConfig,
-    EwcConfig,
-    Parts,
-    Training,
-    default_init_rows,
-)
+from clinit.headtrain.protocol.study import parts
 from clinit.setting import Setting, fields_of
 from clinit.words import did_you_mean, listed
 
 PARTS: Mapping[str, type] = {
     name: kind
-    for name, hint in get_type_hints(Parts).items()
+    for name, hint in get_type_hints(parts.Parts).items()
     for kind in (hint, *get_args(hint))  # Top | None
     if isinstance(kind, type) and is_dataclass(kind)
 }
 LOW_RANK = ("rank", "alpha")
-EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
-DERPP = tuple(f"derpp_{name}" for name in fields_of(DerppConfig))
+EWC = tuple(f"ewc_{name}" for name in fields_of(parts.EwcConfig))
+DERPP = tuple(f"derpp_{name}" for name in fields_of(parts.DerppConfig))
 CLOSED = tuple(fields_of(Closed))
 _OF_TRAINED_HEADS = (
-    *({*fields_of(Start), *fields_of(Training)} - {"lam", "weighting", "loss", "device"}),
+    *({*fields_of(Start), *fields_of(parts.Training)} - {"lam", "weighting", "loss", "device"}),
     *("iterations", "batch_size", "eval_every", "mistakes"),
 )
 
@@ -58,7 +48,7 @@ def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
 
 
 _EVERY = {**settings_of(), **settings_of(top=True)}
-PER_HEAD = tuple(name for name, each in fields_of(Start, Training).items() if not each.shared)
+PER_HEAD = tuple(name for name, each in fields_of(Start, parts.Training).items() if not each.shared)
 """Settings in which the heads of one bank may differ; all other settings are the same."""
 EARLIER = {name: each.earlier for name, each in _EVERY.items() if each.earlier is not None}
 """Settings that earlier versions lacked, with their values in records and identities that omit
@@ -72,7 +62,7 @@ By = Literal["method", "start"]
 Rules = Iterator[tuple[tuple[str, ...], str]]
 
 
-def _idle_by_method(study: Parts) -> Rules:
+def _idle_by_method(study: parts.Parts) -> Rules:
     """Yield settings that the method makes idle, and why; the more specific reason first."""
     method, top = study.stream.method, study.top
     named = f"--method {method}"
@@ -82,7 +72,7 @@ def _idle_by_method(study: Parts) -> Rules:
             yield own, f"{named}: it is a setting of {closed}"
     if method == "ranpac":
         yield ("lam",), f"{named}: its lambda is --ranpac-lambda"
-    if method in ("ncm", "lda", *CLOSED_METHODS):
+    if method in ("ncm", "lda", *parts.CLOSED_METHODS):
         yield ("lam",), f"{named}: its head has no lambda"
     if method == "ncm":
         yield ("weighting",), f"{named}: its head consists of class means"
@@ -98,7 +88,7 @@ def _idle_by_method(study: Parts) -> Rules:
     if method in ("naive", "ewc") and not study.keeps_buffer:
         new_only = "it trains on new rows only; --init-rows buffer keeps a buffer for"
         yield ("buffer",), f"{named}: {new_only} initialisation"
-    if method in ("joint", *SOLVED_METHODS):
+    if method in ("joint", *parts.SOLVED_METHODS):
         yield ("buffer",), f"{named}: it reads all rows of all classes seen"
     if not study.rehearses and (method, study.stream.mix) != ("joint", "uniform"):
         yield ("mix",), f"{named}: its batches contain no rows of a buffer"
@@ -116,7 +106,7 @@ def _idle_by_method(study: Parts) -> Rules:
         yield DERPP, f"{named}: it keeps no former logits"
 
 
-def _idle_by_start(study: Parts) -> Rules:
+def _idle_by_start(study: parts.Parts) -> Rules:
     start, init = study.start, study.start.init
     if init == "random":
         yield ("scale", "bias", "init_rows"), "--init random: random rows depend on no data"
@@ -146,7 +136,7 @@ def _idle_by_start(study: Parts) -> Rules:
         yield (*trained, "anchor_strength"), "--iterations 0: nothing is trained"
 
 
-def idle(study: Parts, *by: By) -> dict[str, str]:
+def idle(study: parts.Parts, *by: By) -> dict[str, str]:
     """Return the settings that change nothing in the run, each with the reason.
 
     Args:
@@ -162,7 +152,7 @@ def idle(study: Parts, *by: By) -> dict[str, str]:
     return found
 
 
-def refusals(asked: Iterable[str], studies: Sequence[Parts]) -> list[str]:
+def refusals(asked: Iterable[str], studies: Sequence[parts.Parts]) -> list[str]:
     """Return a sentence for each requested setting that no study reads.
 
     Args:
@@ -178,7 +168,7 @@ def refusals(asked: Iterable[str], studies: Sequence[Parts]) -> list[str]:
     ]
 
 
-def defaults(study: Parts) -> dict[str, Any]:
+def defaults(study: parts.Parts) -> dict[str, Any]:
     """Return the defaults that depend on other settings, by name."""
     method, top = study.stream.method, study.top is not None
     ewc, joint = method == "ewc", method == "joint"
@@ -188,24 +178,24 @@ def defaults(study: Parts) -> dict[str, Any]:
         "schedule": "linear" if study.keeps else "constant",
         "lr": (8e-4 if ewc else 1.5e-3) if top else 1e-3,
         "batch_size": 128 if ewc else 256,
-        "init_rows": default_init_rows(method),
+        "init_rows": parts.default_init_rows(method),
     }
     if study.keeps_buffer:
         found["buffer"] = 24_000
     return found
 
 
-def check(study: Parts) -> None:
+def check(study: parts.Parts) -> None:
     """Check that no settings exclude each other.
 
     Raises:
         ValueError: If two settings do.
     """
     method, stream, training = study.stream.method, study.stream, study.training
-    methods = HEAD_METHODS if study.top is None else TOP_METHODS
+    methods = parts.HEAD_METHODS if study.top is None else parts.TOP_METHODS
     if method not in methods:
         near = did_you_mean(method, methods, lead=". ")
-        if method in (*HEAD_METHODS, *TOP_METHODS):
+        if method in (*parts.HEAD_METHODS, *parts.TOP_METHODS):
             near = f". `clinit train-{'top' if study.top is None else 'head'}` has this method"
         raise ValueError(f"method must be one of {listed(methods, 'or')}, got {method!r}{near}")
     if stream.stop_after is not None and stream.stop_after > stream.tasks:

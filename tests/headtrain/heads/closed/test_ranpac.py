@@ -5,14 +5,8 @@ import numpy as np
 import pytest
 
 from clinit.errors import StatisticsError
+from clinit.headtrain.heads.closed import ranpac
 from clinit.headtrain.heads.closed.methods import Arrival
-from clinit.headtrain.heads.closed.ranpac import (
-    LAMBDAS,
-    ClassMoments,
-    FeatureMap,
-    Ranpac,
-    plus_diagonal,
-)
 from clinit.headtrain.heads.closed.settings import RanpacConfig
 from clinit.headtrain.heads.seeds import Draw, generator
 from clinit.headtrain.heads.statistics.moments import symmetric
@@ -21,12 +15,14 @@ from tests.headtrain.heads.closed.made import COUNTS, DIM, queries, rows_of, str
 SEED = 4
 
 
-def learner(width: int, lam: Any = "auto") -> Ranpac:
-    return Ranpac(RanpacConfig(width=width, lam=lam), np.zeros(DIM), seed=SEED)
+def learner(width: int, lam: Any = "auto") -> ranpac.Ranpac:
+    return ranpac.Ranpac(RanpacConfig(width=width, lam=lam), np.zeros(DIM), seed=SEED)
 
 
 def mapped(features: np.ndarray, width: int = 12) -> np.ndarray:
-    return np.asarray(FeatureMap.drawn(np.zeros(DIM), width, seed=SEED)(features), dtype=float)
+    return np.asarray(
+        ranpac.FeatureMap.drawn(np.zeros(DIM), width, seed=SEED)(features), dtype=float
+    )
 
 
 def naive_head(width: int, lam: float) -> np.ndarray:
@@ -44,7 +40,7 @@ def naive_curve(start: int, stop: int, task: int, width: int) -> list[float]:
     order = generator(SEED, Draw.RIDGE, task).permutation(len(labels))
     rows, targets = mapped(features[order], width), np.eye(len(COUNTS))[labels[order]]
     fitted, errors = int(len(rows) * 0.8), []
-    for lam in LAMBDAS:
+    for lam in ranpac.LAMBDAS:
         gram = rows[:fitted].T @ rows[:fitted] + lam * np.eye(width)
         head = np.linalg.lstsq(gram, rows[:fitted].T @ targets[:fitted], rcond=1e-14)[0]
         answers = rows[fitted:] @ head
@@ -77,8 +73,8 @@ def test_lambda_has_the_least_error_on_the_last_fifth_of_the_task(width: int) ->
     assert base.curve is None
     for solution, start, stop, task in ((first, 4, 6, 1), (second, 6, 9, 2)):
         errors = naive_curve(start, stop, task, width)
-        assert (solution.curve.lams, len(LAMBDAS)) == (LAMBDAS, 17)
-        large = np.array(LAMBDAS) >= 1e-4  # below, the naive solve has lost its digits
+        assert (solution.curve.lams, len(ranpac.LAMBDAS)) == (ranpac.LAMBDAS, 17)
+        large = np.array(ranpac.LAMBDAS) >= 1e-4  # below, the naive solve has lost its digits
         np.testing.assert_allclose(
             np.array(solution.curve.errors)[large], np.array(errors)[large], rtol=1e-4, atol=1e-7
         )
@@ -103,7 +99,7 @@ def test_a_lambda_that_rounding_would_drown_is_not_chosen_and_refused_if_given()
 
 def test_rows_that_are_held_out_are_mapped_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [solution.curve for solution in stream(learner(5))][1:]
-    monkeypatch.setattr(FeatureMap, "block_rows", 2)
+    monkeypatch.setattr(ranpac.FeatureMap, "block_rows", 2)
     found = [solution.curve for solution in stream(learner(5))][1:]
     # Rows are mapped in float32, and some kernels round a product of two rows otherwise than one
     # of many.
@@ -116,15 +112,15 @@ ROWS = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
 LABELS = np.array([0, 1, 1, 3] * 10)
 
 
-def drawn(seed: int = 0) -> FeatureMap:
-    return FeatureMap.drawn(np.zeros(5), 30, seed=seed)
+def drawn(seed: int = 0) -> ranpac.FeatureMap:
+    return ranpac.FeatureMap.drawn(np.zeros(5), 30, seed=seed)
 
 
 def test_sums_in_parts_are_those_of_all_mapped_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FeatureMap, "block_rows", 7)
+    monkeypatch.setattr(ranpac.FeatureMap, "block_rows", 7)
     mapped, parts = drawn(), []
     for chosen, classes in ((slice(0, 14), 4), (slice(14, None), 5)):
-        part = ClassMoments.like(np.zeros(1), 30)
+        part = ranpac.ClassMoments.like(np.zeros(1), 30)
         part.grow(4)
         part.grow(classes)
         part.add_mapped(ROWS[chosen], LABELS[chosen], mapped)
@@ -142,7 +138,7 @@ def test_sums_in_parts_are_those_of_all_mapped_rows(monkeypatch: pytest.MonkeyPa
 def test_a_number_is_added_to_the_diagonal_alone(size: int) -> None:
     matrix = np.random.default_rng(0).normal(size=(size, size))
     before = matrix.copy()
-    np.testing.assert_array_equal(plus_diagonal(matrix, 2.5), before + 2.5 * np.eye(size))
+    np.testing.assert_array_equal(ranpac.plus_diagonal(matrix, 2.5), before + 2.5 * np.eye(size))
     np.testing.assert_array_equal(matrix, before)
     np.testing.assert_array_equal(np.tril(before) + np.tril(before, -1).T, symmetric(before))
 

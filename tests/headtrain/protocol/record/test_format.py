@@ -12,34 +12,23 @@ import pytest
 
 from clinit.errors import RecordError
 from clinit.extract.cache.head import Head
-from clinit.headtrain.protocol.record import format as record_module
-from clinit.headtrain.protocol.record.format import (
-    TABLES,
-    RunRecord,
-    changed_parameters,
-    check_free,
-    final_head,
-    find_records,
-    read_record,
-    study_toml,
-    write_record,
-)
+from clinit.headtrain.protocol.record import format as records
 from clinit.headtrain.protocol.study.rules import settings_of
 from clinit.headtrain.protocol.study.study import Study
 
 HEAD = Head(np.eye(2, 3, dtype=np.float32), np.ones(2, np.float32), ("cat", "dog"), "abc")
 
 
-def make_record(**info: Any) -> RunRecord:
+def make_record(**info: Any) -> records.RunRecord:
     """Make a record of two base classes and two tasks of one class, three updates each."""
 
     def table(name: str, rows: list[tuple[object, ...]]) -> pl.DataFrame:
-        return pl.DataFrame(rows, schema=dict(TABLES[name]), orient="row")
+        return pl.DataFrame(rows, schema=dict(records.TABLES[name]), orient="row")
 
     points = [(task, iteration) for task in (1, 2) for iteration in (0, 2, 3)]
     updates = [(task, step) for task in (1, 2) for step in range(3)]
     tested = [(task, 1, row) for task in (1, 2) for row in range(2 + task)]
-    return RunRecord(
+    return records.RunRecord(
         path=None,
         info={
             "id": "random",
@@ -64,30 +53,30 @@ def make_record(**info: Any) -> RunRecord:
 
 def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
     record = make_record(notes=["größer [b]"], later=[1, {"a": None}])
-    write_record(record, tmp_path / "runs [old]" / "random")
-    read = read_record(tmp_path / "runs [old]" / "random")
+    records.write_record(record, tmp_path / "runs [old]" / "random")
+    read = records.read_record(tmp_path / "runs [old]" / "random")
     assert read.path == tmp_path / "runs [old]" / "random"
     assert read.info == record.info
-    for name in TABLES:
+    for name in records.TABLES:
         assert getattr(read, name).equals(getattr(record, name))
 
 
 def test_records_are_found_at_and_below_a_folder_and_drafts_are_not(tmp_path: Path) -> None:
     for name in ("b", "a/deep", ".c.tmp-1"):
-        write_record(make_record(), tmp_path / name)
-    assert find_records(tmp_path) == [tmp_path / "a" / "deep", tmp_path / "b"]
-    assert find_records(tmp_path / "b") == [tmp_path / "b"]
+        records.write_record(make_record(), tmp_path / name)
+    assert records.find_records(tmp_path) == [tmp_path / "a" / "deep", tmp_path / "b"]
+    assert records.find_records(tmp_path / "b") == [tmp_path / "b"]
 
 
 def test_an_existing_record_is_never_overwritten(tmp_path: Path) -> None:
-    write_record(make_record(id="first"), tmp_path / "random")
+    records.write_record(make_record(id="first"), tmp_path / "random")
     message = re.escape(f"there is already a run record at {tmp_path / 'random'}")
     with pytest.raises(RecordError, match=message) as caught:
-        write_record(make_record(id="second"), tmp_path / "random")
+        records.write_record(make_record(id="second"), tmp_path / "random")
     assert caught.value.remedy == "Choose another --out, or move it away."
-    assert read_record(tmp_path / "random").info["id"] == "first"
+    assert records.read_record(tmp_path / "random").info["id"] == "first"
     with pytest.raises(RecordError, match=r"already a run record at .*random"):
-        check_free([tmp_path / "other", tmp_path / "random"])
+        records.check_free([tmp_path / "other", tmp_path / "random"])
 
 
 def test_a_write_that_fails_leaves_no_half_record(
@@ -96,17 +85,17 @@ def test_a_write_that_fails_leaves_no_half_record(
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(record_module, "write_head", full)
+    monkeypatch.setattr(records, "write_head", full)
     with pytest.raises(RecordError, match=r"cannot write .*random: No space left"):
-        write_record(replace(make_record(), head=HEAD), tmp_path / "random")
+        records.write_record(replace(make_record(), head=HEAD), tmp_path / "random")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_record_without_a_head_is_read_and_its_head_is_missed_by_name(tmp_path: Path) -> None:
-    write_record(make_record(), tmp_path / "random")
-    assert read_record(tmp_path / "random").head is None
+    records.write_record(make_record(), tmp_path / "random")
+    assert records.read_record(tmp_path / "random").head is None
     with pytest.raises(RecordError, match=r"random holds no head\.safetensors") as caught:
-        final_head(read_record(tmp_path / "random"))
+        records.final_head(records.read_record(tmp_path / "random"))
     assert "clinit train-head" in caught.value.remedy
 
 
@@ -122,31 +111,31 @@ def test_what_is_no_record_is_refused(tmp_path: Path, content: str | None, messa
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     with pytest.raises(RecordError, match=message):
-        read_record(tmp_path)
+        records.read_record(tmp_path)
 
 
 def test_a_missing_a_damaged_and_a_foreign_table_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "random"
-    write_record(make_record(), folder)
+    records.write_record(make_record(), folder)
     info = json.loads((folder / "run.json").read_text())
     del info["sha256"], info["files"]  # as earlier versions wrote it
     (folder / "run.json").write_text(json.dumps({**info, "format": "clinit-run/1"}))
     steps = folder / "steps.parquet"
     pl.DataFrame({"task": [1]}).write_parquet(steps)
     with pytest.raises(RecordError, match=r"steps.parquet has the columns task, expected task, it"):
-        read_record(folder)
+        records.read_record(folder)
     steps.write_bytes(b"PAR1")
     with pytest.raises(RecordError, match=r"steps\.parquet is damaged: it is no table \("):
-        read_record(folder)
+        records.read_record(folder)
     steps.unlink()
     with pytest.raises(RecordError, match=r"random is damaged: it lacks steps\.parquet"):
-        read_record(folder)
+        records.read_record(folder)
 
 
 def everything(folder: Path) -> object:
-    record = read_record(folder)
-    head, top = final_head(record), changed_parameters(record)
-    tables = [getattr(record, name).write_csv() for name in TABLES]
+    record = records.read_record(folder)
+    head, top = records.final_head(record), records.changed_parameters(record)
+    tables = [getattr(record, name).write_csv() for name in records.TABLES]
     return record.info, tables, head.weight.tolist(), head.class_names, top["w"].tolist()
 
 
@@ -155,7 +144,9 @@ def everything(folder: Path) -> object:
 )
 def test_no_flipped_bit_of_a_record_is_believed(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "random"
-    write_record(replace(make_record(), head=HEAD, top={"w": np.ones(2, np.float32)}), folder)
+    records.write_record(
+        replace(make_record(), head=HEAD, top={"w": np.ones(2, np.float32)}), folder
+    )
     (path,) = folder.glob(f"{name}*")
     written, random = path.read_bytes(), np.random.default_rng(0)
     reference, said = everything(folder), list[str]()
@@ -172,25 +163,25 @@ def test_no_flipped_bit_of_a_record_is_believed(tmp_path: Path, name: str) -> No
 
 def test_other_files_are_left_alone_and_lost_ones_are_told(tmp_path: Path) -> None:
     folder = tmp_path / "random"
-    write_record(replace(make_record(), head=HEAD), folder)
+    records.write_record(replace(make_record(), head=HEAD), folder)
     (folder / "thoughts.txt").touch()
     (folder / ".DS_Store").touch()
-    assert read_record(folder).path == folder
+    assert records.read_record(folder).path == folder
     (folder / "top.safetensors").touch()
     with pytest.raises(RecordError, match=r"top\.safetensors is damaged: it has changed"):
-        changed_parameters(read_record(folder))
+        records.changed_parameters(records.read_record(folder))
     (folder / "top.safetensors").unlink()
     (folder / "head.safetensors").unlink()
     with pytest.raises(RecordError, match=r"random is damaged: it lacks head\.safetensors"):
-        final_head(read_record(folder))
+        records.final_head(records.read_record(folder))
 
 
 def test_a_record_without_run_json_is_not_passed_over(tmp_path: Path) -> None:
     for name in ("one", "other"):
-        write_record(make_record(), tmp_path / name)
+        records.write_record(make_record(), tmp_path / name)
     (tmp_path / "one" / "run.json").unlink()
     with pytest.raises(RecordError, match=r"one is damaged: its run.json is gone"):
-        find_records(tmp_path)
+        records.find_records(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -207,11 +198,11 @@ def test_a_record_without_run_json_is_not_passed_over(tmp_path: Path) -> None:
 def test_a_wrong_field_is_named(
     tmp_path: Path, edit_document: Callable[..., None], changed: dict[str, Any], message: str
 ) -> None:
-    write_record(make_record(seconds=1.0), tmp_path / "random")
+    records.write_record(make_record(seconds=1.0), tmp_path / "random")
     path = tmp_path / "random" / "run.json"
     edit_document(path, **changed)
     with pytest.raises(RecordError) as caught:
-        read_record(tmp_path / "random")
+        records.read_record(tmp_path / "random")
     assert str(caught.value).startswith(f"{path} is damaged: ")
     assert message in str(caught.value)
 
@@ -229,7 +220,7 @@ def test_a_wrong_field_is_named(
 )
 def test_the_file_says_the_study_again(top: bool, settings: dict[str, Any]) -> None:
     study = Study.of(settings, top=top).resolved()
-    (section,) = tomllib.loads(study_toml(study)).values()
+    (section,) = tomllib.loads(records.study_toml(study)).values()
     by_key = {field.key: name for name, field in settings_of(top=top).items()}
     again = Study.of({by_key[key]: value for key, value in section.items()}, top=top)
     assert again.resolved() == study

@@ -7,18 +7,7 @@ import pytest
 
 from clinit.headtrain.heads.closed.settings import RanpacConfig
 from clinit.headtrain.heads.start.settings import INITS, Start
-from clinit.headtrain.protocol.study import parts
-from clinit.headtrain.protocol.study.rules import (
-    CLOSED,
-    DERPP,
-    EARLIER,
-    EWC,
-    LOW_RANK,
-    PARTS,
-    PER_HEAD,
-    refusals,
-    settings_of,
-)
+from clinit.headtrain.protocol.study import parts, rules
 from clinit.headtrain.protocol.study.study import Study, identity_of, names_of, study_of
 from clinit.setting import fields_of
 
@@ -28,9 +17,9 @@ def study(top: bool = False, /, **settings: Any) -> Study:
 
 
 def test_every_setting_has_one_name_and_a_help_text_of_its_own() -> None:
-    every = [each for owner in PARTS.values() for each in fields_of(owner).values()]
+    every = [each for owner in rules.PARTS.values() for each in fields_of(owner).values()]
     assert len({each.name for each in every}) == len(every)
-    assert {each.name for each in every} == {*settings_of(), *settings_of(top=True)}
+    assert {each.name for each in every} == {*rules.settings_of(), *rules.settings_of(top=True)}
     assert len({each.option for each in every}) == len(every)
     assert len({each.help for each in every}) == len(every)
     assert all(each.help.endswith(".") for each in every)
@@ -156,17 +145,20 @@ def test_resolving_twice_changes_nothing_and_keeps_the_identity(top: bool) -> No
 
 
 def test_a_record_names_what_its_method_reads() -> None:
-    every = settings_of(top=True).keys() - {"probe"}
-    low_rank, every = study(True).resolved().settings(), every - {*EARLIER} | {"new_share"}
-    assert low_rank.keys() == every - {*EWC, *DERPP}
-    assert study(True, method="ewc").resolved().settings().keys() == every - {*LOW_RANK, *DERPP}
+    every = rules.settings_of(top=True).keys() - {"probe"}
+    low_rank, every = study(True).resolved().settings(), every - {*rules.EARLIER} | {"new_share"}
+    assert low_rank.keys() == every - {*rules.EWC, *rules.DERPP}
+    assert study(True, method="ewc").resolved().settings().keys() == every - {
+        *rules.LOW_RANK,
+        *rules.DERPP,
+    }
     full = study(True, full_rank=True, method="derpp").resolved().settings()
-    assert full.keys() == every - {*LOW_RANK, *EWC}
+    assert full.keys() == every - {*rules.LOW_RANK, *rules.EWC}
     ridge = study(method="ridge").resolved().settings()
-    absent = {*PER_HEAD, *CLOSED, *EARLIER} - {"lam", "weighting", "loss"}
-    assert settings_of().keys() - ridge.keys() == absent
+    absent = {*rules.PER_HEAD, *rules.CLOSED, *rules.EARLIER} - {"lam", "weighting", "loss"}
+    assert rules.settings_of().keys() - ridge.keys() == absent
     ranpac = study(method="ranpac").resolved().settings()
-    assert ranpac.keys() & {*CLOSED} == {f"ranpac_{name}" for name in fields_of(RanpacConfig)}
+    assert ranpac.keys() & {*rules.CLOSED} == {f"ranpac_{name}" for name in fields_of(RanpacConfig)}
 
 
 def test_what_is_shared_leaves_out_only_what_heads_of_a_bank_may_differ_in() -> None:
@@ -178,12 +170,12 @@ def test_what_is_shared_leaves_out_only_what_heads_of_a_bank_may_differ_in() -> 
 def test_later_settings_are_named_by_records_and_identities_that_give_them() -> None:
     before = {"new_share": "classes", "mix": "text"}
     plain = study(**before).resolved()
-    assert not plain.settings().keys() & {*EARLIER}
-    assert not any(name in plain.identity for name in EARLIER)
+    assert not plain.settings().keys() & {*rules.EARLIER}
+    assert not any(name in plain.identity for name in rules.EARLIER)
     anchored = {"anchor": "moments"}
     for given in ({"old_rows": "statistics"}, {**anchored, "anchor_strength": 0.1}, anchored):
         asked = study(**given, **before).resolved()
-        assert asked.settings().keys() & {*EARLIER} == given.keys()
+        assert asked.settings().keys() & {*rules.EARLIER} == given.keys()
         assert asked.identity != plain.identity
         assert identity_of(asked.settings()) == asked.identity
     held = study(**before, anchor="moments").resolved()
@@ -284,15 +276,15 @@ def test_what_a_start_does_not_read_tells_no_runs_apart(
 def test_what_a_method_does_not_read_is_refused(
     top: bool, settings: dict[str, Any], message: str
 ) -> None:
-    (found,) = refusals(settings.keys(), [study(top, **settings)])
+    (found,) = rules.refusals(settings.keys(), [study(top, **settings)])
     assert message in found
 
 
 def test_what_one_of_several_runs_reads_is_not_refused() -> None:
     both = [study(method="ncm", lr=1e-2), study(lr=1e-2)]
-    assert refusals(["lr"], both) == []
-    assert refusals(["lr"], both[:1]) != []
-    assert refusals(["buffer"], [study(method="naive", init_rows="buffer", buffer=5)]) == []
+    assert rules.refusals(["lr"], both) == []
+    assert rules.refusals(["lr"], both[:1]) != []
+    assert rules.refusals(["buffer"], [study(method="naive", init_rows="buffer", buffer=5)]) == []
 
 
 def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> None:

@@ -5,16 +5,7 @@ import pytest
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.protocol.study.rules import settings_of
-from clinit.headtrain.protocol.sweep.grid import (
-    LIMIT,
-    check_size,
-    field_named,
-    grid_of,
-    names_in,
-    parse_grid,
-    refuse_idle,
-    runs_of,
-)
+from clinit.headtrain.protocol.sweep import grid as grids
 
 
 @pytest.mark.parametrize("top", [False, True])
@@ -22,14 +13,14 @@ def test_every_setting_of_one_value_can_be_varied(top: bool) -> None:
     for name in settings_of(top=top):
         if name == "class_order":
             with pytest.raises(ExperimentError, match="cannot be varied"):
-                field_named(name, top=top)
+                grids.field_named(name, top=top)
         else:
-            assert field_named(name, top=top).name == name
+            assert grids.field_named(name, top=top).name == name
 
 
 def test_words_become_lists_and_ranges_of_the_type_of_their_field() -> None:
     words = "init=random,class-mean seed=0:3,7,1 lr=1e-4..1e-2:log5 weight-decay=0..0.1:lin3"
-    grid = parse_grid([*words.split(), "iterations=100..300:lin3", "lambda=0.05,auto,1"])
+    grid = grids.parse_grid([*words.split(), "iterations=100..300:lin3", "lambda=0.05,auto,1"])
     assert grid == {
         "init": ("random", "class-mean"),
         "seed": (0, 1, 2, 7),
@@ -70,7 +61,7 @@ def test_words_become_lists_and_ranges_of_the_type_of_their_field() -> None:
 )
 def test_a_word_that_gives_no_runs_is_refused(word: str, fact: str, remedy: str) -> None:
     with pytest.raises(ExperimentError) as caught:
-        [*runs_of(parse_grid([word]))]
+        [*grids.runs_of(grids.parse_grid([word]))]
     assert fact in str(caught.value)
     assert remedy in caught.value.remedy
 
@@ -88,23 +79,27 @@ def test_a_word_that_gives_no_runs_is_refused(word: str, fact: str, remedy: str)
 )
 def test_a_table_that_is_no_grid_is_refused(table: dict[str, Any], fact: str) -> None:
     with pytest.raises(ExperimentError, match=fact):
-        grid_of(table)
+        grids.grid_of(table)
 
 
 def test_as_many_combinations_as_are_allowed_pass_and_one_more_is_refused_uncounted() -> None:
-    allowed = parse_grid([f"seed=0:{LIMIT // 4}", "init=random,class-mean", "loss=ce,mse"])
-    check_size([allowed])
+    allowed = grids.parse_grid(
+        [f"seed=0:{grids.LIMIT // 4}", "init=random,class-mean", "loss=ce,mse"]
+    )
+    grids.check_size([allowed])
     with pytest.raises(ExperimentError, match="100,001 combinations"):
-        check_size([allowed, {"seed": (1,)}])
+        grids.check_size([allowed, {"seed": (1,)}])
 
 
 def test_fields_that_vary_together_are_rows_and_not_a_product() -> None:
-    grid = parse_grid(["buffer,iterations=24000,600;192000,1200", "seed=0:2"])
+    grid = grids.parse_grid(["buffer,iterations=24000,600;192000,1200", "seed=0:2"])
     assert grid["buffer,iterations"] == ((24_000, 600), (192_000, 1200))
-    runs = [(run.stream.buffer, run.stream.iterations, run.stream.seed) for run in runs_of(grid)]
+    runs = [
+        (run.stream.buffer, run.stream.iterations, run.stream.seed) for run in grids.runs_of(grid)
+    ]
     assert runs == [(24_000, 600, 0), (24_000, 600, 1), (192_000, 1200, 0), (192_000, 1200, 1)]
-    assert grid_of({"buffer,iterations": ["24000,600", "192000,1200"], "seed": "0:2"}) == grid
-    check_size([grid])
+    assert grids.grid_of({"buffer,iterations": ["24000,600", "192000,1200"], "seed": "0:2"}) == grid
+    grids.check_size([grid])
 
 
 @pytest.mark.parametrize(
@@ -116,6 +111,6 @@ def test_fields_that_vary_together_are_rows_and_not_a_product() -> None:
     ],
 )
 def test_what_no_run_of_a_grid_reads_is_refused(words: list[str], top: bool, message: str) -> None:
-    grid = parse_grid(words, top=top)
+    grid = grids.parse_grid(words, top=top)
     with pytest.raises(ExperimentError, match=message):
-        refuse_idle([grid], names_in(grid), top=top)
+        grids.refuse_idle([grid], grids.names_in(grid), top=top)
