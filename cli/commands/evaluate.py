@@ -93,11 +93,11 @@ def evaluate(
         asked.check(one, observe)
         other = None if against is None else load_model(against, device=device)
         what, total = f"{asked.noun}s", len(asked.classes)
-        reading = replace(
-            reading,
-            on_note=note,
-            on_images=lambda done: observe(Progressed("Evaluating", done, total, what)),
-        )
+
+        def counted(done: int) -> None:
+            observe(Progressed("Evaluating", done, total, what))
+
+        reading = replace(reading, on_note=note, on_images=counted)
         found = evaluated(one, asked, reading, other)
     title = f"{model} on {images}" + f", against {against}" * (against is not None)
     _write(found, title, asked, written)
@@ -121,10 +121,8 @@ def _write(found: Evaluation, title: str, asked: Questions, files: dict[str, Pat
         from clinit.analysis.page.photographs import evaluation_page
 
         root = asked.place if asked.rows is None else None
-        save_page(
-            html,
-            lambda: evaluation_page(title, found, root, model_source.command_data()["command"]),
-        )
+        command = model_source.command_data()["command"]
+        save_page(html, lambda: evaluation_page(title, found, root, command))
     for file in filter(None, files.values()):
         note(f"written: {file}")
 

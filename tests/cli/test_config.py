@@ -14,13 +14,10 @@ from tests.cli.calls import parsed
 
 COMMANDS = commands_with_files(typer.main.get_command(app))
 PLACES = {
-    "extract": ["--root=r", "--out=o"],
-    "add": ["model", "images", "--out=o"],
-    "remember": ["model", "images", "--out=o"],
-    "align": ["cache", "--out=o"],
-    "train-head": ["--base=b", "--new=n", "--out=o"],
-    "train-top": ["--base=b", "--new=n", "--out=o"],
-    "sweep": ["--base=b", "--new=n", "--out=o"],
+    "extract": ("--root=r", "--out=o"),
+    "align": ("cache", "--out=o"),
+    **dict.fromkeys(("add", "remember"), ("model", "images", "--out=o")),
+    **dict.fromkeys(("train-head", "train-top", "sweep"), ("--base=b", "--new=n", "--out=o")),
 }
 
 

@@ -90,11 +90,9 @@ def test_two_models_answer_the_same_images(
     model: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "list").write_text("a/empty.png\n", encoding="utf-8")
-    left = done("-q", "evaluate", model, images, "--json", "--without", tmp_path / "list")
-    assert (json.loads(left)["images"], json.loads(left)["unreadable"]) == (
-        {"known": 20, "strangers": 4},
-        [],
-    )
+    words = ("-q", "evaluate", model, images, "--json", "--without", tmp_path / "list")
+    left = json.loads(done(*words))
+    assert (left["images"], left["unreadable"]) == ({"known": 20, "strangers": 4}, [])
     (images / "a" / "empty.png").unlink()
     swapped, other = tmp_path / "swapped", tmp_path / "other"
     done("rename", model, "d=e", "e=d", "--out", swapped)

@@ -93,11 +93,8 @@ def test_verify_prints_the_command_that_writes_a_damaged_shard_again(
     (shard,) = (out / "train").glob("shard-*.h5")
     whole = shard.read_bytes()
     shard.unlink()
-    (line,) = (
-        line
-        for line in refused(call("cache", "verify", out)).remedy.splitlines()
-        if "clinit cache" in line and "&&" in line
-    )
+    lines = refused(call("cache", "verify", out)).remedy.splitlines()
+    (line,) = (each for each in lines if "clinit cache" in each and "&&" in each)
     place, typed = line.removeprefix("The command was: cd ").split(" && clinit ")
     assert shlex.split(place) == [str(Path.cwd())]
     done(*shlex.split(typed))

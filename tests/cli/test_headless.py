@@ -105,11 +105,8 @@ def test_features_without_a_head_become_a_model(folder: Path, tmp_path: Path, ti
     assert f"clinit head fit {tmp_path / 'first'} --out head.safetensors" in text
     cache = open_cache(tmp_path / "first")
     assert (cache.head, cache.split("train").dim) == (None, 12)
-    assert "no pretrained head" in str(
-        refused(
-            call("train-head", "--base", cache.path, "--new", tmp_path / "later", "--out", tmp_path)
-        )
-    )
+    words = ("train-head", "--base", cache.path, "--new", tmp_path / "later", "--out", tmp_path)
+    assert "no pretrained head" in str(refused(call(*words)))
     done("export", trained(tmp_path), "--out", tmp_path / "exported")
     assert right(tmp_path / "exported", folder / "first" / "val") > 0.5
 

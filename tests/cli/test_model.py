@@ -274,11 +274,9 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
         (own / bad).write_bytes(b"no image")
     printed = done("add", model, own, "--out", tmp_path / "out", "--device", "cpu")
     left_out = ("2 of 18 images cannot be read: left out (f/3.png: ", "g/9.heic")
-    tested = (
-        "Your 16 photographs, 15 tested (1 not, alone in a class), each",
-        "never tested: 1 class (h); a class ",
-    )
-    assert [part for part in (*left_out, *tested) if part not in printed] == []
+    tested = "Your 16 photographs, 15 tested (1 not, alone in a class), each"
+    for part in (*left_out, tested, "never tested: 1 class (h); a class "):
+        assert part in printed
     for each in (own / "f").iterdir():
         each.write_bytes(b"no image")
     assert "can be read (f)" in refused(CacheError, "add", model, own, "--out", tmp_path / "no")

@@ -39,7 +39,6 @@ with progress() as line:
         draw()
     note("note 3")
     say("result 4 " + "x" * 150)
-    {middle}
     line.work("val", unit="images").count(7, 1_000)
     warn("warning 5")
     print_json('"json 6"')
@@ -53,11 +52,8 @@ say("result 9")
 
 @pytest.mark.parametrize(("columns", "encoding"), [(20, "utf-8"), (80, "latin-1"), (140, "ascii")])
 def test_results_remain_and_bars_do_not(columns: int, encoding: str) -> None:
-    code, screen = on_terminal(
-        [sys.executable, "-c", STEPS.format(middle="pass")],
-        columns=columns,
-        environment={"PYTHONIOENCODING": encoding},
-    )
+    command, environment = [sys.executable, "-c", STEPS], {"PYTHONIOENCODING": encoding}
+    code, screen = on_terminal(command, columns=columns, environment=environment)
     assert code == 0
     assert screen.shows_cursor
     long = "result 4 " + "x" * 150

@@ -205,12 +205,8 @@ def test_a_task_starts_on_the_device_and_its_rows_are_written_there(
 
     near, _ = start(np.asarray)
     far, seconds = start(on_device)
-    assert set(seconds) == (
-        set()
-        if init == "random"
-        else {"features", "statistics", "solve", "calibrate"}
-        | ({"lambda"} if init == "least-square" else set())
-    )
+    timed = set() if init == "random" else {"features", "statistics", "solve", "calibrate"}
+    assert set(seconds) == timed | ({"lambda"} if init == "least-square" else set())
     bank.write(0, OLD, far.rows)
     written = bank.rows(0).weight[OLD : OLD + NEW]
     np.testing.assert_allclose(written, near.rows.weight, rtol=1e-4, atol=1e-5)

@@ -31,9 +31,8 @@ def rows(counts: tuple[int, ...], seed: int) -> FeatureSet:
     centres = 1.5 * np.random.default_rng(1).normal(size=(len(counts), DIM))
     noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
     features = (centres[labels] + noise).astype(np.float32)
-    return FeatureSet(
-        features, labels, NAMES, groups=np.arange(len(labels))
-    )  # none repeats another
+    # None repeats another.
+    return FeatureSet(features, labels, NAMES, groups=np.arange(len(labels)))
 
 
 NEW = Source(rows(COUNTS, 2), rows((6,) * 6, 3))

@@ -252,11 +252,9 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
     check_head(head, base)
     base_rows = map_to_head(base, head)
     arriving = np.flatnonzero(new.train.counts())
-    order = (
-        shuffled(arriving, stream.seed)
-        if stream.class_order is None
-        else named_order(stream.class_order, new.class_names, arriving)
-    )
+    order = shuffled(arriving, stream.seed)
+    if stream.class_order is not None:
+        order = named_order(stream.class_order, new.class_names, arriving)
     tasks = split_into_tasks(order, tasks=stream.tasks, first_row=head.num_classes)
     new_rows = np.full(len(new.class_names), -1, dtype=np.int64)
     for task in tasks:

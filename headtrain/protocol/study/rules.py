@@ -38,10 +38,10 @@ def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
 
     Their paths start with the part: `("stream", "seed")`.
     """
-    parts = {name: part for name, part in PARTS.items() if name != ("closed" if top else "top")}
+    chosen = {name: part for name, part in PARTS.items() if name != ("closed" if top else "top")}
     return {
         name: replace(each.of_top if top else each, path=(part, *each.path))
-        for part, owner in parts.items()
+        for part, owner in chosen.items()
         for name, each in fields_of(owner).items()
         if not (top and each.of_heads)
     }

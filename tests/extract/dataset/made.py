@@ -3,9 +3,9 @@
 import io
 import json
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import polars as pl
 
@@ -31,21 +31,16 @@ def make_parquet(
     labels: Sequence[object] | pl.Series,
     *,
     names: Sequence[str] | None = None,
-    features: Mapping[str, Any] | None = None,
     row_group_size: int | None = None,
     compression: Literal["snappy", "gzip"] = "snappy",
 ) -> Path:
     """Write images as the Hugging Face library does; `names` are those of its ClassLabel."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = pl.DataFrame(
-        {
-            "image": pl.Series([{"bytes": each, "path": "x.png"} for each in images], dtype=IMAGE),
-            "label": labels,
-        }
-    )
+    column = pl.Series([{"bytes": each, "path": "x.png"} for each in images], dtype=IMAGE)
+    table, told = pl.DataFrame({"image": column, "label": labels}), None
     if names is not None:
         label = {"_type": "ClassLabel", "names": list(names)}
         features = {"image": {"_type": "Image"}, "label": label}
-    told = {"huggingface": json.dumps({"info": {"features": features}})} if features else None
+        told = {"huggingface": json.dumps({"info": {"features": features}})}
     table.write_parquet(path, metadata=told, row_group_size=row_group_size, compression=compression)
     return path

@@ -103,10 +103,8 @@ def test_parts_of_a_manifest_are_counted() -> None:
     contained = in_containers()
     files = [make().file_of(0), contained.file_of(0), contained.file_of(3)]
     assert files == ["train/ant/1.png", "train/0.tar", "train/1.parquet"]
-    assert contained.containers().rows() == [
-        ("train/0.tar", "", 20480, 2),
-        ("train/1.parquet", "image", 700, 2),
-    ]
+    containers = [("train/0.tar", "", 20480, 2), ("train/1.parquet", "image", 700, 2)]
+    assert contained.containers().rows() == containers
 
 
 def changed(**values: object) -> list[Row]:

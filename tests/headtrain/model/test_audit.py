@@ -151,10 +151,8 @@ def test_images_that_repeat_are_found_wherever_they_are() -> None:
     # A set of equals is one row, however large it is.
     equal = np.repeat(features[2::20], 400, axis=0)
     assert len(near_pairs(equal)) == 3 * 399
-    rows, names = (
-        FeatureSet(equal, np.repeat([0, 1, 2], 400), NEW),
-        [f"{n}.png" for n in range(1200)],
-    )
+    rows = FeatureSet(equal, np.repeat([0, 1, 2], 400), NEW)
+    names = [f"{n}.png" for n in range(1200)]
     images = replace(clean(), rows=rows, paths=names, digests=names, splits=["train"] * 1200)
     many = audited(images)
     assert [len(each["images"]) for each in many.repeated] == [400] * 3

@@ -293,10 +293,8 @@ def test_without_a_temperature_the_head_has_the_bits_of_the_run(
 ) -> None:
     plain = export_model(tiny_run, tmp_path / "plain.safetensors")  # 20 images are too few for one
     assert plain.model.facts.temperature is None
-    head, found = (
-        read_head(tiny_run / "head.safetensors"),
-        engine_of(load_model(plain.path)).backbone.head,
-    )
+    head = read_head(tiny_run / "head.safetensors")
+    found = engine_of(load_model(plain.path)).backbone.head
     assert found.weight.tobytes() == head.weight.tobytes()
 
 

@@ -16,17 +16,14 @@ NAMES = tuple(map(str, range(10)))
 
 
 @cache
-def digits(train: int = 300, val: int = 200, dtype: type = np.float32) -> Source:
-    """Return some of the digits, shuffled by seed 0."""
+def digits() -> Source:
+    """Return 300 digits for training and 200 others, shuffled by seed 0."""
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
-    features, labels = (images[order] / 16).astype(dtype), labels[order].astype(np.int64)
-    first, second = slice(0, train), slice(train, train + val)
-    return Source(
-        FeatureSet(features[first], labels[first], NAMES),
-        FeatureSet(features[second], labels[second], NAMES),
-        path="digits",
-    )
+    features, labels = (images[order] / 16).astype(np.float32), labels[order].astype(np.int64)
+    parts = (slice(300), slice(300, 500))
+    train, val = (FeatureSet(features[part], labels[part], NAMES) for part in parts)
+    return Source(train, val, path="digits")
 
 
 def trained(

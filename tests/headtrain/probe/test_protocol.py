@@ -256,7 +256,5 @@ def test_logistic_regression_is_that_of_scikit_learn(
     np.testing.assert_allclose(bias - bias.mean(), expected, atol=0.02 * np.abs(expected).max())
     logits = PIXELS @ found.rows.weight.T + found.rows.bias
     np.testing.assert_allclose(logits, seen @ weight.T + bias, atol=1e-9)
-    loss = torch.nn.functional.cross_entropy(
-        torch.from_numpy(logits), torch.from_numpy(TRAIN.labels)
-    )
+    loss = torch.nn.functional.cross_entropy(torch.from_numpy(logits), rows.labels)
     assert found.loss == pytest.approx(float(loss))

@@ -232,12 +232,8 @@ def assert_is_equation_6(
     torch.testing.assert_close(found[1], losses.detach(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found[0], expected, rtol=1e-5, atol=1e-5)
     parameters = list(model.parameters())
-    torch.testing.assert_close(
-        torch.autograd.grad(found[0], parameters),
-        torch.autograd.grad(expected, parameters),
-        rtol=1e-4,
-        atol=1e-5,
-    )
+    ours, theirs = (torch.autograd.grad(each, parameters) for each in (found[0], expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["ce", "mse", "sqen"])

@@ -45,12 +45,9 @@ def made(
     data = NewClasses(features, labels, head, start, stop)
     if not repeats:
         return data
-    place = np.array(
-        [np.flatnonzero(np.flatnonzero(labels == c) == i)[0] for i, c in enumerate(labels)]
-    )
-    return replace(
-        data, groups=100 * labels + np.array([0, 1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7])[place]
-    )
+    place = [np.flatnonzero(np.flatnonzero(labels == c) == i)[0] for i, c in enumerate(labels)]
+    group = np.array([0, 1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7])[place]
+    return replace(data, groups=100 * labels + group)
 
 
 def groups_of(data: NewClasses) -> np.ndarray:
