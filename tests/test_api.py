@@ -140,8 +140,15 @@ def test_wrong_calls_are_refused(caches: tuple[Path, Path]) -> None:
             clinit.train(*caches, study)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="init is an empty list"):
         clinit.train(*caches, init=[])
-    with pytest.raises(ValueError, match="seeds is empty"):
-        clinit.train(*caches, seeds=[])
+    for seeds, message in (([], "seeds is empty"), ("0:3", "takes a count"), (2.0, "got 2.0")):
+        with pytest.raises(ValueError, match=message):
+            clinit.train(*caches, seeds=seeds)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the head has 0 rows"):
+        clinit.train(*caches, STUDY, head=(1, 2))
+    own = "tests.headtrain.test_own_training:entropy"  # is finite at first
+    odd: dict[str, Any] = {"lr": np.array([1e30]), "seeds": np.int64(1), "loss": ["ce", own]}
+    with pytest.warns(UserWarning, match="has diverged"):
+        clinit.train(*caches, STUDY, **odd)
     with pytest.raises(CacheError, match="more than one of the caches"):
         clinit.train(caches[0], caches[0], STUDY)
     with pytest.raises(ExperimentError, match="holds no pretrained head"):

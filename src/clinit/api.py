@@ -32,7 +32,7 @@ from clinit.headtrain.protocol.study import parts
 from clinit.headtrain.protocol.study.rules import refusals, settings_of
 from clinit.headtrain.protocol.study.study import Study
 from clinit.machine import choose_device
-from clinit.observer import Observer, ignore
+from clinit.observer import Observer, warn
 from clinit.setting import check_known, fields_of
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def train(
     out: str | Path | None = None,
     memory: int | str | None = None,
     overwrite: bool = False,
-    observer: Observer = ignore,
+    observer: Observer = warn,
     **settings: Unpack[HeadSettings],
 ) -> Runs:
     """Train linear heads on new classes that arrive in tasks, on features.
@@ -125,7 +125,7 @@ def train(
         memory: Maximum memory for the features of caches that are given as folders, in bytes or as
             `8GB`. Larger features stay on disk, with the same results. None means free memory.
         overwrite: Whether to replace existing records, of these or other runs.
-        observer: Called with each event as it happens.
+        observer: Called with each event as it happens; by default, warnings become Python's.
         settings: Options of `clinit train-head`, with underscores; `--lambda` is `lam`. A list
             means a run per value, several lists all combinations. Without `init`, the starts of the
             paper: random, class means, least squares.
@@ -134,7 +134,7 @@ def train(
         ValueError: If a setting is unknown or wrong, or no run reads it.
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
-    studies = _studies(variants, settings, range(seeds) if isinstance(seeds, int) else seeds)
+    studies = _studies(variants, settings, _listed(seeds))
     old, came = _opened(base, new, memory)
     data = RunData.of(old, came, {"": _head(head, old)})
     if out is None:
@@ -145,6 +145,15 @@ def train(
         left = runs.left_of(places, data, overwrite=overwrite)
         runs.train_heads(data, studies, left, observer=observer, overwrite=overwrite)
     return load_runs(*places.values())
+
+
+def _listed(seeds: Any) -> Iterable[int] | None:
+    if seeds is None:
+        return None
+    try:
+        return range(index(seeds)) if hasattr(seeds, "__index__") else [*map(index, seeds)]
+    except TypeError:
+        raise ValueError(f"seeds takes a count or integers as range(3), got {seeds!r}") from None
 
 
 def _studies(
@@ -162,6 +171,7 @@ def _studies(
         raise ValueError("there is no study: give at least one")
     inits = {} if "init" in settings or flat else {"init": PAPER_INITS}
     every, grid = settings_of(), {**settings, **inits}
+    grid = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in grid.items()}
     lists = [
         list(value)
         if isinstance(value, list | tuple | range) and not (name in every and every[name].items)
@@ -171,7 +181,7 @@ def _studies(
     if empty := [name for name, values in zip(grid, lists, strict=True) if not values]:
         raise ValueError(f"{empty[0]} is an empty list: no run has a value of it")
     found, asked = [], dict.fromkeys(settings)
-    for seed in [{}] if seeds is None else [{"seed": index(seed)} for seed in seeds]:
+    for seed in [{}] if seeds is None else [{"seed": seed} for seed in seeds]:
         for variant in flat or [{}]:
             asked |= dict.fromkeys(variant)
             for values in product(*lists):
@@ -212,7 +222,7 @@ def _head(given: Any, base: Source | None) -> Head | Path | None:
         if base is None:
             raise ValueError("a head was given as arrays, but no base classes, which name its rows")
         weight, bias = given
-        rows, classes = len(weight), len(base.class_names)
+        rows, classes = np.size(weight, 0) if np.ndim(weight) else 0, len(base.class_names)
         if rows != classes and (rows, classes) != (1, 2):
             raise ValueError(f"the head has {rows:,} rows, and the base has {classes:,} classes")
         return head_of(weight, bias, base.class_names)

@@ -10,6 +10,7 @@ Only the caller decides what to show: the command line, a notebook, or nobody (`
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,3 +57,9 @@ Observer = Callable[[Event], None]
 
 def ignore(event: Event) -> None:
     """Ignore the event."""
+
+
+def warn(event: Event) -> None:
+    """Make warnings of Python of warnings."""
+    if isinstance(event, Warned):
+        warnings.warn(event.warning, stacklevel=2)

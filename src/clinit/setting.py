@@ -47,10 +47,18 @@ class Imported(str):
             group: The group of such entry points.
 
         Raises:
-            ExperimentError: If the function cannot be imported or called.
+            ExperimentError: If the function cannot be imported or called, or its path leads to
+                another one: runs, other processes and later ones import it.
         """
         if callable(given):
+            function = given
             given = f"{given.__module__}:{getattr(given, '__qualname__', type(given).__name__)}"
+            if cls(given)._imported()[0] is not function:
+                raise ExperimentError(
+                    f"{given} is not the {type(function).__name__} that was given",
+                    remedy="Give a function of a module by its name there, not an object or method,"
+                    " and none that was wrapped, nested or defined again.",
+                )
         if ":" not in given:
             points = entry_points(group=group, name=given)
             given = next((point.value for point in points), given)
@@ -90,13 +98,17 @@ class Imported(str):
     def _imported(self) -> tuple[Callable[..., Any], str]:
         (module, _, name), wanted = self.path.partition(":"), self.partition("@")[2]
         function: Any = None
+        before = wanted
         try:
             # The digest of a file is compared before the file runs, or anything of its package;
             # for a function of `__main__`, the digest of its own source.
             with _here():
                 digest = "" if module == "__main__" else _digest(_file_of(module).read_bytes())
                 if not digest or wanted in ("", digest):
-                    function = attrgetter(name)(import_module(module))
+                    imported = import_module(module)
+                    function, spec = attrgetter(name)(imported), imported.__spec__
+                    if digest and spec:  # a new one for each import and each reload
+                        before = vars(spec).setdefault("clinit_digest", digest)
             digest = digest or _digest(inspect.getsource(function).encode())
         except (Exception, SystemExit) as error:
             raise ExperimentError(
@@ -109,6 +121,11 @@ class Imported(str):
                 f"the source of {self.path} has changed: its SHA-256 begins with {digest}, the run"
                 f" has {wanted}",
                 remedy="Restore the source, or train again with the path without the digest.",
+            )
+        if before not in ("", digest):
+            raise ExperimentError(
+                f"{module} was edited after its import",
+                remedy="Start Python again, or give the module to importlib.reload.",
             )
         if not callable(function):
             raise ExperimentError(
@@ -271,7 +288,11 @@ class Setting:
         return f"{words} ({', '.join(named)})" if named else words
 
     def taken(self, value: Any) -> Any:
-        """Convert a value to the type of the field: a list to a tuple, an integer to a float."""
+        """Convert a value to the type of the field: a list to a tuple, an integer to a float.
+
+        Numbers and arrays of other libraries become Python's.
+        """
+        value = value.tolist() if hasattr(value, "tolist") else value
         if Imported in self.types and value not in self.words:
             known = isinstance(value, str) or callable(value)
             return Imported.of(value, self.group) if known else value

@@ -397,6 +397,9 @@ def test_rows_are_one_if_they_are_equal_as_stored(place: Path) -> None:
     half, named = rows.features.astype(np.float16), replace(rows, class_names=("wolf", "moose"))
     found = model.add(rows).model.merge(model.add(replace(named, features=half)).model)
     assert found.model.class_names == OLD + NEW
+    stored, near = (replace(rows, features=each) for each in (half, rows.features + 1e-6))
+    for one, known, is_fresh in ((rows, stored, False), (stored, rows, False), (near, rows, True)):
+        assert one.fresh(known) == [is_fresh] * 40
     for shift, step in ((50, 1e-3), (1e5, 1)):
         one, two = (rows.features + np.float32(k) for k in (shift, shift + step))
         added = model.add(replace(rows, features=one)).model

@@ -1,5 +1,7 @@
 """Starts of a user: rows, leave-one-out logits, import paths and refusals."""
 
+import functools
+import importlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -186,6 +188,23 @@ def test_a_module_that_has_changed_does_not_run(
         with pytest.raises(ExperimentError, match="has changed"):
             Imported(f"{module}:rows@0123456789ab").load()
     assert (sys.path, "whole" in sys.modules) == (path, False)
+
+
+def test_a_function_is_the_one_that_its_path_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "edited.py").write_text("def rows(*given): ...\n")
+    given = importlib.import_module("edited").rows
+    assert Imported.of(given) == Imported.of("edited:rows")
+    for other in (functools.wraps(given)(lambda *_: 1), functools.partial(given)):
+        with pytest.raises(ExperimentError, match="that was given"):
+            Imported.of(other)
+    (tmp_path / "edited.py").write_text("def rows(*given): return 1\n")
+    with pytest.raises(ExperimentError, match="edited after its import"):
+        Imported.of(given)
+    importlib.reload(sys.modules["edited"])
+    Imported.of("edited:rows")
 
 
 @pytest.mark.parametrize("word", ["leas-square", 3])
