@@ -22,7 +22,7 @@ from clinit.analysis.report import ReportView
 from clinit.analysis.report.compare import Comparison, chosen_runs, compare
 from clinit.analysis.report.measures import measures_of, words_of
 from clinit.analysis.report.notes import notes_of
-from clinit.analysis.report.run import COLLAPSE, Row, RunSummary, frame_of
+from clinit.analysis.report.run import COLLAPSE, SIDES, Row, RunSummary, frame_of
 from clinit.analysis.report.settings import ByData, Names, by_data, means, means_table
 from clinit.analysis.report.tables import collapse_table, ranking, run_table, task_table
 from clinit.headtrain.protocol.record.format import RunRecord, read_records
@@ -300,7 +300,13 @@ def _compared(runs: Sequence[RunSummary], notes: Sequence[str]) -> Runs:
     groups = list(dict.fromkeys(run.key for run in runs))
     joined = [(run, run.joined, randoms[run.key].joined) for run in runs if run.key in randoms]
     gains = {id(run): gain(own, random) for run, own, random in joined}
-    compared = [dataclasses.replace(run, gain=gains.get(id(run))) for run in runs]
+    told = (*SIDES, "measured_on", "head")
+    known = {(tuple(map(run.texts.get, told)), run.facts(run.texts)) for run in runs}
+    several = len({names for names, _ in known}) < len(known)
+    compared = [
+        dataclasses.replace(run, gain=gains.get(id(run)), by_digest=several or run.by_digest)
+        for run in runs
+    ]
     place = SCALES.get
     compared.sort(key=lambda run: (run.init != "random", run.init, place(run.scale, 4), run.path))
     compared.sort(key=lambda run: groups.index(run.key))

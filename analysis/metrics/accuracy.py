@@ -141,22 +141,6 @@ def _pooled(chosen: pl.Expr, name: str = "correct") -> pl.Expr:
     return pl.when(known).then(100.0 * correct.sum() / total)
 
 
-def accuracy_before(record: RunRecord, points: pl.DataFrame) -> float | None:
-    """Return the accuracy of the base head on the base classes, in percent.
-
-    None if no base class is tested, the record is of an earlier version, or the method computes
-    all rows of the head, including the base rows.
-
-    Args:
-        record: The run's record.
-        points: Its evaluation points, with `acc_pre_alone`.
-    """
-    if "init" not in settings_of(record.info):
-        return None
-    start = points.filter((pl.col("task") == 1) & (pl.col("iteration") == 0))
-    return next(iter(start["acc_pre_alone"]), None)
-
-
 def backward_transfer(matrix: pl.DataFrame) -> float | None:
     """Return the backward transfer of an accuracy matrix; None if there is no earlier task."""
     after, on = pl.col("after_task"), pl.col("on_task")
@@ -190,21 +174,6 @@ def predictions(record: RunRecord) -> pl.DataFrame:
     Raises:
         RecordError: If the record does not contain the mistakes.
     """
-    keys, numbers = ["task", "iteration", "row", "image"], pl.int_ranges("total").alias("image")
-    evaluations, wrong = record.evaluations, mistakes_of(record).cast({"image": pl.Int64})
-    if settings_of(record.info)["mistakes"] == "end":
-        evaluations = at_end(evaluations)
-    images = evaluations.select(*keys[:3], numbers).explode("image")
-    known = images.drop_nulls("image").join(wrong, on=keys, how="left", maintain_order="left")
-    return known.with_columns(pl.col("predicted").fill_null(pl.col("row")))
-
-
-def mistakes_of(record: RunRecord) -> pl.DataFrame:
-    """Return the wrongly classified test images at the evaluations that list them.
-
-    Raises:
-        RecordError: If the record does not contain these images.
-    """
     if record.mistakes is None:
         where = record.path or record.info["id"]
         raise RecordError(
@@ -212,4 +181,10 @@ def mistakes_of(record: RunRecord) -> pl.DataFrame:
             " an earlier version",
             remedy="Train it again with `--config` and the study.toml of the record.",
         )
-    return record.mistakes
+    keys, numbers = ["task", "iteration", "row", "image"], pl.int_ranges("total").alias("image")
+    evaluations, wrong = record.evaluations, record.mistakes.cast({"image": pl.Int64})
+    if settings_of(record.info)["mistakes"] == "end":
+        evaluations = at_end(evaluations)
+    images = evaluations.select(*keys[:3], numbers).explode("image")
+    known = images.drop_nulls("image").join(wrong, on=keys, how="left", maintain_order="left")
+    return known.with_columns(pl.col("predicted").fill_null(pl.col("row")))

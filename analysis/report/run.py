@@ -44,10 +44,12 @@ def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) ->
     tasks = points["task"].unique().sort().to_list()
     cells = {(after, on): value for after, on, value in matrix.iter_rows()}
     first, last = accuracy.at_start(joined), accuracy.at_end(points)["acc_all"]
+    before = accuracy.at_start(points).filter(task=1)["acc_pre_alone"]
     return {
         "acc_new_start": accuracy.mean(first["acc_new"]),
         "loss_new_start": accuracy.mean(first["loss_new"]),
-        "acc_pre_before": accuracy.accuracy_before(record, points),
+        # Methods that compute the whole head change its base rows before the first evaluation.
+        "acc_pre_before": before.first() if "init" in settings_of(record.info) else None,
         "last_accuracy": last.last(),  # of the last task that was learnt
         "forgetting": accuracy.forgetting(matrix),
         "backward_transfer": accuracy.backward_transfer(matrix),
@@ -73,6 +75,8 @@ class RunSummary:
     """Gain over the random run, which is compared with itself; None without a random run."""
     remarks: tuple[str, ...] = ()
     """Notes of the report on the choice of this run, which its row repeats."""
+    by_digest: bool = False
+    """Whether digests distinguish stored heads and arrays, of which the report has several."""
 
     def __repr__(self) -> str:
         return f"<RunSummary of {self.record}>"
@@ -131,7 +135,8 @@ class RunSummary:
         names = {**self.data_names, "measured_on": self.measured_on, "top_blocks": 0}
         head = self.record.info.get("head") or {}
         path = head.get("path")
-        file = f"{Path(path).name} {head['digest'][:6]}" if path else "stored" if head else None
+        digest = (head.get("digest") or "")[:6] if path or self.by_digest else ""
+        file = f"{Path(path).name if path else 'stored'} {digest}".rstrip() if head else None
         backbone = self.record.info["new"]["fingerprint"].get("backbone")
         return {**names, "backbone": backbone, "head": file, **config}
 
@@ -177,9 +182,7 @@ class RunSummary:
     @cached_property
     def data(self) -> str:
         """The facts about base and new data, without paths, that the runs of a table share."""
-        sides: list[Mapping[str, Any]] = [self.record.info[each] or {} for each in SIDES]
-        own = [{name: value for name, value in side.items() if name != "path"} for side in sides]
-        return json.dumps(own, sort_keys=True, default=str)
+        return "\n".join(_without_path(self.record.info[each]) for each in SIDES)
 
     @property
     def is_held_out(self) -> bool:
@@ -221,8 +224,11 @@ class RunSummary:
     @property
     def data_names(self) -> dict[str, str | None]:
         """The names of the folders of the base and the new cache."""
-        paths = {side: own["path"] for side, own in self.record.sides.items()}
-        return {side: Path(p).name if (p := paths.get(side)) else None for side in SIDES}
+        names: dict[str, str | None] = dict.fromkeys(SIDES)
+        for side, own in self.record.sides.items():
+            arrays = f"arrays {_digest(_without_path(own))}" if self.by_digest else None
+            names[side] = Path(own["path"]).name or arrays
+        return names
 
     @cached_property
     def joined(self) -> pl.DataFrame:
@@ -324,5 +330,15 @@ def _text(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, list | tuple):  # a class order: too long to print, but not to compare
         text = "\n".join(map(str, value))
-        return f"given ({hashlib.sha256(text.encode()).hexdigest()[:6]})"
+        return f"given ({_digest(text)})"
     return str(value)
+
+
+def _without_path(side: Mapping[str, Any] | None) -> str:
+    """Return the facts about base or new data, of which copies have the same."""
+    own = {name: value for name, value in (side or {}).items() if name != "path"}
+    return json.dumps(own, sort_keys=True, default=str)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]

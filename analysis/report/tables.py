@@ -13,17 +13,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
+from clinit.analysis.report import settings
 from clinit.analysis.report.measures import MEASURES, TABLES, Measure, captions, measures_of
 from clinit.analysis.report.notes import remarks_of
 from clinit.analysis.report.run import COLLAPSE, Row, RunSummary
-from clinit.analysis.report.settings import (
-    Names,
-    SeedGroup,
-    cells_of,
-    known_of,
-    phrase,
-    seed_groups,
-)
 from clinit.analysis.report.table import NOTHING, Cells, Column, Table
 from clinit.headtrain.probe.protocol import Probe
 from clinit.words import number_of
@@ -39,8 +32,8 @@ def ranking(runs: Sequence[RunSummary], columns: str | Sequence[str] = "") -> Ta
         runs: Runs on the same data.
         columns: Names of measures; by default those that some run has, in the default order.
     """
-    groups = seed_groups(runs)
-    measures = _chosen(groups, TABLES["ranked"], columns)
+    groups = settings.seed_groups(runs)
+    measures = measures_of(columns) or settings.known_of(groups, measures_of(TABLES["ranked"]))
     found = table_of(groups, measures, without=("seed",), key=lambda each: each.comparable)
     least, most = (choose(len(group.runs) for group in groups) for choose in (min, max))
     over = f", ± standard deviation over seeds{f' ({least} to {most})' * (least < most)}"
@@ -52,8 +45,8 @@ def ranking(runs: Sequence[RunSummary], columns: str | Sequence[str] = "") -> Ta
 
 def run_table(runs: Sequence[RunSummary], columns: str | Sequence[str] = "") -> Table:
     """Return one line per run on the same data; the title contains the shared settings."""
-    groups = [SeedGroup.of([run]) for run in runs]
-    measures = _chosen(groups, TABLES["runs"], columns)
+    groups = [settings.SeedGroup.of([run]) for run in runs]
+    measures = measures_of(columns) or settings.known_of(groups, measures_of(TABLES["runs"]))
     found = table_of(groups, measures, key=_of_run)
     told = captions(measures, runs) if columns else ""
     return replace(found, remarks=[*(found.remarks or ()), told])
@@ -61,8 +54,8 @@ def run_table(runs: Sequence[RunSummary], columns: str | Sequence[str] = "") -> 
 
 def collapse_table(runs: Sequence[RunSummary]) -> Table:
     """Return neural collapse at the end of the last task, one line per group of seeds."""
-    groups = seed_groups(runs, ranked=False)
-    measures = known_of(groups, [MEASURES[name] for name in COLLAPSE])
+    groups = settings.seed_groups(runs, ranked=False)
+    measures = settings.known_of(groups, [MEASURES[name] for name in COLLAPSE])
     found = table_of(groups, measures, without=("seed",))
     where = f"{runs[0].diagnosed_on[:1].upper()}{runs[0].diagnosed_on[1:]}; 0: full collapse."
     title = "Neural collapse after the last task"
@@ -73,22 +66,22 @@ def task_table(
     runs: Sequence[RunSummary], columns: Sequence[str] = TABLES["tasks"]
 ) -> RenderableType:
     """Return one table per task and group of comparable runs, all on the same data."""
-    of_training = Names.of(runs).of_training
+    of_training = settings.Names.of(runs).of_training
 
     def tasks_of(run: RunSummary) -> list[Row]:
         tasks = run.row()["tasks"]
         return [{**(t["initialisation"] or {}), **(t["diagnosis"] or {}), **t} for t in tasks]
 
     rows = [(run, tasks_of(run)) for run in runs]
-    every = [SeedGroup((run,), (task,)) for run, tasks in rows for task in tasks]
-    measures = known_of(every, measures_of(columns))
+    every = [settings.SeedGroup((run,), (task,)) for run, tasks in rows for task in tasks]
+    measures = settings.known_of(every, measures_of(columns))
     parts: list[Table] = []
     for _, chosen in groupby(rows, key=lambda pair: pair[0].key):
         group = list(chosen)
         for index, task in enumerate(group[0][1]):
-            lines = [SeedGroup((run,), (tasks[index],)) for run, tasks in group]
-            settings = [phrase(group[0][0], name) for name in of_training]
-            heading = ", ".join([f"Task {task['task']}{_size(task)}", *settings])
+            lines = [settings.SeedGroup((run,), (tasks[index],)) for run, tasks in group]
+            words = [settings.phrase(group[0][0], name) for name in of_training]
+            heading = ", ".join([f"Task {task['task']}{_size(task)}", *words])
             found = table_of(lines, measures, names_of=runs, without=of_training, key=_of_run)
             parts.append(replace(found, title=f"\n{heading}", remarks=None, is_bold=False))
     remarks = ["A_0, end: A_new before the first step and after the last."]
@@ -118,23 +111,16 @@ def heads_table(found: Mapping[str, Diagnosis]) -> Table:
     return Table([*columns, Column("meaning", "setting")], [lines], remarks=[words])
 
 
-def _chosen(
-    groups: Sequence[SeedGroup], default: Sequence[str], columns: str | Sequence[str]
-) -> list[Measure]:
-    """Return the requested measures, or the default measures that some run has."""
-    return measures_of(columns) or known_of(groups, measures_of(default))
-
-
-def _of_run(group: SeedGroup) -> str:
+def _of_run(group: settings.SeedGroup) -> str:
     return group.runs[0].key
 
 
 def table_of(
-    groups: Sequence[SeedGroup],
+    groups: Sequence[settings.SeedGroup],
     measures: Sequence[Measure],
     *,
     without: Sequence[str] = (),
-    key: Callable[[SeedGroup], str] | None = None,
+    key: Callable[[settings.SeedGroup], str] | None = None,
     names_of: Sequence[RunSummary] = (),
 ) -> Table:
     """Return one line per group: its names, its number of seeds and its measures.
@@ -148,9 +134,10 @@ def table_of(
         names_of: The runs that the names must distinguish; by default, the runs of the groups.
     """
     runs = [group.runs[0] for group in groups]
-    names = Names.of(names_of or runs, without=without)
+    names = settings.Names.of(names_of or runs, without=without)
     seeded = "seed" in without
-    cells = [cells_of(groups, each, key or (lambda group: str(id(group)))) for each in measures]
+    keyed = key or (lambda group: str(id(group)))
+    cells = [settings.cells_of(groups, each, keyed) for each in measures]
     lines: list[Cells] = [
         [
             *names.cells(group.runs[0]),

@@ -101,12 +101,8 @@ def make_run() -> MakeRun:
                     "buffer_rows": 120,
                     "buffer_classes": BASE_CLASSES,
                     "initialisation": {
-                        "factor": 21.5,
-                        "shift": -0.25,
-                        "loss_before": 3.0,
-                        "loss_after": 1.0,
-                        "steps": 5,
-                        "seconds": 0.02,
+                        **{"factor": 21.5, "shift": -0.25, "steps": 5, "seconds": 0.02},
+                        **{"loss_before": 3.0, "loss_after": 1.0},
                     },
                 }
                 for task in range(1, tasks + 1)

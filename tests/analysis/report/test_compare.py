@@ -134,6 +134,20 @@ def test_runs_are_compared_seed_by_seed_with_those_that_are_otherwise_equal(
     assert "95 % interval. Fewer than 3 seeds have no p-value." in shown
 
 
+def test_heads_and_data_in_memory_are_told_apart_by_digests(make_run: MakeRun) -> None:
+    records = [[*several(make_run, ("random", "least-square"))] for _ in range(3)]
+    for part, head, data in zip(records, "abc", "xxy", strict=True):
+        for run in part:
+            run.info["head"] = {"path": None, "digest": head}
+            run.info["base"] |= {"path": "", "features_digest": data}
+    runs = runs_of([run for part in records for run in part])
+    for found in (runs, runs.best_of("init", by=["init", "base", "head"])):
+        lines = found.compare("init", "random", ["acc_new"])
+        assert lines.unique(["base", "head"]).height == lines.height == 3, "each with its own"
+        assert found.means().unique(["init", "base", "head"]).height == 6
+    assert runs_of(records[0])[0].texts.items() >= {"base": None, "head": "stored"}.items()
+
+
 @pytest.mark.parametrize(
     ("field", "baseline", "fact"),
     [

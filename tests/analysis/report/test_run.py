@@ -67,11 +67,8 @@ def test_a_run_that_stopped_early_has_the_metrics_of_the_tasks_it_learnt(make_ru
     stopped: list[RunRecord] = []
     for record in map(make_run, INITS[::2]):
         info: Any = record.info
-        cut: Any = {
-            **info,
-            "config": {**info["config"], "stop_after": 2},
-            "tasks": info["tasks"][:2],
-        }
+        config = {**info["config"], "stop_after": 2}
+        cut: Any = {**info, "config": config, "tasks": info["tasks"][:2]}
         names = ("steps", "evaluations", "points", "mistakes")
         tables = {name: getattr(record, name).filter(pl.col("task") <= 2) for name in names}
         stopped.append(replace(record, info=cut, **tables))
