@@ -26,7 +26,7 @@ from clinit.analysis.report.run import COLLAPSE, SIDES, Row, RunSummary, frame_o
 from clinit.analysis.report.settings import ByData, Names, by_data, means, means_table
 from clinit.analysis.report.tables import collapse_table, ranking, run_table, task_table
 from clinit.headtrain.protocol.record.format import RunRecord, read_records
-from clinit.words import examples, number_of, visible
+from clinit.words import examples, number_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -173,25 +173,22 @@ class Runs:
             if view.per_task:
                 yield self._each(partial(task_table, columns=COLLAPSE), measured)
         yield Text("Columns: clinit report --help", style="dim")
-        yield from self.told(view)
         if view.curves:
             from clinit.analysis.figures.curves import draw
 
             yield from ("", self._each(partial(draw, width=width)))
 
-    def told(self, view: ReportView) -> Iterator[RenderableType]:
-        """Yield the first notes, and the number of the others."""
+    def told(self, view: ReportView) -> Iterator[str]:
+        """Yield the first notes for the terminal, and the number of the others."""
         notes = [note for note in self.notes if note not in view.said]
-        for note in notes[:MOST_NOTES]:
-            yield Text.assemble(("Note: ", "bold cyan"), visible(note))
+        yield from notes[:MOST_NOTES]
         if len(notes) > MOST_NOTES:
-            more = number_of(len(notes) - MOST_NOTES, "more note")
             how = ".save_html(FILE)"  # runs that were never written
             if all(run.record.path for run in self.runs):
                 paths = [run.path.absolute() for run in self.runs]
                 few = paths if len(paths) <= MOST_NAMED else [os.path.commonpath(paths)]
                 how = f"clinit report {shlex.join(map(os.path.relpath, few))} --html FILE"
-            yield Text(f"{more}: {how}", style="dim")
+            yield f"{len(notes) - MOST_NOTES} more: {how}"
 
     def as_text(self, view: ReportView) -> str:
         """Return the runs or their means over seeds as JSON, CSV, Markdown or LaTeX."""

@@ -142,7 +142,7 @@ def _show_comparison(runs: Runs, found: Comparison, view: ReportView) -> None:
     elif view.format == "table":
         out.print(found.table(), crop=False)
         for told in runs.told(view):
-            out.print(told)
+            note(told)
     else:
         table = found.table()
         print_csv(table.latex() if view.format == "latex" else table.markdown())

@@ -24,9 +24,11 @@ def print_content(content: Any) -> None:
 
 
 def show(runs: Runs, view: ReportView) -> None:
-    """Print the parts of a report from top to bottom."""
+    """Print the parts of a report from top to bottom, then its notes."""
     for part in runs.parts(view, width=min(out.width, 120)):
         out.print(part, crop=False)
+    for told in runs.told(view):
+        note(told)
 
 
 def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
