@@ -201,6 +201,8 @@ def compare(
         Names.of([*{id(each): each.runs[0] for each in own}.values()], without=("seed",))
         for own in zip(*pairs, strict=True)
     )
+    if name not in names.settings:
+        names = replace(names, settings=(name, *names.settings))
     lines = [
         (a.runs[0], others.label(b.runs[0]), measure, _wins(*own, measure), difference)
         for (a, b, measure), own, difference in compared

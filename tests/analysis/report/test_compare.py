@@ -143,7 +143,9 @@ def test_heads_and_data_in_memory_are_told_apart_by_digests(make_run: MakeRun) -
     runs = runs_of([run for part in records for run in part])
     for found in (runs, runs.best_of("init", by=["init", "base", "head"])):
         lines = found.compare("init", "random", ["acc_new"])
-        assert lines.unique(["base", "head"]).height == lines.height == 3, "each with its own"
+        assert lines.unique(["init", "base", "head"]).height == lines.height == 3, (
+            "each with its own"
+        )
         assert found.means().unique(["init", "base", "head"]).height == 6
     assert runs_of(records[0])[0].texts.items() >= {"base": None, "head": "stored"}.items()
 
