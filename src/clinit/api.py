@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from operator import index
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, SupportsIndex, TypeAlias, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -98,7 +98,7 @@ def train(
     new: Caches,
     *variants: Variant | Sequence[Variant],
     head: GivenHead | None = None,
-    seeds: int | Iterable[int] | None = None,
+    seeds: SupportsIndex | Iterable[SupportsIndex] | None = None,
     out: str | Path | None = None,
     memory: int | str | None = None,
     overwrite: bool = False,

@@ -170,7 +170,7 @@ def values_of(field: Setting, parts: Sequence[str]) -> tuple[Value, ...]:
     values: list[Value] = []
     for part in (part.strip() for part in parts):
         if field.is_number and (found := _NUMBERS.fullmatch(part)):
-            values += _spread(field, part, *found.groups())
+            values += _spread(field, part, *found.groups(""))
         elif field.is_number and (found := _INTEGERS.fullmatch(part)):
             first, stop = int(found[1]), int(found[2])
             if not 0 < stop - first <= LIMIT:
