@@ -62,7 +62,7 @@ def test_the_name_of_version_0_1_works_with_a_warning() -> None:
 def test_lists_of_settings_are_all_combinations(caches: tuple[Path, Path]) -> None:
     study: dict[str, Any] = {**STUDY, "iterations": 0}
     runs = clinit.train(*caches, {"scale": "none"}, {"scale": "norm", "bias": "keep"},
-        init=["class-mean", "lda"], weighting="sample", seeds=range(2), **study)  # fmt: skip
+        init=["class-mean", "lda"], weighting="sample", seeds=np.arange(2), **study)  # fmt: skip
     names = ("seed", "scale", "bias", "init")
     assert sorted(runs.table().select(names).rows()) == sorted(
         (seed, scale, bias, init)

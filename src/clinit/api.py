@@ -151,7 +151,8 @@ def _listed(seeds: Any) -> Iterable[int] | None:
     if seeds is None:
         return None
     try:
-        return range(index(seeds)) if hasattr(seeds, "__index__") else [*map(index, seeds)]
+        is_count = hasattr(seeds, "__index__") and not np.ndim(seeds)  # arrays have it, too
+        return range(index(seeds)) if is_count else [*map(index, seeds)]
     except TypeError:
         raise ValueError(f"seeds takes a count or integers as range(3), got {seeds!r}") from None
 
